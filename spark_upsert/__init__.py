@@ -86,7 +86,7 @@ register_commit_observer(_commit_observer)
 if not TYPE_CHECKING:  # Or any name would pass for one of ours.
 
     def __getattr__(name: str) -> Any:
-        """Import a public name; Python asks here for what the package does not have yet."""
+        """Import a public name on first access."""
         if name not in _HOMES:
             raise AttributeError(f"module 'spark_upsert' has no attribute '{name}'")
         attribute = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)

@@ -18,7 +18,7 @@ __all__ = ["RoutedBatchWriter", "RoutedStreamWriter", "UpsertBatchWriter", "Upse
 if not TYPE_CHECKING:  # Or any name would pass for one of ours.
 
     def __getattr__(name: str) -> Any:
-        """Import a public name; Python asks here for what the package does not have yet."""
+        """Import a public name on first access."""
         if name not in __all__:
             raise AttributeError(f"module 'spark_upsert_sink' has no attribute '{name}'")
         home = "routed" if name.startswith("Routed") else "writers"

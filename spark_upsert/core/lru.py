@@ -4,7 +4,8 @@ An entry counts as used when it is put and when it is got. Each `put` hands back
 for it, so that the owner closes them, if they are to be closed, and does so outside of its lock.
 
 The map has no lock: most maps belong to one thread, and the others have an owner whose lock holds
-together more than one call (`SharedLruMap` has a lock for each call). Rejected: to clear the whole map when it is full, by which what is used
+together more than one call (`SharedLruMap` has a lock for each call). Rejected: to clear the
+whole map when it is full, by which what is used
 all the time goes with the rest.
 """
 

@@ -140,7 +140,7 @@ class MergeEngine:
         return self.rules.get(column, Rule.LAST)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that stands in the log."""
+        """Return the log representation."""
         record: dict[str, Any] = {
             "kind": self.kind.value,
             "rules": {column: rule.value for column, rule in self.rules.items()},

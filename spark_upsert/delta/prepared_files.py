@@ -128,7 +128,7 @@ class Preparing:
             self._deaths.setdefault(path, []).append(positions.astype(np.uint32))
 
     def made(self) -> PreparedFiles | None:
-        """Return what was made."""
+        """Return the prepared files."""
         if not (self._twins or self._deaths):
             return None
         deaths = {path: np.concatenate(positions) for path, positions in self._deaths.items()}

@@ -215,7 +215,7 @@ class KafkaEnvelope:
     is_declared_json: bool = False
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, one per row (`Envelope.commands`)."""
+        """Return a batch's commands, one per row (`Envelope.commands`)."""
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )

@@ -55,7 +55,7 @@ from spark_upsert.table.write.own_rows import envelope_of_rows
 
 
 def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
-    """Return the form of rows of some columns."""
+    """Return the form for rows with the given columns."""
     match options.kind:
         case EnvelopeKind.UPSERT:
             require_delete_mark(rows.names, deletes)

@@ -135,7 +135,7 @@ class ArrowSource:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its rows."""
+        """The output columns."""
         return self.rows.schema
 
 

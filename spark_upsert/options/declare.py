@@ -548,7 +548,7 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
 
 
 def given_only(held: Any, only: AppliesTo) -> list[str]:
-    """Return the options with a value other than the default that apply to batches or streams only."""
+    """Return the non-default options that apply to batches or streams only."""
     return [option.name for option in _given(held) if option.only is only]
 
 

@@ -145,7 +145,7 @@ class DiscoveryOptions:
     def of_named(
         cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
     ) -> DiscoveryOptions:
-        """Check the options of named inputs that are read at one batch, with the path of each input.
+        """Check the options and paths of named inputs that are read at one batch.
 
         Raises `OptionError` for an input that is not below the root, which is the ``path``.
         """

@@ -330,7 +330,8 @@ class RoutedOptions:
 def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a table after some are overridden, in whatever spelling.
 
-    One of ``columnList`` and ``exceptColumnList`` removes the other; an empty text removes an option.
+    One of ``columnList`` and ``exceptColumnList`` removes the other; an empty text removes an
+    option.
     """
     said = set(map(_meant, otherwise))
     for group in _EXCLUSIVE:

@@ -83,10 +83,10 @@ class ViewOptions(ReadOptions, PlanOptions):
 
     @classmethod
     def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
-        """Check the option ``deferred`` of a write: a read of a view whose splits the writer executes.
+        """Check the option ``deferred`` of a write: a view read whose splits the writer executes.
 
-        The text is that of `put_off_text`; ``storage`` has the storage options of the writer. Raises
-        `OptionError` for malformed JSON and for invalid options in it.
+        The text is that of `put_off_text`; ``storage`` has the writer's storage options. Malformed
+        JSON and invalid options in it are an `OptionError`.
         """
         try:
             found = texts(json.loads(text))

@@ -114,7 +114,7 @@ def places(wanted: Positions, among: Positions) -> Positions:
 
 
 def is_among(rows: Columns, others: Columns) -> Mask:
-    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
+    """Return a mask: the rows whose key is among the others'; NULL equals NULL, as in keys."""
     return places(*codes(rows, others)) != NOWHERE
 
 

@@ -42,7 +42,7 @@ class RoutedPlan:
 
     options: RoutedOptions = field(repr=False)
     incoming: pa.Schema
-    """The columns of the rows."""
+    """The rows' columns."""
     overwrite: bool = False
     late_rows: LateRows = LateRows.REJECT
     """The fate of late rows where no option says it."""

@@ -19,11 +19,11 @@ from spark_upsert.table.scan import IndexOf, RowFilter
 from spark_upsert.table.state.snapshot import Snapshot
 
 _COMPARED = frozenset({"truth", "whole", "text", "bytes", "date"})
-"""Kinds of columns that Polars compares without rounding either side."""
+"""Column types that Polars compares without rounding on either side."""
 
 
 def lazy_frame(snapshot: Snapshot, index_of: IndexOf) -> pl.LazyFrame:
-    """Return the rows of a version as a lazy frame; each `collect` reads that version anew."""
+    """Return a version's rows as a lazy frame; each `collect` reads that version again."""
     columns = snapshot.manifest.schema.columns
 
     def read(
@@ -61,8 +61,8 @@ def _batches(
 def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
     """Return the columns that a predicate pins, with their values.
 
-    An expression says what it is made of, and not by which operator: each is built anew of the
-    same parts and compared.
+    An expression exposes its operands, but not its operator. Each candidate expression is
+    therefore rebuilt from the operands and compared.
     """
     parts = predicate.meta.pop()
     if len(parts) != 2:

@@ -46,7 +46,7 @@ _LOOK_UP_COST = 8
 """Rows that are read through in the time in which one is looked up by a proposed key."""
 
 KEYS_MAX = 1 << 17
-"""Keys that pinned columns may have together; of more it is one pass over the table."""
+"""Maximum key count from combined pinned columns; beyond it the table is scanned once."""
 
 IndexOf = Callable[[str], Index | None]
 """Returns the index on a column, if there is one."""
@@ -54,18 +54,18 @@ IndexOf = Callable[[str], Index | None]
 
 @dataclass(frozen=True)
 class RowFilter:
-    """Which rows are wanted. Travels to the tasks by pickle.
+    """Row filter; pickled to the tasks.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        The columns that the condition is of.
+        The columns that the condition may use.
     condition : str, optional
-        SQL; without one, the caller judges the rows that the pins leave.
+        SQL; without one, the caller filters the rows that the pins leave.
     pins : mapping of str to pyarrow.Array
-        Values that columns have in all rows that are wanted.
+        Column values that every matching row must have.
     indexed : str, optional
-        The pinned column with the index to ask, where neither the key nor its prefix is pinned.
+        The pinned column with an index to use, if neither the key nor its prefix is pinned.
     """
 
     schema: pa.Schema
@@ -80,7 +80,9 @@ class RowFilter:
         return cls(schema, condition, pins_of(condition, schema))
 
     def pinned(self, pins: Pins) -> RowFilter:
-        """Return it with more pins, of other types perhaps; what is not known pins nothing."""
+        """Return the filter with additional pins, cast where needed; unconvertible pins are
+        dropped.
+        """
         values_by_name = {
             name: values_of(values, self.schema.field(name).type)
             for name, values in pins.items()
@@ -109,7 +111,7 @@ class RowFilter:
         return bind_condition(self.condition, fields)
 
     def _columns_beside(self, names: Sequence[str]) -> list[str]:
-        """Return columns, with those that the condition reads behind them."""
+        """Return the columns, followed by those that the condition reads."""
         filter_columns = () if self._bound is None else self._bound.columns
         read = set(names)
         return [*names, *(name for name in filter_columns if name not in read)]
@@ -129,7 +131,7 @@ class RowFilter:
         hash_range: HashRange = ALL_HASHES,
         index_of: IndexOf | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a version that are wanted, each once, in any order."""
+        """Yield a version's matching rows, each once, in any order."""
         index = None
         if self.indexed is not None:
             index = (index_of or partial(Index.of, snapshot.store))(self.indexed)
@@ -167,7 +169,7 @@ class RowFilter:
         return self._combined(schema, schema.keys)
 
     def prefixes(self, schema: TableSchema) -> pa.RecordBatch | None:
-        """Return what the keys may begin with, if the columns of the hash's prefix are pinned."""
+        """Return possible key prefixes, or None if the hash prefix columns are not all pinned."""
         if not schema.hash_prefix:
             return None
         count = next((i for i, name in enumerate(schema.keys) if name not in self.pins), 0)
@@ -175,7 +177,7 @@ class RowFilter:
         return self._combined(schema, leading)
 
     def _combined(self, schema: TableSchema, names: Sequence[str]) -> pa.RecordBatch | None:
-        """Return all combinations of the pinned values of some columns, each once."""
+        """Return the distinct combinations of pinned values; None if a column is unpinned."""
         if any(name not in self.pins for name in names):
             return None
         sizes = [len(self.pins[name]) for name in names]
@@ -212,7 +214,7 @@ def _count_proposed(index: Index, values: pa.Array) -> int | None:
 def _by_index(
     index: Index, snapshot: Snapshot, values: pa.Array, names: list[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that have one of some values in the column of an index."""
+    """Yield the rows whose indexed column has one of the given values."""
     batches = rows_at(index, snapshot, snapshot.manifest.schema, index.column, values, names)
     try:
         first = next(batches, None)
@@ -234,25 +236,25 @@ def _keys_within(
 
 
 def hashes_of(schema: TableSchema, keys: pa.RecordBatch) -> Words:
-    """Return the hashes of keys, in their order."""
+    """Return the keys' hashes, in key order."""
     return hash_keys(keys.columns, seed=schema.hash_seed, prefix=schema.hash_prefix)
 
 
 @dataclass(frozen=True)
 class ScanPiece:
-    """Some rows of a version: all pieces of a scan have each row once. Travels by pickle.
+    """One piece of a version scan; the pieces partition the rows. Picklable.
 
-    It gives Arrow (``__arrow_c_stream__``), so that frames and engines take it as it is.
+    It exports Arrow (``__arrow_c_stream__``), so that data frames and engines can consume it.
 
     Parameters
     ----------
     snapshot : Snapshot
     names : tuple of str
-        The columns, in their order.
+        The columns, in order.
     hash_range : HashRange
-        Of the keys of its rows.
+        Key hash range covered by the piece.
     where : Where, optional
-        Which of the rows are wanted; by default all.
+        Row filter; by default all rows.
     """
 
     snapshot: Snapshot
@@ -262,16 +264,16 @@ class ScanPiece:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, as they come."""
+        """The columns, in output order."""
         columns = self.snapshot.manifest.schema.columns
         return pa.schema([columns.field(name) for name in self.names])
 
     def scan(self) -> pa.RecordBatchReader:
-        """Return a reader of its rows, in no particular order; memory stays bounded."""
+        """Return a reader for its rows, in no particular order, with bounded memory."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return its rows as a stream of Arrow."""
+        """Return its rows as an Arrow stream."""
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:

@@ -199,36 +199,36 @@ class Table:
         storage: Mapping[str, str] | None = None,
         allow_non_empty_path: bool = False,
     ) -> Table:
-        """Make a table at a path.
+        """Create a table at a path.
 
         Parameters
         ----------
         columns : pyarrow.Schema
             The table's columns.
         keys : str or sequence of str
-            Columns that identify a row. A text is one name, here and wherever names are given.
+            Columns that identify a row. A string is one name, here and for all name arguments.
         sequence_by : str or sequence of str
-            Columns that order the commands of a key; without them the order is arrival.
+            Columns that order a key's commands; without them arrival order applies.
         scope : Scope
-            Whether order keys reach across epochs.
+            Whether order keys apply across epochs.
         engine : MergeEngine, optional
-            How the commands of a key are merged; a collected column becomes a list.
+            How a key's commands are merged; a collected column becomes a list.
         on_error : ErrorPolicy
-            What becomes of a row that cannot be applied.
+            Handling for a row that cannot be applied.
         ties : Ties, optional
-            What decides between equal order keys; by default the later row.
+            Rule for equal order keys; by default the later row wins.
         hash_prefix : int
-            How many leading key columns, fewer than all, keep the rows that begin with the same
-            values together, so that `having_prefix` reads no more than those.
+            Number of leading key columns, fewer than all, by which rows are clustered,
+            so that `having_prefix` reads only the matching range.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
         allow_non_empty_path : bool
-            Whether the folder may hold files of others, or be in the folder of a Delta table.
+            Whether the folder may contain foreign files, or be in a Delta table's folder.
 
         Raises
         ------
         TableExistsError
-            There is a table; `ensure` opens it if it is the same.
+            The table exists; `ensure` opens it if it is the same.
         OptionError
             The folder is not empty.
         """
@@ -259,19 +259,19 @@ class Table:
         allow_non_empty_path: bool = False,
         internal: Mapping[str, str] | None = None,
     ) -> Manifest:
-        """Return the newest manifest; make the table with this schema if there is none.
+        """Return the newest manifest; create the table with this schema if it does not exist.
 
         Parameters
         ----------
         internal : mapping of str to str, optional
-            Properties that only the code sets (`table.log.properties.INTERNAL`).
+            Properties reserved to the code (`table.log.properties.INTERNAL`).
 
         Raises
         ------
         TableExistsError
-            There is one with other keys, another order or other rules.
+            A table with other keys, another order or other rules exists.
         OptionError
-            There is none, and its folder is not empty.
+            No table exists, and its folder is not empty.
         """
         if self.log.try_head() is None:
             self._make(schema, properties, internal, allow_non_empty_path=allow_non_empty_path)
@@ -303,10 +303,11 @@ class Table:
         *,
         table_id: str | None = None,
     ) -> Manifest:
-        """Return a table that the first epoch staged upon it will make (`commit`).
+        """Return an uncreated table, which the first commit of an epoch staged on it creates
+        (`commit`).
 
-        It draws its own identity and hash seed, unless an identity is given, of 16 digits of a
-        hexadecimal number at least: then all that are made of it are one table.
+        It gets a random identity and hash seed, unless an identity is given with at least 16
+        hexadecimal digits: then all tables created from it are one table.
         """
         return creation.unborn_manifest(schema, properties, table_id)
 
@@ -317,24 +318,24 @@ class Table:
         *,
         upon: TableSchema | None = None,
     ) -> Manifest:
-        """Change the schema, and set some properties, unless all is as asked already.
+        """Change the schema and set properties, unless they already match.
 
-        What another writer has added or widened since stays, and so does a quarantine.
+        Columns that another writer has added or widened since, and a quarantine, are retained.
 
         Parameters
         ----------
         schema : TableSchema
         properties : mapping of str to str, optional
         upon : TableSchema, optional
-            The schema of the table that ``schema`` was made of. Then only the differences between
+            The table schema from which ``schema`` was derived. Then only the differences between
             both are applied, and a column that another writer has dropped since stays dropped.
 
         Raises
         ------
         SchemaError, OptionError
-            Columns or properties do not fit what is there.
+            Columns or properties do not fit the existing table.
         MirroredTypeError, NotMirroredError, OtherTableError
-            The table is published, or to be, and would have no mirror, or not at that place.
+            The table is or will be published, and would have no mirror, or not at that location.
         """
         given = checked(properties, self.log.head().properties)
         require_place(self, given)
@@ -365,53 +366,53 @@ class Table:
         full_wait_ms: int = FULL_WAIT_MS,
         disable_backpressure: bool = False,
     ) -> Commit | None:
-        """Apply rows as one epoch, which appends of other threads that come meanwhile may share.
+        """Apply rows as one epoch, which concurrent appends by other threads may share.
 
-        An append commits at once if no other append is under way. Appends that come meanwhile wait;
-        then the first of them commits all as one version with all their transactions (group
-        commit). They behave as if they had come one after the other, and each returns its own
-        result (`table.write.group_commit`).
+        An append commits immediately if no other append is in progress. Appends that arrive
+        meanwhile wait; then the first of them commits all as one version with all their
+        transactions (group commit). They behave as if executed one after the other, and each
+        returns its own result (`table.write.group_commit`).
 
         Parameters
         ----------
         rows : pyarrow.Table, pyarrow.RecordBatch, or what has ``__arrow_c_stream__``
-            The table's columns, the order columns and, if any, the column ``deletes``. Anything
-            that gives Arrow will do: a frame of pandas or Polars, a relation of DuckDB, a reader.
+            The table's columns, the order columns and, if any, the column ``deletes``. Any Arrow
+            source is accepted: a pandas or Polars data frame, a DuckDB relation, a reader.
         deletes : str, optional
             Boolean column that marks deletes.
         merge_schema : bool
             Whether the table may gain columns and wider types, and rows may lack columns, which
-            are null then. Not asked with ``envelope``.
+            are null then. Ignored with ``envelope``.
         envelope : Envelope, optional
-            Says what the rows mean if they are not plain columns; then ``deletes`` is not asked.
+            Decodes rows that are not plain columns; then ``deletes`` is ignored.
         transaction : Transaction, optional
-            Makes the call idempotent: a number that this writer has committed is skipped.
+            Makes the call idempotent: a number already committed by this writer is skipped.
         overwrite : bool
             Whether the rows replace the contents.
         late_rows : LateRows
             The policy for rows so old that their deletes may be forgotten.
         full_wait_ms : int
-            How long to wait for room in a table that is full and has ``onFull=wait``.
+            Maximum wait for room in a table that is full and has ``onFull=wait``.
         disable_backpressure : bool
-            Whether to write although a consumer is overloaded and the table heeds that.
+            Whether to write although a consumer is overloaded and the table respects that.
 
         Returns
         -------
         Commit or None
-            None if the transaction is in the table already. If the version is shared, ``counters``
-            and ``transactions`` are those of these rows alone; the record in the log
-            (``log.commit(version)``) has those of all.
+            None if the transaction is already committed. If the version is shared, ``counters``
+            and ``transactions`` cover only these rows; the log record
+            (``log.commit(version)``) covers all.
 
         Raises
         ------
         DataError, SchemaError
-            These rows are wrong; other appends that share the version are not disturbed.
+            These rows are invalid; other appends that share the version are not affected.
         TableFullError, BatchTooLargeError
             There is no room in the table (`table.write.guards`); nothing was stored.
         ThrottledError
-            A consumer is overloaded; nothing was stored. Come again after its ``retry_after_ms``.
+            A consumer is overloaded; nothing was stored. Retry after its ``retry_after_ms``.
         StorageError, OSError, ContentionError
-            As of `commit`; all appends that share the version raise. With a transaction, repeat it.
+            As in `commit`; all appends that share the version raise. With a transaction, retry.
         """
         taken = as_table(rows)
         apply = partial(
@@ -442,7 +443,7 @@ class Table:
 
     @property
     def _appends(self) -> group_commit.Appends:
-        """The group commit that appends of all threads share, made for the first of them."""
+        """The group commit shared by all threads' appends, created by the first one."""
         with self._making:
             if self._made_appends is None:
                 self._made_appends = group_commit.Appends(self, self._pressure)
@@ -455,40 +456,40 @@ class Table:
         filter: str | None = None,
         transaction: Transaction | None = None,
     ) -> Commit | None:
-        """Delete the rows of some keys, or those for which a filter is true, as one epoch.
+        """Delete rows by key or by filter, as one epoch.
 
-        Which rows these are is decided by the newest version. In a table with an order a row that
-        another writer replaces meanwhile by a later one stays; in any other the delete comes last.
+        The newest version determines the rows. In a table with an order, a row that another
+        writer concurrently replaces by a later one remains; in other tables the delete comes last.
 
         Parameters
         ----------
         keys : object, optional
-            One key or many, as of `get`. A key without a row is nothing.
+            One key or many, as in `get`. Keys without a row are ignored.
         filter : str, optional
-            SQL, as of `scan`, in place of keys.
+            SQL, as in `scan`, in place of keys.
         transaction : Transaction, optional
-            As of `append`.
+            As in `append`.
 
         Returns
         -------
         Commit or None
-            None if no row is to be deleted and there is no transaction to record, or if the
-            transaction is in the table already.
+            None if no row matches and there is no transaction to record, or if the
+            transaction is already committed.
 
         Raises
         ------
         OptionError
-            Neither keys nor a filter is given, or both; or no delete wins over its row, as of two
-            equal orders the table takes the earlier one (``ties``).
+            Neither or both of keys and filter are given; or no delete can win over its row,
+            because the table prefers the earlier of two equal order keys (``ties``).
         SchemaError, PlanError
-            As of `get` and `scan`.
+            As in `get` and `scan`.
         DataError, TableFullError, ThrottledError, ContentionError
-            As of `append`.
+            As in `append`.
 
         Notes
         -----
-        Holds the keys of all rows that it deletes. What lies in older versions goes by `expire` and
-        `vacuum`.
+        Holds all deleted rows' keys in memory. `expire` and `vacuum` remove the data in older
+        versions.
         """
         if (keys is None) == (filter is None):
             raise OptionError(
@@ -517,7 +518,7 @@ class Table:
         waits_for_relief: bool = False,
         guard: Guard | None = None,
     ) -> Admission:
-        """Return what judges whether an epoch may come in, for one write (`Admission`)."""
+        """Return the admission check for one write (`Admission`)."""
         return Admission(
             self.log,
             self.store,
@@ -530,30 +531,30 @@ class Table:
         )
 
     def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
-        """Seal an epoch: make it visible, whole, exactly once.
+        """Seal an epoch: make it visible atomically, exactly once.
 
-        An epoch that was staged upon an unborn table makes the table, by the same put.
+        An epoch staged on an uncreated table creates the table, by the same put.
 
         Parameters
         ----------
         epoch : WriteSet
         admission : Admission, optional
-            Judges whether there is room; by default one that waits as long as is usual.
+            Checks for room; by default with the usual wait.
 
         Returns
         -------
         Commit or None
-            None if its transaction is in the table already; the staged files are removed.
+            None if its transaction is already committed; the staged files are removed.
 
         Raises
         ------
         OtherTableError
-            The epoch was staged upon another table, or upon another copy, or the table lacks
+            The epoch was staged on another table or another copy, or the table lacks
             epochs that its writer must have committed before.
         ContentionError
-            Another writer has made the table, or the epoch is too old to be committed.
+            Another writer has created the table, or the epoch is too old for a commit.
         TableFullError, BatchTooLargeError
-            There is no room. What is staged is still there: commit again, or `discard` it.
+            There is no room. The staged files remain: commit again, or `discard` the epoch.
         """
         committed = commit(self.log, epoch, admission or self.admission())
         if committed is None:
@@ -572,7 +573,7 @@ class Table:
         return committed
 
     def _follow(self, committed: Commit | None = None, ahead: Iterable[PreparedFiles] = ()) -> None:
-        """Bring up to date what is kept behind the table; none of it is worth a commit."""
+        """Update the structures that follow the table; no failure among them fails the commit."""
         if committed is not None:
             self._indexes.follow(committed)
         cached_head = self.log.seen or self.log.head()
@@ -581,22 +582,22 @@ class Table:
             commit_observer().follow(self, version, ahead)
 
     def restore(self, version: int) -> Commit | None:
-        """Turn the table into what it was at a version, by an epoch with all retractions.
+        """Restore the table to an earlier version, by an epoch with all retractions.
 
         Nothing is read or rewritten (`table.write.truncate`). Schema, properties and transactions
-        stay as they are: a query that writes goes on with its next batch.
+        are unchanged: a writing query continues with its next batch.
 
         Returns
         -------
         Commit or None
-            None if the table is as it was then.
+            None if the table already has that version's contents.
 
         Raises
         ------
         DataLossError
-            The version is expired, or not there.
+            The version is expired or does not exist.
         DataError
-            The table keeps the rows of a view.
+            The table materializes a view.
         """
         url = self.store.url
         version = version_argument("version", version)
@@ -608,17 +609,17 @@ class Table:
     def discard(
         self, staged: Iterable[StagedRuns], compacted: Iterable[CompactionResult] = ()
     ) -> None:
-        """Remove staged files, unless some version has come to use them.
+        """Remove staged files, unless a version has come to reference them.
 
-        Only for what no commit can bring in any more: none was tried, or the last one has
-        returned. One that raised may have taken effect, or may yet, with a put that is under way:
-        commit again, or leave the files to a vacuum.
+        Only for files that no commit can add any more: none was tried, or the last one has
+        returned. A commit that raised may have taken effect, or may still do so by a put in
+        progress: commit again, or leave the files to a vacuum.
 
         Parameters
         ----------
         staged : iterable of Staged
         compacted : iterable of Compacted
-            Made by the same tasks, on the same version.
+            Created by the same tasks, on the same version.
         """
         file_groups = [(staged_task.base_version, staged_task.files) for staged_task in staged]
         file_groups += [
@@ -632,20 +633,20 @@ class Table:
     # -- upkeep ----------------------------------------------------------------------
 
     def compact(self, *, full: bool = False, run: maintenance.Runner | None = None) -> int:
-        """Compact runs until nothing is due; returns the number of compactions.
+        """Compact runs until nothing is due; return the number of compactions.
 
         Parameters
         ----------
         full : bool
-            Whether to leave one run everywhere, whatever the sizes.
+            Whether to leave one run per hash range, regardless of size.
         run : callable, optional
-            Does the jobs of a round elsewhere, for example in Spark's tasks; by default this
-            thread does one after the other.
+            Executes a round's jobs elsewhere, for example in Spark tasks; by default this
+            thread executes them one after the other.
 
         Notes
         -----
-        It is never on the path of correctness: what another compaction took meanwhile is
-        dropped, and what a killed one leaves behind goes with the next vacuum.
+        Correctness does not depend on it: output superseded by another compaction is
+        dropped, and a killed compaction's files are removed by the next vacuum.
         """
         return maintenance.compact(
             self.log, self.store, full=full, run=run, commit=self.commit_compactions
@@ -703,14 +704,14 @@ class Table:
         return result if rows is None else replace(result, rows_deleted=rows.deletes)
 
     def expire_rows(self) -> ExpiredRows | None:
-        """Delete the rows that are older than the property ``rowTtl`` says; None without it.
+        """Delete the rows older than the property ``rowTtl`` allows; return None without it.
 
-        Each is a retraction in the changelog, once. `expire` does so, too.
+        Each is a retraction in the changelog, once. `expire` does the same.
         """
         return row_ttl.expire_rows(self)
 
     def repair_clock(self) -> Commit | None:
-        """Repair the times of versions that lie far in the future; see `Log.repair_clock`."""
+        """Repair version timestamps that are far in the future; see `Log.repair_clock`."""
         return self.log.repair_clock()
 
     def repair(self) -> Repairs:
@@ -722,7 +723,7 @@ class Table:
         return repair(self.store, self.log)
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> VacuumResult:
-        """Remove the files of expired versions and of crashes; see `retention.vacuum`."""
+        """Remove the files of expired versions and crashed writers; see `retention.vacuum`."""
         grace_ms = duration_argument("grace_ms", grace_ms)
         result = expiry.vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
         for folder, other in self.below(
@@ -732,15 +733,15 @@ class Table:
         return vacuum_mirrors(self, result)
 
     def consumers(self) -> list[Lease]:
-        """Return the leases of all consumers, the lapsed ones too."""
+        """Return all consumers' leases, including lapsed ones."""
         return leases(self.store)
 
     def pressure(self) -> list[PressureReport]:
-        """Return what overloaded consumers say of themselves at present (`retention.pressure`)."""
+        """Return the current reports from overloaded consumers (`retention.pressure`)."""
         return reports(self.store, self.log.now_ms())
 
     def hold(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:
-        """Keep the state at a version, and all changes behind it, readable for a consumer.
+        """Keep a version's state, and all changes after it, readable for a consumer.
 
         Raises
         ------
@@ -780,41 +781,41 @@ class Table:
         )
 
     def release(self, consumer: str) -> bool:
-        """Drop the lease of a consumer; return whether it had one."""
+        """Drop a consumer's lease; return whether it had one."""
         return release(self.store, consumer)
 
     def check(self, told: Callable[[int, int], object] | None = None) -> Report:
         """Verify all files, counts and orders that readable versions depend on, and the indexes.
 
-        `told` is told before each file: how many were looked at, and how many there are.
+        `told` is called before each file with the number checked so far and the total.
         """
         return maintenance.check(self.log, self.store, self.indexes(), told)
 
     # -- indexes ---------------------------------------------------------------------
 
     def indexes(self) -> list[Index]:
-        """Return the indexes of the table (property ``indexBy``), built or not."""
+        """Return the table's indexes (property ``indexBy``), built or not."""
         return self._indexes.of(self.log.head())
 
     @property
     def index_failures(self) -> int:
-        """How many steps of this object for its indexes failed; the table went on without them."""
+        """Number of this object's failed index updates; the table proceeded without them."""
         return self._indexes.failures
 
     def index_of(self, column: str) -> Index | None:
-        """Return the index on a column, if there is one that can be asked at present."""
+        """Return the index on a column, or None if no usable one exists at present."""
         return self._indexes.usable(self.log.head(), column)
 
     def build_indexes(self, *, rebuild: bool = False) -> list[Index]:
-        """Bring all indexes up to date, and build those that are not there.
+        """Update all indexes, and build missing ones.
 
-        Commits bring them up to date by themselves, but for what would cost them too much: an
-        index of a table that was there before, or one that is far behind.
+        Commits update them automatically, except where that would be too expensive: an
+        index for a pre-existing table, or one with a large lag.
 
         Parameters
         ----------
         rebuild : bool
-            Whether to build all anew.
+            Whether to rebuild all.
         """
         indexes = []
         for index, _ in self._indexes.bring_up(self.log.head(), rebuild=rebuild):
@@ -823,9 +824,9 @@ class Table:
         return indexes
 
     def below(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
-        """Do something to each index that is there, as the table that it is; yield its folder.
+        """Apply an action to each existing index, as a table; yield its folder and the result.
 
-        An error is noted: an index is not worth the upkeep of its table.
+        Errors are recorded, not raised: an index must not block its table's maintenance.
         """
         for index in self.indexes():
             try:
@@ -846,16 +847,16 @@ class Table:
     # -- mirrors ---------------------------------------------------------------------
 
     def publish(self, to: str | None = None, **how: Any) -> PublicationResult:
-        """Bring the mirror of the table, a Delta table, to the newest version, by what changed.
+        """Update the table's mirror, a Delta table, incrementally to the newest version.
 
         Parameters
         ----------
         to : str, optional
-            The place of the mirror; by default as its properties say, else its folder ``_delta``.
+            The mirror location; by default from its properties, else its folder ``_delta``.
         **how
-            ``rebuild=True`` writes all of it again, ``change_feed=True`` adds a change feed,
-            ``guard=False`` lets other writers in, ``retention="2 days"`` keeps its versions
-            for so long, and ``storage`` has the settings of another place
+            ``rebuild=True`` rewrites it completely, ``change_feed=True`` adds a change feed,
+            ``guard=False`` permits other writers, ``retention="2 days"`` is its versions'
+            retention time, and ``storage`` has the settings for another location
             (`delta.follow.publish`).
         """
         return commit_observer().publish(self, to, **how)
@@ -869,7 +870,7 @@ class Table:
 
     @property
     def schema(self) -> TableSchema:
-        """The columns, keys and rules of the newest version."""
+        """The newest version's columns, keys and rules."""
         return self.log.head().schema
 
     def scan(
@@ -918,7 +919,7 @@ class Table:
         return row_filter.by_index(snapshot, self.index_of)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows of the newest version as a stream of Arrow (`scan`)."""
+        """Return all rows in the newest version as an Arrow stream (`scan`)."""
         return self.scan().__arrow_c_stream__(requested_schema)
 
     def pieces(
@@ -929,15 +930,15 @@ class Table:
         filter: str | None = None,
         version: int | None = None,
     ) -> list[ScanPiece]:
-        """Return a scan in pieces, which have each row once, for other threads or processes.
+        """Return a scan in disjoint pieces, for other threads or processes.
 
         Parameters
         ----------
         at_least : int
-            How many there should be. There are more where a piece would have many more than
-            `CHUNK_ROWS` entries, and one alone where an index says what to read.
+            Minimum number of pieces. There are more if a piece would greatly exceed
+            `CHUNK_ROWS` entries, and only one if an index determines the rows to read.
         columns, filter, version
-            As of `scan`.
+            As in `scan`.
         """
         at_least = whole_argument("at_least", at_least, least=1)
         snapshot = self.at(version)
@@ -950,14 +951,14 @@ class Table:
         return [ScanPiece(snapshot, tuple(names), hash_range, row_filter) for hash_range in ranges]
 
     def to_polars(self, *, version: int | None = None) -> pl.LazyFrame:
-        """Return the rows of a version as a lazy frame of Polars.
+        """Return a version's rows as a Polars lazy frame.
 
-        What a query selects is read, and of keys that it compares with values these alone.
+        It reads only the selected columns, and only matching keys if the query pins the key.
 
         Raises
         ------
         ImportError
-            There is no Polars: ``pip install upsertflow[polars]``.
+            Polars is not installed: ``pip install upsertflow[polars]``.
         """
         from spark_upsert.table.polars_frame import lazy_frame
 
@@ -1112,7 +1113,7 @@ class Table:
     def changes(
         self, lower: int = 0, upper: int | None = None, *, emit_unchanged: bool = False
     ) -> pa.Table:
-        """Return the changes of the epochs ``lower <= e < upper`` (`scan_changes`)."""
+        """Return the changes for epochs ``lower <= e < upper`` (`scan_changes`)."""
         return self.scan_changes(lower, upper, emit_unchanged=emit_unchanged).read_all()
 
     def scan_changes(
@@ -1123,19 +1124,19 @@ class Table:
         columns: Sequence[str] | None = None,
         emit_unchanged: bool = False,
     ) -> pa.RecordBatchReader:
-        """Return a reader of the changes of the epochs ``lower <= e < upper``, epoch by epoch.
+        """Return a reader for the changes in epochs ``lower <= e < upper``, epoch by epoch.
 
-        Changes are read as the reader is pulled, so that memory follows a batch and not the epochs.
+        Changes are read as the reader is pulled, so that memory depends on the batch, not the
+        epochs.
 
         Parameters
         ----------
         lower, upper : int
-            By default all there are.
+            By default all available epochs.
         columns : sequence of str, optional
-            Columns of the table, in the order in which they are to come, before those of the
-            changelog; by default all.
+            Table columns in output order, followed by the changelog columns; by default all.
         emit_unchanged : bool
-            Whether updates come that leave all values as they were.
+            Whether to return updates that leave all values unchanged.
 
         Raises
         ------
@@ -1144,9 +1145,9 @@ class Table:
         VersionNotFoundError
             The epochs do not exist yet.
         SchemaError
-            There is no such column.
+            A column does not exist.
         DataLossError
-            Changes among them are expired.
+            Some of the changes are expired.
         """
         lower = version_argument("lower", lower)
         upper = optional(version_argument, "upper", upper)
@@ -1173,17 +1174,17 @@ class Table:
         tracked: Sequence[str] = (),
         untracked: Sequence[str] = (),
     ) -> pa.RecordBatchReader:
-        """Return a reader of all rows that the table held, each with the time in which it did.
+        """Return a reader for all rows that the table ever held, each with its validity period.
 
         Parameters
         ----------
         lower, upper : int, optional
-            The version with which the history begins, by default the first that can be read, whose
-            rows count from it; and the version before which it ends, by default all there are.
+            The version at which the history begins, by default the first readable one, whose
+            rows are valid from it; and the version before which it ends, by default the end.
         columns : sequence of str, optional
-            By default all. Behind them come ``valid_from``, ``valid_to`` and ``is_current``.
+            By default all, followed by ``valid_from``, ``valid_to`` and ``is_current``.
         by : ValidBy
-            What validity is told by.
+            The measure for validity.
         tracked : sequence of str
             Columns that open a row when they change; by default all that are read.
         untracked : sequence of str
@@ -1192,9 +1193,9 @@ class Table:
         Raises
         ------
         OptionError
-            There is no such history (`changes.history.valid_fields`).
+            The history is not available (`changes.history.valid_fields`).
         SchemaError
-            There is no such column.
+            A column does not exist.
         DataLossError
             The version ``lower`` is expired.
         """
@@ -1220,19 +1221,19 @@ class Table:
         return pa.RecordBatchReader.from_batches(shown, (row.select(shown.names) for row in rows))
 
     def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
-        """Return an iterator over the epochs of this table, as they come.
+        """Return an iterator over this table's epochs as they are committed.
 
-        Commits through this object come at once, commits of others within a second (`watch`). A
-        slow watcher holds up no writer and no other watcher: it reads missed versions from the log.
-        It holds no version either: give it a lease by `hold`, if it must not lose any.
+        Commits through this object arrive immediately, other commits within a second (`watch`). A
+        slow watcher delays no writer and no other watcher: it reads missed versions from the log.
+        It retains no version either: use a lease by `hold` if it must not miss any.
 
         Parameters
         ----------
         start : int, optional
-            The first version of interest; by default the one behind the newest.
+            The first version to return; by default the one after the newest.
         fail_on_data_loss : bool
-            Whether it is an error if epochs were expired before they were seen; else a `Gap` comes
-            in their place.
+            Whether to raise if unseen epochs were expired; otherwise a `Gap` is returned
+            in their position.
 
         Raises
         ------
@@ -1253,7 +1254,7 @@ class Table:
         *,
         hash_range: HashRange = ALL_HASHES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the changes of some epochs for a range of hashes, in the columns of the newest."""
+        """Yield the epochs' changes for a hash range, with the newest version's columns."""
         lower, upper = version_argument("lower", lower), version_argument("upper", upper)
         schema = self.log.head().schema
         schema.select(options.columns)  # Another process may have dropped one of them.

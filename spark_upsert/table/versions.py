@@ -1,7 +1,7 @@
-"""The versions that a read means, for readers, streams, the command line and `Table`.
+"""Version arguments for readers, streams, the command line and `Table`.
 
-A version is named by its number, by a time, or by a word. The named start and end of changes may be
-excluded. The result is half-open: changes of ``lower <= v < upper``.
+A version is specified by number, by time, or by a word. The start and end versions for changes may
+be exclusive. The result is half-open: changes for ``lower <= v < upper``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_upsert.table.log.snapshot import Versions
 _LOGGER = logging.getLogger(__name__)
 
 LATEST = "latest"
-"""The start at what comes from now on."""
+"""Start option for future changes only."""
 
 EARLIEST = "earliest"
 """The start at the first version with changes that can still be read."""
@@ -39,7 +39,7 @@ def first_wanted(
     is_inclusive: bool = True,
     name: str = "startingVersion",
 ) -> int | None:
-    """Return the first version of the changes that are wanted; None if no option says."""
+    """Return the first requested change version; None if no option specifies one."""
     if time_ms is not None:
         log.require_past(time_ms)
         return log.version_at(time_ms - int(is_inclusive)) + 1
@@ -62,9 +62,9 @@ def upper_wanted(
     is_inclusive: bool = True,
     name: str = "endingVersion",
 ) -> int:
-    """Return the version before which the wanted changes end, by default all there are.
+    """Return the exclusive end version for the requested changes, by default after the newest.
 
-    Parameters are those of `first_wanted`.
+    Parameters are those in `first_wanted`.
     """
     if time_ms is not None:
         log.require_past(time_ms)
@@ -88,7 +88,7 @@ def require_bound(version: int, head: Manifest, *, name: str) -> None:
 def require_ordered(
     lower: int, upper: int, *, name: str = "endingVersion", may_be_empty: bool = True
 ) -> None:
-    """Refuse changes of ``lower <= v < upper`` that end before they begin."""
+    """Raise if the changes for ``lower <= v < upper`` end before they begin."""
     if lower > upper - int(not may_be_empty):
         raise OptionError(
             f"the changes begin at version {lower} and end before version {upper}.",
@@ -102,10 +102,10 @@ def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss:
 
     Notes
     -----
-    If the changes asked for are expired, ``fail_on_data_loss`` decides: the plan will raise, or
-    the read goes on at `Manifest.first_changes`. In between the table may have changed rows
-    that the reader never hears of, so that a later retraction may name a row that it does
-    not have: what is folded from such changes is not the table any more.
+    If the requested changes are expired, ``fail_on_data_loss`` decides: the plan will raise, or
+    the read continues at `Manifest.first_changes`. The skipped changes may have altered rows,
+    so that a later retraction may name a row that the reader does not have: folding such
+    changes no longer reproduces the table.
     """
     if fail_on_data_loss or lower >= newest.first_changes:
         return lower

@@ -1,19 +1,19 @@
-"""Watchers: each sees every epoch of a table, in order, as soon as it is durable.
+"""Watchers: each returns every table epoch, in order, as soon as it is durable.
 
-    commit --> ring of the newest versions --> watchers, each with a position of its own
-    log    --> what the ring does not hold any more, or never held
+    commit --> ring of the newest versions --> watchers, each with its own position
+    log    --> versions that the ring no longer holds, or never held
 
-All watchers share one bounded channel: a *ring* of the newest versions that this process committed.
-A watcher is a position, so a commit never waits for a watcher: versions that a slow watcher has not
-taken when the ring goes round, it reads from the log. It *lags* then, until it has caught up.
+All watchers share one bounded channel: a *ring* with the newest versions that this process
+committed. A watcher is only a position, so a commit never waits for a watcher. If the ring wraps
+past a slow watcher, it reads the missed versions from the log. It *lags* until it has caught up.
 
-Commits through this object's log wake the watchers at once. Commits of others are found by a look
-at the end of the log, which one waiting watcher makes for all: after a quarter of the time since
-the last commit, between `LOOK_S_MIN` and `LOOK_S_MAX`. So there is no thread to start or to end,
-and a table without waiting watchers is not looked at.
+Commits through this object's log wake the watchers immediately. Other commits are detected by
+polling the log's end, which one waiting watcher does for all: after a quarter of the time since
+the last commit, between `LOOK_S_MIN` and `LOOK_S_MAX`. So there is no thread to start or stop,
+and a table without waiting watchers is not polled.
 
 Rejected: a queue for each watcher, because stuck watchers would hold the bound times their number;
-and a thread that looks, because the user would have to end it and its errors would reach no caller.
+and a polling thread, because the user would have to stop it and its errors would reach no caller.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.state.counters import Counters
 
 CAPACITY = 1024
-"""Versions in the ring. A commit of a few files has some kilobytes."""
+"""Versions in the ring. A commit with a few files takes some kilobytes."""
 
 LOOK_S_MIN = 0.02
 LOOK_S_MAX = 1.0
-"""The longest time between looks, of two requests each, however long nothing comes."""
+"""The maximum polling interval, with two requests per poll."""
 
 _QUARTER = 0.25
 
 ReadChanges: TypeAlias = Callable[[int, int], pa.Table]
-"""A callable that returns the changes of the epochs ``lower <= e < upper``."""
+"""A callable that returns the changes for epochs ``lower <= e < upper``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +50,20 @@ class SealedEpoch:
     """An epoch that a watcher sees."""
 
     version: int
-    """The number of the epoch."""
+    """The epoch number."""
     timestamp_ms: int
-    """The time of its commit, in ms since 1970."""
+    """Commit time, in ms since 1970."""
     counters: Counters
-    """Counters of what its rows did."""
+    """Row counters by outcome."""
     transactions: tuple[Transaction, ...]
     live_rows: int
-    """Rows of the table after it."""
+    """Table row count after the epoch."""
     is_late: bool
     """Whether the watcher lagged, and read it from the log."""
     read_changes: ReadChanges
 
     def changes(self) -> pa.Table:
-        """Return the changes of this epoch (`Table.changes`).
+        """Return this epoch's changes (`Table.changes`).
 
         Raises
         ------
@@ -85,7 +85,7 @@ WatchEvent: TypeAlias = SealedEpoch | Gap
 
 
 class Watchers:
-    """The ring and the clock that all watchers of one table share. Safe for threads.
+    """The ring and the clock shared by one table's watchers. Thread-safe.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Watchers:
     capacity : int
         Versions in the ring.
     clock, wait : callable, optional
-        The clock never goes back; ``wait(arrived, seconds)`` waits for something to come.
+        The clock is monotonic; ``wait(arrived, seconds)`` waits for a notification.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class Watchers:
 
     @property
     def upper(self) -> int:
-        """The version behind the newest known one."""
+        """The version after the newest one seen."""
         return self._upper
 
     def now_s(self) -> float:
-        """Return the time by the clock of the watchers."""
+        """Return the current time by the watchers' clock."""
         return self._clock()
 
     def recent(self, version: int) -> Commit | None:
@@ -133,7 +133,7 @@ class Watchers:
         return self._ring.get(version)
 
     def _publish(self, commit: Commit) -> None:
-        """Let the watchers know of a version that is durable. Never waits."""
+        """Notify the watchers about a durable version. Never waits."""
         with self._arrived:
             self._ring[commit.version] = commit
             while len(self._ring) > self.capacity:
@@ -146,7 +146,7 @@ class Watchers:
             self._arrived.notify_all()
 
     def look(self) -> Manifest:
-        """Look at the end of the log."""
+        """Poll the log's end."""
         try:
             head = self.log.head()
             with self._arrived:
@@ -165,7 +165,7 @@ class Watchers:
     def wait_beyond(
         self, position: int, until_s: float | None, is_over: Callable[[], bool]
     ) -> bool:
-        """Wait for a version at or behind a position; False if closed, or none came in time."""
+        """Wait for a version at or after a position; return False if closed or timed out."""
         while True:
             with self._arrived:
                 while not is_over() and self._upper <= position:
@@ -190,17 +190,17 @@ class Watchers:
 
 
 class Watcher:
-    """One reader of the epochs of a table: an iterator, and a context manager (`Table.watch`).
+    """One reader for a table's epochs: an iterator, and a context manager (`Table.watch`).
 
-    To be used by one thread; `close` may be called by any.
+    For use by one thread; any thread may call `close`.
 
     Parameters
     ----------
     watchers : Watchers
     position : int
-        The first version to see.
+        The first version to return.
     fail_on_data_loss : bool
-        Whether an expiry of versions that it has not seen is an error, or a `Gap`.
+        Whether expired unread versions are an error, or a `Gap`.
     """
 
     def __init__(
@@ -234,12 +234,12 @@ class Watcher:
 
     @property
     def position(self) -> int:
-        """The first version that it has not seen."""
+        """The first version not yet returned."""
         return self._position
 
     @property
     def lag(self) -> int:
-        """The number of known versions that it has not seen."""
+        """The number of committed versions not yet returned."""
         return max(0, self._watchers.upper - self._position)
 
     @property
@@ -257,7 +257,7 @@ class Watcher:
         return step
 
     def take(self, timeout_s: float | None = None) -> WatchEvent | None:
-        """Return the next epoch, once there is one."""
+        """Return the next epoch, waiting for it if necessary."""
         until_s = None if timeout_s is None else self._watchers.now_s() + timeout_s
         while not self._is_closed:
             while self._position < self._watchers.upper:

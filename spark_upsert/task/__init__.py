@@ -1,7 +1,7 @@
-"""Tasks: a plan of operators over Arrow batches, fed split by split and clean at every barrier.
+"""Tasks: operator plans over Arrow batches, fed by split and empty at every barrier.
 
-`plan` says what is done, as values; `task` runs it. The names below are the public ones; they are
-imported when they are first asked for, so that a task that reads loads no operator.
+`plan` describes the work, as values; `task` runs it. The names below are the public ones; they are
+imported on first access, so that a task that only reads loads no operator.
 """
 
 from importlib import import_module
@@ -108,7 +108,7 @@ _HOMES = {
 if not TYPE_CHECKING:  # Or any name would pass for one of ours.
 
     def __getattr__(name: str) -> Any:
-        """Import a public name; Python asks here for what the package does not have yet."""
+        """Import a public name on first access."""
         if name not in _HOMES:
             raise AttributeError(f"module 'spark_upsert.task' has no attribute '{name}'")
         attribute = getattr(import_module(f"spark_upsert.{_HOMES[name]}"), name)

@@ -1,9 +1,9 @@
-"""Sums, counts, extremes and averages of groups, as columns that Arrow folds.
+"""Accumulators: group sums, counts, extremes and averages, as columns that Arrow folds.
 
-An accumulator *lifts* the values of rows to **states**, one or more columns with a value for each
-row. States of one group are *folded* to one, as often as it suits, by a sum, a minimum or a maximum
-of each column. The last state is *lowered* to the answer. So the same few columns serve rows,
-groups of a batch and groups of all batches, and no group is ever a Python object.
+An accumulator *lifts* row values to **states**, one or more columns with one value per
+row. States in one group are *folded* to one, any number of times, by each column's sum, minimum
+or maximum. The last state is *lowered* to the result. So the same few columns serve rows,
+batch groups and overall groups, and no group is ever a Python object.
 
 =========  =============================  ==========================================================
 function   takes                          gives
@@ -18,11 +18,11 @@ avg        decimals                       a decimal of four more digits behind t
                                           at most; rounded half up, from the exact sum
 =========  =============================  ==========================================================
 
-Nulls count for nothing; of nothing but nulls, all but counts are null. An exact sum that does not
-fit is an error. Sums of floats depend on the order of the rows in their last bits.
+Nulls are ignored; if all values are null, all results except counts are null. An exact sum that
+overflows is an error. The last bits of float sums depend on the row order.
 
-Rejected: Arrow's own sums of integers, which wrap silently, and its own extremes of floats, which
-pass over NaN.
+Rejected: Arrow's own integer sums, which wrap silently, and its own float extremes, which
+skip NaN.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ _INT64, _FLOAT64 = pa.int64(), pa.float64()
 
 _DIGITS_MAX = 38
 _MORE_DIGITS = 10
-"""Digits that a sum of decimals gains: room for ten thousand million of them, as in Spark."""
+"""Digits that a decimal sum gains: room for ten thousand million values, as in Spark."""
 
 _SIGN = np.uint64(1 << 63)
 
 
 class Accumulator(Protocol):
-    """How one column of an aggregation is computed."""
+    """Computation of one aggregation column."""
 
     @property
     def type(self) -> pa.DataType:
-        """The type of the answer."""
+        """The result type."""
         ...
 
     @property
     def folds(self) -> Sequence[str]:
-        """How each column of the states is folded: Arrow's name of it."""
+        """The fold function for each state column, by Arrow's name."""
         ...
 
     def lift(self, values: pa.Array) -> list[pa.Array]:
-        """Return the states of rows."""
+        """Return the rows' states."""
         ...
 
     def settle(self, states: list[pa.Array]) -> list[pa.Array]:
@@ -78,16 +78,16 @@ class Accumulator(Protocol):
         ...
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
-        """Return the answers of groups."""
+        """Return the groups' results."""
         ...
 
     def nothing(self) -> list[pa.Array]:
-        """Return the state of no rows, one value in each column."""
+        """Return the state for zero rows, one value per column."""
         ...
 
 
 def accumulator_of(kind: AggregateKind, type_: pa.DataType | None) -> Accumulator | None:
-    """Return the accumulator of an aggregate, None if it does not take the type."""
+    """Return the accumulator for an aggregate, None if it does not support the type."""
     if kind is AggregateKind.COUNT:
         return Count(is_of_rows=type_ is None)
     if type_ is None:
@@ -132,7 +132,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class FloatSum:
-    """The sum of floats, as Arrow computes it."""
+    """Float sum, as computed by Arrow."""
 
     type: pa.DataType = _FLOAT64
     folds: Sequence[str] = ("sum",)
@@ -152,7 +152,7 @@ class FloatSum:
 
 @dataclass(frozen=True, slots=True)
 class ExactSum:
-    """The sum of integers or decimals, as limbs of 32 bits in 64."""
+    """Sum for integers or decimals, as 32-bit limbs in 64 bits."""
 
     of: pa.DataType
 
@@ -189,7 +189,7 @@ class ExactSum:
 
 @dataclass(frozen=True, slots=True)
 class Extreme:
-    """The least or the greatest value; floats are compared by words, in which NaN has a place."""
+    """Minimum or maximum; floats are compared by sort words, which order NaN."""
 
     function: str
     type: pa.DataType
@@ -228,7 +228,7 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A sum divided by a count; the sum may be greater than its own type could say."""
+    """A sum divided by a count; the sum may exceed its own type's range."""
 
     sum: ExactSum | FloatSum
     type: pa.DataType = _FLOAT64

@@ -1,16 +1,16 @@
-"""Groups of rows with equal keys, and what is computed of each.
+"""Group aggregation: groups by equal keys, and each group's aggregates.
 
-Rows become *states*: the columns of the key and those of the accumulators (`accumulators`), named
-by their places. States of many rows fold into those of their groups, and those of groups again, so
-that a batch, what is held and an answer have one form. A state also says where its group first
-appeared, by which groups are put in order: Arrow's own grouping promises none.
+Rows become *states*: the key columns and the accumulator columns (`accumulators`), named
+by position. Row states fold into group states, and those fold again, so
+that a batch, the held groups and a result share one format. A state also records its group's first
+occurrence, which determines the group order: Arrow's own grouping guarantees none.
 
-In a key null equals null, NaN equals NaN, and -0.0 equals 0.0, which is what comes out.
+In a key null equals null, NaN equals NaN, and -0.0 equals 0.0, which is the output value.
 
-Aggregations that end at a barrier: a row for each group of the rows since the last one.
+Aggregations end at a barrier: one row per group of the rows since the last one.
 
-Behind a barrier nothing is left, so that a key of the rows behind it gives another row: answers are
-those of a set of splits, and never mix two. A table that sums can add them up across barriers.
+After a barrier no state is left, so that a key in later rows yields another row: results
+belong to one split set, and never mix two. A table that sums can add them up across barriers.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _OPTIONS = {"sum": pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)}
 
 
 _AT = "at"
-"""The column of a state that says where its group first appeared."""
+"""The state column with the group's first occurrence."""
 
 
 class GroupComputation:
-    """The computation of a node: the groups of its keys, and an answer for each aggregate.
+    """A node's computation: the groups by key, and one result per aggregate.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        The schema of the rows.
+        The rows' schema.
     keys : sequence of str
-        Columns of the key; without any, all rows are one group.
+        Key columns; without any, all rows are one group.
     aggregates : sequence of Aggregate
-        Without any, the distinct keys are the answer.
+        Without any, the distinct keys are the result.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GroupComputation:
         return rows.select(columns or rows.schema.names[:1])
 
     def states(self, batch: pa.RecordBatch, first: int) -> pa.Table:
-        """Return the states of rows, one each; they are counted from ``first``."""
+        """Return one state per row; row numbers start at ``first``."""
         keys = [canonical(batch.column(name)) for name in self._keys]
         if not keys:
             keys = [pa.array(np.zeros(batch.num_rows, dtype=np.int8))]
@@ -109,7 +109,7 @@ class GroupComputation:
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
     def nothing(self) -> pa.Table:
-        """Return the state of no rows as that of the only group there is without keys."""
+        """Return the state for zero rows as that of the only group, if there are no keys."""
         states = [state for accumulator in self._accumulators for state in accumulator.nothing()]
         return pa.table(
             [pa.array([0], pa.int8()), pa.array([0]), *states],
@@ -117,11 +117,11 @@ class GroupComputation:
         )
 
     def fold(self, states: pa.Table) -> pa.Table:
-        """Fold the states of each group into one, in the order in which groups first appear."""
+        """Fold each group's states into one, in order of first occurrence."""
         return self._folded(states, self._key_names)
 
     def fold_neighbours(self, states: pa.Table) -> pa.Table:
-        """Fold the states of rows that stand side by side and have equal keys."""
+        """Fold the states of adjacent rows with equal keys."""
         states = states.combine_chunks()
         begins = self._begins(states)
         numbers = pa.array(np.cumsum(begins))
@@ -167,7 +167,7 @@ class GroupComputation:
         return _in_order(pa.table(columns, names=[*by, *self._state_names]))
 
     def _states_of(self, groups: pa.Table) -> list[list[pa.Array]]:
-        """Return the columns of the states, apart by accumulator."""
+        """Return the state columns, separated by accumulator."""
         columns = [_whole(groups.column(name)) for name in self._state_names[1:]]
         return [columns[begin:end] for begin, end in pairwise([0, *self._ends])]
 
@@ -239,7 +239,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 MEMORY_BYTES_MAX = 256 << 20
-"""Bytes that the groups of one barrier may take, if the plan does not say."""
+"""Default memory limit in bytes for one barrier's groups."""
 
 _FEW_ROWS = 1 << 18
 """Rows that wait before they are folded into the groups: a fold costs some fixed time."""
@@ -248,11 +248,11 @@ _FEW_BYTES = 64 << 20
 """Bytes that do not wait, however few rows they are."""
 
 _OPEN_ROWS = 1 << 10
-"""Rows of small batches that wait before groups are looked for in clustered rows."""
+"""Rows from small batches to buffer before groups are formed in clustered rows."""
 
 
 def aggregation(node: Group, schema: pa.Schema) -> HashAggregation | StreamingAggregation:
-    """Return the operator of a node."""
+    """Return a node's operator."""
     with about("node", node.id):
         grouping = GroupComputation(schema, node.keys, node.aggregates)
     # Of rows without a key there is one group, and nothing could be given before the barrier.
@@ -284,15 +284,15 @@ class _Waiting:
 
 
 class HashAggregation:
-    """Groups of rows in any order, all held until the barrier.
+    """Groups for rows in any order, all held until the barrier.
 
-    Groups come out in the order in which they first appeared. Without keys there is one row for
-    each barrier, with or without rows before it, and one more at the end of all input: that of the
-    rows behind the last barrier, of none as a rule.
+    Groups are returned in order of first occurrence. Without keys there is one row per
+    barrier, with or without rows before it, and one more at the end of all input: for the
+    rows after the last barrier, usually none.
 
-    Rows wait until they are as many as the groups that are known, so that no group is folded much
-    more often than a row comes. The held groups have a bound in bytes; more is an error and does
-    not spill.
+    Rows are buffered until they outnumber the existing groups, so that the fold cost per group is
+    bounded by the row count. The held groups have a limit in bytes; exceeding it is an error,
+    without a spill.
     """
 
     def __init__(self, node: Group, grouping: GroupComputation) -> None:
@@ -358,7 +358,7 @@ class HashAggregation:
         )
 
     def _fold(self) -> None:
-        """Fold what waits into the groups."""
+        """Fold the buffered rows into the groups."""
         if self._waiting.rows:
             held = [] if self._groups is None else [self._groups]
             states = self._grouping.states(*self._waiting.take())
@@ -366,7 +366,7 @@ class HashAggregation:
             self._groups, self._group_bytes = groups, groups.nbytes
 
     def _give(self) -> None:
-        """Make answers of the groups, and forget them."""
+        """Emit the groups' results, and drop the groups."""
         self._fold()
         groups, self._given = self._groups, None
         self._begin()
@@ -393,10 +393,10 @@ class HashAggregation:
 
 
 class StreamingAggregation:
-    """Groups of rows that come clustered: rows of equal keys one after the other.
+    """Groups for clustered rows: rows with equal keys are adjacent.
 
-    The group that is open is held, and as many that are complete as make a batch. Whether the rows
-    are clustered is not checked: a key that comes back has another row, as it has behind a barrier.
+    It holds the open group, and complete ones up to a batch. Clustering
+    is not checked: a repeated key yields another row, as it does after a barrier.
     """
 
     def __init__(self, node: Group, grouping: GroupComputation) -> None:

@@ -1,28 +1,28 @@
-"""Exchanges, where pipelines meet: the rows of some drivers go on to others.
+"""Exchanges connect pipelines: some drivers' rows go on to others.
 
-An exchange has producers, which put batches in and say when they have drained or ended, and
-consumers, each with a queue of its own. A consumer has come to the barrier when all producers that
-have not ended for good have drained, and its queue is empty.
+An exchange has producers, which put batches in and signal when they have drained or ended, and
+consumers, each with its own queue. A consumer has reached the barrier when all producers that
+have not ended permanently have drained, and its queue is empty.
 
-All exchanges of a task share its lock, which is held for no longer than a queue is looked at.
+All exchanges in a task share its lock, which is held only for queue operations.
 
 A driver: moves batches along one chain, from its feed to an exchange.
 
-It is called step by step. A step goes from the end of the chain to its begin and moves one batch by
-one stage, or tells one operator to drain or that nothing comes any more.
+It is called step by step. A step scans from the chain's end to its start and moves one batch by
+one stage, or signals one operator to drain or that the input has ended.
 
 **Barriers.** When the feed has drained, the operators drain one after the other: all before
-`_front` have, that one does, those behind it have not begun. The end of all input runs along the
-chain in the same way, once.
+`_front` have drained, that one is draining, later ones have not begun. The end of all input moves
+along the chain in the same order, once.
 
-**Drop-input.** What stands before a stage can be thrown away until the barrier. Counters go on
-counting (`ChainStage.is_counting`): the rows that come to one are read, and only what it gives is
-thrown away, so that neither rows nor numbers behind the barrier depend on when a side was dropped.
+**Drop-input.** Rows before a stage can be discarded until the barrier. Counters continue
+counting (`ChainStage.is_counting`): their input is read, and only their output is
+discarded, so that neither rows nor numbers after the barrier depend on the time of the drop.
 
-**Enough.** An operator that has finished before its input (a limit that was reached) has all that
-stands before it dropped, in this barrier and in all that follow. Barriers pass, because a stage
-above it may have something to say at each of them: an aggregation without keys has a row. Only
-where none has (`ChainStage.is_silent`) and no other chain stands above, the driver ends.
+**Enough.** If an operator has finished before its input (a limit was reached), all rows
+before it are dropped, in this barrier and all later ones. Barriers still pass, because a stage
+above it may emit at each of them: an aggregation without keys has a row. Only
+if none does (`ChainStage.is_silent`) and there is no chain above, the driver ends.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ from spark_upsert.task.lifecycle import Monitor
 from spark_upsert.task.operator import BatchSource, Operator, Signal
 
 QUEUED_BATCHES = 4
-"""In a queue of an exchange: enough that a driver need not wait for each batch of another."""
+"""Batches per exchange queue: enough that drivers need not wait for every batch."""
 
 Partitioner = Callable[[pa.RecordBatch, int], Sequence[tuple[int, pa.RecordBatch]]]
-"""Shares a batch out among so many consumers: which gets which rows. None of them is empty."""
+"""Partitions a batch among the given number of consumers; no partition is empty."""
 
 
 class Feed(BatchSource, Protocol):
-    """The source of a driver: one that can be told to give up until the barrier."""
+    """A driver's source: it can discard its rows until the barrier."""
 
     def drop(self) -> None:
-        """Throw away what comes until the barrier; `DRAINED` is said as always."""
+        """Discard the rows up to the barrier; `DRAINED` is signalled as usual."""
         ...
 
     def pass_barrier(self) -> None:
-        """Go on behind the barrier."""
+        """Continue after the barrier."""
         ...
 
 
 class Exchange:
-    """Queues between some producers and some consumers.
+    """Queues between producers and consumers.
 
     Parameters
     ----------
     progress : Monitor
-        The task's monitor. The exchange works under its lock, and notes every change with it.
+        The task's monitor. The exchange works under its lock, and reports every change to it.
     schema : pyarrow.Schema
     consumers : int
     route : callable
-        The partitioner: shares a batch out among the consumers. By default all rows go to the
+        The partitioner: partitions a batch among the consumers. By default all rows go to the
         first.
     capacity : int
-        Batches in a queue; one that is full stops the producers.
+        Batches in a queue; a full queue stops the producers.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Exchange:
         self._gone: set[int] = set()
         """Consumers that want nothing any more."""
         self._told: set[int] = set()
-        """Consumers that know that all has drained."""
+        """Consumers that have been notified of the drain."""
         self._live = 0
         self._drained = 0
         self.is_dropped: Callable[[], None] = lambda: None
@@ -105,12 +105,12 @@ class Exchange:
     # -- producers
 
     def add_producer(self) -> Producer:
-        """Return a new producer; all are made before any row comes."""
+        """Return a new producer; all are created before any row arrives."""
         self._live += 1
         return Producer(self)
 
     def has_room(self) -> bool:
-        """Say whether a batch may be put in: every consumer's queue has room."""
+        """Return whether a batch may be put in: every consumer's queue has room."""
         with self._progress.lock:
             return all(len(queue) < self._capacity for queue in self._queues)
 
@@ -138,11 +138,11 @@ class Exchange:
     # -- consumers
 
     def consumer(self, index: int = 0) -> Consumer:
-        """Return one of the consumers."""
+        """Return the consumer with an index."""
         return Consumer(self, index)
 
     def poll(self, index: int) -> pa.RecordBatch | Signal:
-        """Return what a consumer gets next."""
+        """Return a consumer's next batch or signal."""
         with self._progress.lock:
             if self._queues[index]:
                 batch = self._queues[index].popleft()
@@ -157,7 +157,7 @@ class Exchange:
             return Signal.DRAINED
 
     def drop(self, index: int, *, is_for_good: bool = False) -> None:
-        """Throw away what a consumer would get."""
+        """Discard a consumer's pending and future batches."""
         with self._progress.lock:
             (self._gone if is_for_good else self._dropped).add(index)
             self._queues[index].clear()
@@ -169,7 +169,7 @@ class Exchange:
             self.is_dropped()
 
     def pass_barrier(self) -> None:
-        """Begin anew behind a barrier."""
+        """Reset after a barrier."""
         with self._progress.lock:
             assert not any(self._queues), "rows are left behind a barrier"
             self._drained = 0
@@ -179,7 +179,7 @@ class Exchange:
 
 
 class Producer:
-    """The end of a pipeline: what its last operator gives is put into an exchange."""
+    """A pipeline's end: puts its last operator's output into an exchange."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -192,18 +192,18 @@ class Producer:
         self._exchange.put(batch)
 
     def drained(self) -> None:
-        """Say that all before the barrier was put in."""
+        """Signal that all rows before the barrier were put in."""
         self._exchange.mark_drained()
 
     def ended(self) -> None:
-        """Say that nothing comes any more."""
+        """Signal that the input has ended."""
         if not self._is_ended:
             self._is_ended = True
             self._exchange.mark_ended()
 
 
 class Consumer:
-    """The begin of a pipeline, or the right side of a join: what one consumer gets."""
+    """A pipeline's start, or a join's right side: one consumer's batches."""
 
     def __init__(self, exchange: Exchange, index: int) -> None:
         self._exchange = exchange
@@ -217,17 +217,17 @@ class Consumer:
         self._exchange.drop(self._index)
 
     def pass_barrier(self) -> None:
-        """Nothing: the exchange is told once for all its consumers."""
+        """Do nothing: the exchange is notified once for all its consumers."""
 
     def close(self) -> None:
         self._exchange.drop(self._index, is_for_good=True)
 
 
 class Union:
-    """Several feeds in turn: one batch of each that has one, in their order, again and again.
+    """Round-robin union: one batch from each feed that has one, in feed order, repeatedly.
 
-    A round waits until each feed that has neither drained nor ended has a batch, so that the order
-    of what comes out does not depend on which was sooner.
+    A round waits until each feed that has neither drained nor ended has a batch, so that the
+    output order does not depend on the feeds' timing.
     """
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
@@ -279,7 +279,7 @@ def _all_to_the_first(batch: pa.RecordBatch, _: int) -> Sequence[tuple[int, pa.R
 
 
 class InTurn:
-    """Shares out whole batches, to one consumer after the other."""
+    """Distributes complete batches to the consumers in turn."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -294,7 +294,7 @@ class InTurn:
 
 
 def by_keys(keys: Sequence[str]) -> Partitioner:
-    """Return a way to share out rows so that those of equal keys come to the same consumer."""
+    """Return a partitioner that sends rows with equal keys to the same consumer."""
 
     def route(batch: pa.RecordBatch, consumers: int) -> Sequence[tuple[int, pa.RecordBatch]]:
         if consumers == 1:
@@ -310,7 +310,7 @@ def by_keys(keys: Sequence[str]) -> Partitioner:
 
 
 class ChainStage(NamedTuple):
-    """An operator, the node of the plan that it is, and what the driver has to know of it."""
+    """An operator, its plan node, and its properties for the driver."""
 
     node: str
     operator: Operator
@@ -331,18 +331,18 @@ class _Mode(Enum):
 
 
 class Driver:
-    """One chain of operators, with its feed and where its rows go.
+    """One chain of operators, with its feed and its output.
 
     Parameters
     ----------
     node : str
-        The node of the plan that the feed stands for.
+        The plan node that the feed implements.
     feed : Feed
     stages : sequence of Stage
         From the feed to the end.
     producer : Producer
     is_top : bool
-        Whether no other chain stands above: when this one ends, the task does.
+        Whether there is no chain above: when this one ends, the task does.
     """
 
     def __init__(
@@ -361,28 +361,28 @@ class Driver:
         self._mode = _Mode.FLOWING
         self._front = 0
         self._is_told = False
-        """Whether the operator at the front knows that it drains, or that the end has come."""
+        """Whether the front operator was notified of the drain or the end."""
         self._is_top = is_top
         self._dropped = [False] * (len(self._stages) + 1)
-        """Whether the output of the feed, and of each stage, is thrown away."""
+        """Whether the output of the feed, and of each stage, is discarded."""
         self._asked = self._heeded = 0
-        """Before which stage all is to be dropped until the barrier, and what has been done."""
+        """The stage before which all rows must be dropped until the barrier: requested and done."""
         self._enough = 0
         """Before which stage all is dropped for good."""
 
     @property
     def is_at_barrier(self) -> bool:
-        """Whether all before the barrier was given, or nothing will come any more."""
+        """Whether all rows before the barrier were emitted, or the input has ended."""
         return self._mode in (_Mode.AT_BARRIER, _Mode.ENDED)
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing will come any more."""
+        """Whether the input has ended."""
         return self._mode is _Mode.ENDED
 
     @property
     def is_bare(self) -> bool:
-        """Whether no operator stands above the feed."""
+        """Whether there is no operator above the feed."""
         return not self._stages
 
     def step(self) -> bool:
@@ -392,7 +392,7 @@ class Driver:
         return self._heed_enough() or self._heed_drop() or self._flow() or self._advance()
 
     def _flow(self) -> bool:
-        """Move a batch by one stage, as near to the end of the chain as possible."""
+        """Move a batch by one stage, as close to the chain's end as possible."""
         for index in range(len(self._stages), -1, -1):
             is_dropped = self._dropped[index]
             if is_dropped or self._takes(index):
@@ -404,13 +404,13 @@ class Driver:
         return False
 
     def _takes(self, place: int) -> bool:
-        """Say whether what stands behind a stage takes a batch of it."""
+        """Return whether the stage after an index accepts a batch."""
         if place == len(self._stages):
             return self._producer.needs_input()
         return self._stages[place].operator.needs_input()
 
     def _given(self, place: int) -> pa.RecordBatch | None:
-        """Return a batch of a stage; the feed stands at 0, an operator at its number from 1."""
+        """Return a stage's batch; the feed has index 0, operators are numbered from 1."""
         if place == 0:
             return self._fed()
         if self._mode is _Mode.ENDING and place <= self._front:
@@ -435,7 +435,7 @@ class Driver:
         return None
 
     def poll(self) -> pa.RecordBatch | Signal:
-        """Take what the feed gives next; for a driver that is bare, instead of steps."""
+        """Return the feed's next batch or signal; replaces steps in a bare driver."""
         with self._about_feed:
             return self._feed.poll()
 
@@ -453,7 +453,7 @@ class Driver:
         self._mode, self._front, self._is_told = mode, front, False
 
     def _advance(self) -> bool:
-        """Let the operator at the front drain or end, and go on to the next when it has."""
+        """Drain or end the front operator, and proceed to the next one when it is done."""
         if self._mode not in (_Mode.DRAINING, _Mode.ENDING):
             return False
         if self._front == len(self._stages):
@@ -488,7 +488,7 @@ class Driver:
             self._producer.ended()
 
     def _heed_enough(self) -> bool:
-        """Give up what stands before an operator that wants no more; say whether that is new."""
+        """Drop the input of a finished operator; return whether that is new."""
         begin = self._front + self._is_told if self._mode is _Mode.ENDING else 0
         for index in range(len(self._stages) - 1, max(begin, self._enough) - 1, -1):
             if self._stages[index].operator.is_finished():
@@ -504,10 +504,10 @@ class Driver:
     # -- what the task says
 
     def drop_before(self, place: int) -> None:
-        """Throw away the output of all stages before one, until the barrier.
+        """Discard the output of all stages before one, until the barrier.
 
-        May be called by another thread: it is heeded in the next step. Nothing, if the driver has
-        come to the barrier.
+        Any thread may call it: it takes effect in the next step. It does nothing if the driver has
+        reached the barrier.
         """
         if not self.is_at_barrier:
             self._asked = max(self._asked, place)
@@ -517,7 +517,7 @@ class Driver:
         self.drop_before(len(self._stages) + 1)
 
     def _heed_drop(self) -> bool:
-        """Do what was asked for; say whether that was anything."""
+        """Execute a requested drop; return whether there was one."""
         requested = self._asked
         if requested <= self._heeded:
             return False
@@ -527,7 +527,7 @@ class Driver:
         return True
 
     def _drop_between(self, begin: int, end: int) -> None:
-        """Throw away the output of some stages, of which the feed is number 0."""
+        """Discard the output of a stage range, in which the feed is number 0."""
         for index in range(begin, end):
             if self._dropped[index]:
                 continue
@@ -538,7 +538,7 @@ class Driver:
                 right.drop()
 
     def pass_barrier(self) -> None:
-        """Go on behind the barrier."""
+        """Continue after the barrier."""
         self._dropped = [False] * len(self._dropped)
         self._asked = self._heeded = self._enough = 0
         self._feed.pass_barrier()
@@ -546,7 +546,7 @@ class Driver:
             self._mode = _Mode.FLOWING
 
     def waiting_on(self) -> list[Future[Any]]:
-        """Return what its operators wait for."""
+        """Return the futures that its operators wait for."""
         futures = (stage.operator.waiting_on() for stage in self._stages)
         return [] if self.is_ended else [future for future in futures if future is not None]
 

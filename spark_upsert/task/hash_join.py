@@ -1,8 +1,8 @@
-"""A hash join: it holds the right side whole until the barrier, so neither has to be sorted.
+"""Hash join: holds the right side completely until the barrier, so neither must be sorted.
 
-The right side is *built* first: all its rows until its own barrier, indexed by their keys. Then
-each left batch is looked up in it. Left rows wait until it is built. The bytes that it holds have a
-bound; a larger right side is an error and does not spill.
+The right side is *built* first: all its rows until its own barrier, indexed by key. Then
+each left batch is looked up in it. Left rows wait until it is built. Its size in bytes has a
+limit; a larger right side is an error, without a spill.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from spark_upsert.task.join_output import (
 from spark_upsert.task.operator import BatchSource, Signal
 
 MEMORY_BYTES_MAX = 256 << 20
-"""Bytes that the right side may take, if the plan does not say."""
+"""Default memory limit in bytes for the right side."""
 
 
 class _BuildSide:
-    """The right side of a set of splits, whole."""
+    """The complete right side for one split set."""
 
     def __init__(self, side: Side, batches: Sequence[pa.RecordBatch]) -> None:
         self.rows = pa.concat_batches(batches) if batches else side.nothing
@@ -46,24 +46,24 @@ class _BuildSide:
             keys = [key.filter(pa.array(has_key)) for key in keys]
         self.index = KeyIndex(keys)
         self.order = keyed[self.index.order]
-        """The row at each place of the index."""
+        """The row for each index position."""
         self._was_found = np.zeros(len(self.index.starts), dtype=np.bool_)
 
     def mark(self, groups: Positions) -> None:
-        """Note that groups have found a match."""
+        """Mark groups as matched."""
         self._was_found[groups] = True
 
     def unmatched(self) -> Positions:
-        """Return the rows that have found no match."""
+        """Return the rows without a match."""
         alone = np.ones(self.rows.num_rows, dtype=np.bool_)
         alone[self.order[np.repeat(self._was_found, self.index.counts)]] = False
         return np.flatnonzero(alone)
 
 
 class HashJoinRows:
-    """A hash join, in the chain of its left side.
+    """A hash join, in its left side's chain.
 
-    Rows come in the order of the left rows, and within one in that of the right rows; right rows
+    The output is ordered by left row, then by right row; right rows
     without a match come last, in their own order.
     """
 
@@ -87,7 +87,7 @@ class HashJoinRows:
         self._built: _BuildSide | None = None
         self._left_is_over = False
         self._is_done = False
-        """Whether all has been shown: what is in `_joined` is the rest."""
+        """Whether all input was joined: `_joined` holds the remainder."""
 
     def needs_input(self) -> bool:
         return self._built is not None and not self._joined and not self._left_is_over
@@ -141,7 +141,7 @@ class HashJoinRows:
         self._source.close()
 
     def _build(self) -> _BuildSide | None:
-        """Return the right side, None if it is not whole yet."""
+        """Return the right side, None if it is not complete yet."""
         while True:
             item = self._source.poll()
             if item is Signal.WAIT:
@@ -166,7 +166,7 @@ class HashJoinRows:
                 )
 
     def _groups_of(self, built: _BuildSide, batch: pa.RecordBatch) -> Positions:
-        """Return the group of each left row, `NOWHERE` where there is no match."""
+        """Return each left row's group, `NOWHERE` where there is no match."""
         has_key = self._shape.left.has_key(batch)
         keys = self._shape.left.keys_of(batch)
         if has_key is None:

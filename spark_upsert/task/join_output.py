@@ -1,14 +1,14 @@
-"""How many bytes rows take, so that what a join puts together is bounded in bytes and not in rows
-alone.
+"""Row widths, so that a join's output is bounded in bytes and not only in
+rows.
 
-A row with a megabyte in it that matches ten thousand others is ten gigabytes of output: rows alone
-bound nothing.
+If a row with a megabyte matches ten thousand others, the output is ten gigabytes: a row limit
+alone bounds nothing.
 
-The output of a join: its columns, and its rows in batches of bounded size.
+A join's output: its columns, and its rows in batches with bounded size.
 
-A join first says which rows belong together, as *matches*: a row of the left side and a stretch of
-rows of the right one. They may stand for far more rows than there is memory, so that rows are made
-of them one batch at a time (`JoinOutput`).
+A join first determines *matches*: a left row and a range of right
+rows. They may represent far more rows than memory can hold, so that output rows are
+created one batch at a time (`JoinOutput`).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spark_upsert.plan.join_keys import NOWHERE, common_type, in_types, joinable
 from spark_upsert.plan.nodes import Join, JoinType
 
 BATCH_BYTES = 16 << 20
-"""Most bytes of a batch of a join, but for one row that has more."""
+"""Maximum bytes in a join's batch, except for a single larger row."""
 
 
 class Widths:
-    """Bytes of each row of a batch; of lists, structs and maps about."""
+    """Byte widths of a batch's rows; approximate for lists, structs and maps."""
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self._fixed = 0
@@ -39,7 +39,7 @@ class Widths:
         for column in rows.columns:
             self._add(column)
         self.most = self._fixed + int(self._varying.max(initial=0))
-        """The greatest width of any row."""
+        """The maximum row width."""
 
     def _add(self, column: pa.Array) -> None:
         if is_text(column.type):
@@ -53,7 +53,7 @@ class Widths:
         self._varying += unit * np.asarray(lengths.fill_null(0), dtype=np.int64)
 
     def of(self, places: Positions) -> Positions:
-        """Return the bytes of the rows at some places; of `NOWHERE` those of a row of nulls."""
+        """Return the byte widths at row positions; `NOWHERE` has the width of a null row."""
         if not len(self._varying):
             return np.full(len(places), self._fixed)
         return self._fixed + np.where(places == NOWHERE, 0, self._varying[places])
@@ -66,20 +66,20 @@ SHOWS_RIGHT_ALONE = frozenset({JoinType.RIGHT, JoinType.FULL})
 """Joins that give right rows without a match."""
 
 SHOWS_LEFT_ONLY = frozenset({JoinType.SEMI, JoinType.ANTI})
-"""Joins without the columns of the right side, which only ask whether there is a match."""
+"""Joins without the right side's columns, which only test for a match."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
-    """A side of a join: its columns, and which of them are its key."""
+    """A join side: its columns and key columns."""
 
     schema: pa.Schema
     keys: tuple[str, ...]
     types: tuple[pa.DataType | None, ...] = ()
-    """The types in which keys are compared; without any, those of the columns."""
+    """The types in which keys are compared; by default the columns' types."""
 
     def keys_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """Return the columns of the key."""
+        """Return the key columns."""
         columns = [rows.column(name) for name in self.keys]
         return in_types(columns, self.types) if self.types else columns
 
@@ -102,19 +102,19 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape:
-    """Both sides of a join, and the columns that it gives."""
+    """Both sides of a join, and its output columns."""
 
     kind: JoinType
     left: Side
     right: Side
     pairs: pa.Schema
-    """The columns of both sides beside each other; a name may stand on both."""
+    """Both sides' columns concatenated; a name may occur on both."""
     schema: pa.Schema
     """The columns that it gives."""
 
     @classmethod
     def of(cls, node: Join, left: pa.Schema, right: pa.Schema) -> Shape:
-        """Return the shape of a node over the columns that come to it."""
+        """Return a node's shape for its input columns."""
         if not node.on:
             raise PlanError(
                 "a join is on one column of each side at least.",
@@ -145,7 +145,7 @@ class Shape:
         return cls(node.how, *sides, pairs, pair_schema)
 
     def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns that the join gives of rows of both sides beside each other."""
+        """Return the join's output columns from concatenated rows of both sides."""
         if self.schema is self.pairs:
             return rows
         columns, right = (
@@ -166,7 +166,7 @@ class Shape:
 
 
 def schema_of(kind: JoinType, left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    """Return the columns of a join: those of the left side, then those of the right one."""
+    """Return a join's columns: the left side's, then the right side's."""
     if kind in SHOWS_LEFT_ONLY:
         return left.remove_metadata()
     return pa.schema(
@@ -184,7 +184,7 @@ def _fields(schema: pa.Schema, *, may_be_null: bool) -> list[pa.Field]:
 def require_types(
     left: Sequence[pa.Field], right: Sequence[pa.Field], *, may_widen: bool = False
 ) -> None:
-    """Refuse a pair of keys of different types, or of types that have no common one."""
+    """Raise if paired keys have different types, or no common type."""
     for one, right_type in zip(left, right, strict=True):
         is_alike = one.type == right_type.type
         if not is_alike and not (may_widen and common_type(one.type, right_type.type)):
@@ -205,7 +205,7 @@ def require_types(
 
 
 def require_names(schema: pa.Schema) -> None:
-    """Refuse two columns of one name."""
+    """Raise if two columns have the same name."""
     repeated = find_repeated(schema.names, is_exact=True)
     if repeated is not None:
         name, _ = repeated
@@ -218,10 +218,10 @@ def require_names(schema: pa.Schema) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """The matches of two sides: each entry is a row of the left side with some of the right.
+    """Matches between two sides: each entry is a left row with right rows.
 
-    ``starts`` are places in the right rows; an entry without right rows (a start of `NOWHERE`)
-    shows its left row alone, and one without a left row (a left of `NOWHERE`) its right rows alone.
+    ``starts`` are positions in the right rows. An entry without right rows (a start of `NOWHERE`)
+    shows only its left row, and one without a left row (a left of `NOWHERE`) only its right rows.
     """
 
     left: Positions
@@ -230,7 +230,7 @@ class Matches:
 
     @classmethod
     def of(cls, kind: JoinType, starts: Positions, counts: Positions) -> Matches:
-        """Return what a join shows of left rows, given where their matches begin and how many."""
+        """Return the left rows' matches by join type, from match starts and counts."""
         has_match = counts > 0
         if kind in SHOWS_LEFT_ONLY:
             left = np.flatnonzero(has_match if kind is JoinType.SEMI else ~has_match)
@@ -252,7 +252,7 @@ class Matches:
         return cls(np.full(len(right), NOWHERE), right, np.ones(len(right), dtype=np.int64))
 
     def in_order(self, ranks: Words, other: Matches, other_ranks: Words) -> Matches:
-        """Return these and others, by rank; of equal ranks these come first."""
+        """Return these and other matches merged by rank; for equal ranks these come first."""
         order = np.argsort(np.concatenate([ranks, other_ranks]), kind="stable")
         return Matches(
             np.concatenate([self.left, other.left])[order],
@@ -262,19 +262,19 @@ class Matches:
 
 
 class JoinOutput:
-    """The rows of some matches, made one batch at a time.
+    """The rows for given matches, created one batch at a time.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        The schema of the rows: without right columns for a join that shows the left side alone.
+        The output schema: without right columns for a join that shows only the left side.
     matches : Matches
     left, right : pyarrow.RecordBatch
-        Where the rows of the matches lie.
+        The rows that the matches refer to.
     order : numpy.ndarray of int64, optional
-        The right row at each place that `Matches` names; the place itself by default.
+        The right row for each position in `Matches`; by default the position.
     right_widths : Widths, optional
-        Widths of the right rows, if several joins share them; by default they are measured here.
+        The right rows' widths, if several joins share them; by default computed here.
     """
 
     def __init__(
@@ -297,14 +297,14 @@ class JoinOutput:
 
     @property
     def rows_left(self) -> int:
-        """Rows that were not given."""
+        """Number of rows not yet returned."""
         return (int(self._ends[-1]) if len(self._ends) else 0) - self._given
 
     def next(self, rows_max: int, *, bytes_held: int = 0) -> pa.RecordBatch | None:
         """Return the next rows, None if there are no more, or none that fit.
 
-        At most so many, and together with what the batch holds already at most `BATCH_BYTES`; in a
-        batch that is empty there is room for one row whatever it has.
+        Returns at most `rows_max` rows, and together with the bytes already in the batch at most
+        `BATCH_BYTES`; an empty batch has room for one row of any size.
         """
         count = min(rows_max, self.rows_left)
         if not count:
@@ -321,7 +321,7 @@ class JoinOutput:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _places(self, count: int) -> tuple[Positions, Positions | None]:
-        """Return of which left and right rows the next rows are made."""
+        """Return the left and right row positions for the next rows."""
         at = np.arange(self._given, self._given + count)
         entries = np.searchsorted(self._ends, at, side="right")
         matches = self._matches
@@ -336,7 +336,7 @@ class JoinOutput:
         return left, row_indices
 
     def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
-        """Return how many of the rows that are made of these have so many bytes."""
+        """Return how many of the joined rows fit into a byte limit."""
         sides = [(left, self._widths[0])]
         if right is not None:
             sides.append((right, self._widths[1]))
@@ -347,12 +347,12 @@ class JoinOutput:
 
 
 class Full:
-    """Puts the rows of several joins together, so that batches are full.
+    """Combines several joins' rows into full batches.
 
     Parameters
     ----------
     batch_rows : int
-        Rows of a batch that is full; one of `BATCH_BYTES` is, too.
+        Rows in a full batch; a batch with `BATCH_BYTES` is full, too.
     """
 
     def __init__(self, batch_rows: int) -> None:

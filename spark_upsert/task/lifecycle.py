@@ -1,6 +1,6 @@
-"""The life of a task: what may be asked of it when, as one table.
+"""Task lifecycle: the events permitted in each phase, as one table.
 
-``step(state, event)`` returns the next state and what is to be done, or raises; it does nothing.
+``step(state, event)`` returns the next state and the required action, or raises; it has no effects.
 
 ==================  =========================  ==============  =========
 event               open                       under barrier   over
@@ -17,19 +17,19 @@ fail, abort         release                    release         nothing
 ==================  =========================  ==============  =========
 
 .. [1] Refuse it if the leaf has no more; pass it by if its number is not above the leaf's mark.
-.. [2] Behind the splits that are queued, and the barrier.
+.. [2] After the queued splits and the barrier.
 .. [3] Refuse it if a leaf has no more.
 .. [4] Unless no leaf gets more splits: then there is an end to pull to.
 
-*Release*: the task fulfils the futures of the barrier, so that no caller waits for ever; a caller
-then asks the task how it ended. The count of barriers stays.
+*Release*: the task completes the barrier's futures, so that no caller waits forever; a caller
+then queries the task's final state. The barrier count is retained.
 
-A monitor for the threads of one task: one lock, and a count of changes under it.
+A monitor for a task's threads: one lock, and a change counter under it.
 
 A waiter reads the change counter *before* it looks for work, and sleeps only while the counter is
 unchanged. So no wake-up is lost.
 
-Counts of a task's work so far.
+Counts for a task's work so far.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from spark_upsert.errors import TaskError
 
 
 class Phase(Enum):
-    """The phase of a task's life."""
+    """A task's lifecycle phase."""
 
     OPEN = "open"
     UNDER_BARRIER = "under a barrier"
@@ -65,35 +65,35 @@ class Action(Enum):
 
     NOTHING = auto()
     QUEUE = auto()
-    """The split is put behind the others of its leaf."""
+    """The split is appended to its leaf's queue."""
     PASS_BY = auto()
     """The split is not read."""
     BEGIN_BARRIER = auto()
     JOIN_BARRIER = auto()
     ALREADY_OVER = auto()
-    """The future of the barrier is fulfilled at once."""
+    """The barrier's future is completed immediately."""
     END_BARRIER = auto()
     END_LEAF = auto()
     RELEASE = auto()
-    """Close all, and fulfil the futures of the barrier."""
+    """Close everything, and complete the barrier's futures."""
 
 
 _NO_MARKS: Mapping[str, int] = MappingProxyType({})
 
 
 class State(NamedTuple):
-    """The state that the table steps through.
+    """The lifecycle table's state.
 
     Parameters
     ----------
     leaves : frozenset of str
         The nodes that take splits.
     ended : frozenset of str
-        The leaves that get no more.
+        The leaves that get no more splits.
     marks : mapping of str to int
-        The highest number of a split of a leaf that is done, where one was told.
+        Each leaf's highest completed split number, where one was reported.
     barriers : int
-        How many have begun; a request that joins one does not count.
+        Barriers begun; a request that joins one does not count.
     """
 
     leaves: frozenset[str]
@@ -104,20 +104,20 @@ class State(NamedTuple):
 
 
 class AddSplit(NamedTuple):
-    """A split of a leaf, with a number of its sequence or without."""
+    """Adds a split to a leaf, with or without a sequence number."""
 
     leaf: str
     sequence: int | None = None
 
 
 class ReadSplit(NamedTuple):
-    """A split of a leaf, with a barrier right behind it: the two events of most reads as one."""
+    """Adds a split and a barrier right after it: most reads' two events combined."""
 
     leaf: str
 
 
 class SetMark(NamedTuple):
-    """The splits of a leaf up to a number are done."""
+    """Marks a leaf's splits up to a number as done."""
 
     leaf: str
     sequence: int
@@ -130,7 +130,7 @@ class NoMoreSplits(NamedTuple):
 
 
 class Plain(Enum):
-    """Events that say nothing but themselves."""
+    """Events without parameters."""
 
     REQUEST_BARRIER = auto()
     PULL = auto()
@@ -144,7 +144,7 @@ Event = AddSplit | ReadSplit | SetMark | NoMoreSplits | Plain
 
 
 def step(state: State, event: Event) -> tuple[State, Action]:
-    """Return the next state and what is to be done; pure."""
+    """Return the next state and the required action; pure."""
     match event, state.phase:
         # The two of a small split that is read first: patterns are tried one after the other.
         case ReadSplit(), Phase.OPEN:
@@ -236,7 +236,7 @@ def _is_over(phase: Phase) -> TaskError:
 
 
 class Monitor:
-    """The lock of a task, and what has changed under it."""
+    """A task's lock, and its change counter."""
 
     def __init__(self) -> None:
         self.lock = RLock()
@@ -283,7 +283,7 @@ HISTOGRAM_SECONDS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitCounts:
-    """Counts of the splits of data; a barrier is no split.
+    """Split counts; barriers are not included.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ class SplitCounts:
     queued : int
         Not begun.
     finished : int
-        Read to their end, or given up because the plan needs no more rows of them.
+        Read to their end, or dropped because the plan needs no more of their rows.
     """
 
     total: int = 0
@@ -302,7 +302,7 @@ class SplitCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """The counts of a task's work so far.
+    """Counts for a task's work so far.
 
     Parameters
     ----------
@@ -310,9 +310,9 @@ class Statistics:
         Begun.
     splits : SplitCounts
     rows : int
-        Handed to the caller that pulls.
+        Returned to the caller that pulls.
     histogram : tuple of int
-        How many barriers took 0 to 1 seconds, 1 to 2, and so on, from request to end.
+        Number of barriers that took 0 to 1 seconds, 1 to 2, and so on, from request to end.
     """
 
     barriers: int

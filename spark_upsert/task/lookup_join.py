@@ -1,13 +1,13 @@
-"""The look-ups of an index lookup join: in a version of a table, or in Arrow rows in memory.
+"""Look-ups for an index lookup join: in a table version, or in Arrow rows in memory.
 
-Found rows are shown without their key, because the probing rows have it.
+Matched rows are returned without their key, because the probing rows have it.
 
-A join of rows with what is found under their keys, several batches of look-ups at once.
+A join between rows and their look-up results by key, with several concurrent look-up batches.
 
-Look-ups wait for storage, not for a processor: each batch is looked up by a thread of its own, and
-the batches behind it come in as long as no more than `prefetch` of them are under way. Rows come
-out in the order in which they came in, however long each look-up took. At a barrier the join waits
-for all look-ups that are under way, and begins none.
+Look-ups wait for storage, not for a processor: each batch is looked up by its own thread, and
+later batches are accepted while no more than `prefetch` of them are in progress. Output rows are
+in input order, regardless of look-up times. At a barrier the join waits
+for all look-ups in progress, and starts none.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ from spark_upsert.task.join_output import (
 
 
 class LookupResult(NamedTuple):
-    """The rows of some keys: of each, where they begin and how many there are."""
+    """The rows by key: each key's first position and row count."""
 
     rows: pa.RecordBatch
     starts: Positions
     counts: Positions
     order: Positions | None = None
-    """The row at each place; if there is no order, the place itself."""
+    """The row at each position; without an order, the position itself."""
 
 
 class Lookup(Protocol):
-    """Finds rows by their keys; several threads may ask at once."""
+    """Finds rows by key; thread-safe."""
 
     @property
     def keys(self) -> Sequence[pa.Field]:
-        """By what rows are found."""
+        """The key fields."""
         ...
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the rows."""
+        """Return the rows' columns."""
         ...
 
     def look_up(self, keys: Sequence[pa.Array]) -> LookupResult:
-        """Return the rows of some keys, which have no nulls; there is at least one."""
+        """Return the rows for keys, which contain no nulls; there is at least one."""
         ...
 
 
 class TableLookup:
-    """The rows of a table at one version, found by its whole key.
+    """A table's rows at one version, by complete key.
 
     Parameters
     ----------
     snapshot : Snapshot
     columns : sequence of str, optional
-        Which of them are given; by default all that are not of the key.
+        Output columns; by default all except the key columns.
     """
 
     def __init__(self, snapshot: Snapshot, columns: Sequence[str] | None = None) -> None:
@@ -89,15 +89,15 @@ class TableLookup:
 
 
 class ArrowLookup:
-    """Rows in memory, found by columns of which several rows may have the same values.
+    """Rows in memory, by columns that need not be unique.
 
     Parameters
     ----------
     rows : pyarrow.Table
     keys : sequence of str
-        The columns by which they are found; a row with a null in one of them never is.
+        The look-up columns; a row with a null in one of them never matches.
     columns : sequence of str, optional
-        Which of them are given; by default all that are not of the key.
+        Output columns; by default all except the key columns.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ def _chosen(schema: pa.Schema, keys: Sequence[str], columns: Sequence[str] | Non
 
 
 THREADS_MAX = 16
-"""Threads of one join, however many look-ups are under way: storages answer no more at once."""
+"""Threads per join, for any number of look-ups: storage serves no more concurrent requests."""
 
 
 class _UnderWay(NamedTuple):
-    """A batch of which the rows are looked up."""
+    """A batch with a look-up in progress."""
 
     batch: pa.RecordBatch
     found: Future[LookupResult | None]
@@ -152,9 +152,9 @@ class LookupJoinRows:
     ----------
     node : IndexLookupJoin
     left : pyarrow.Schema
-        The schema of the incoming rows.
+        The input rows' schema.
     lookup : Lookup
-        Its keys are those of the node, in their order.
+        Its keys are the node's, in order.
     """
 
     def __init__(self, node: IndexLookupJoin, left: pa.Schema, lookup: Lookup) -> None:
@@ -250,7 +250,7 @@ class LookupJoinRows:
         return not self._under_way and self._joined is None
 
     def _look_up(self, batch: pa.RecordBatch) -> LookupResult | None:
-        """Return what is found under the keys of the rows that have one; in a thread."""
+        """Return the matches for the rows that have a key; runs in a thread."""
         keyed, _ = self._side.split(batch)
         return self._lookup.look_up(self._side.keys_of(keyed)) if keyed.num_rows else None
 

@@ -1,23 +1,23 @@
-"""A join of two sides that ascend by their keys, which holds one key's rows of the right at most.
+"""Merge join: both sides ascend by key; at most one key's right rows are held.
 
-Let ``r`` be the last right key that has come, and ``l`` the last left one. Left rows below ``r``
+Let ``r`` be the last right key received, and ``l`` the last left one. Left rows below ``r``
 have all their matches, because further right rows are not below ``r``; right rows below the first
-left row that is still held have found all of theirs. The join holds no more than the right rows of
-one key, and a batch of each side. A side that is over (drained, or at its end) is as if its last
+held left row have found all of theirs. The join holds only one key's right rows,
+and one batch per side. A side that is over (drained, or ended) behaves as if its last
 key were above all others.
 
-Rows with a null in their key match nothing and may stand anywhere. They keep their place: such a
-row counts as one of the key before it on its side, and behind all matches of that key's rows. So
-what comes out is clustered as the left side is (of a right join: as the right side is).
+Rows with a null in their key match nothing and may occur anywhere. They retain their position: such
+a row counts as one with the preceding key on its side, after all matches for that key's rows. So
+the output is clustered like the left side (in a right join: like the right side).
 
-Behind a barrier both sides begin anew: their order is that of a set of splits.
+After a barrier both sides restart: their order applies to one split set.
 
-**Batches** are full (`batch_rows`, or as many bytes as a batch has), but for the last one before a
-barrier. Where they end thus follows from the rows alone and not from which side was sooner, and a
+**Batches** are full (`batch_rows`, or the byte limit), except the last one before a
+barrier. So batch boundaries depend on the rows alone and not on the sides' timing, and a
 union above, which takes batches in turn, has one order.
 
-**Giving up early.** Once a side is over and none of its rows is held, the other may be of no use
-for the rest of the barrier (`side_to_drop`). The join looks at the rows that it holds, not at keys:
+**Giving up early.** Once a side is over and none of its rows is held, the other may be useless
+for the rest of the barrier (`side_to_drop`). The join checks its held rows, not keys:
 sides advance together, so that a side without held rows has met every key that could match.
 """
 
@@ -48,22 +48,23 @@ from spark_upsert.task.join_output import (
 from spark_upsert.task.operator import BatchSource, Signal
 
 MEMORY_BYTES_MAX = 256 << 20
-"""Bytes that the right rows of one key may take, if the plan does not say."""
+"""Default memory limit in bytes for one key's right rows."""
 
 _STEP_ROWS = 1 << 10
-"""Rows that a step gathers of a side, or as many as the other side has, if these are more. So small
-batches of one side do not make the join look at the other side's rows again and again."""
+"""Minimum rows gathered per step from a side, or the other side's row count if larger. So one
+side's small batches do not make the join scan the other side's rows repeatedly.
+"""
 
 _DROPS_RIGHT = frozenset({JoinType.INNER, JoinType.LEFT, JoinType.ANTI})
 _DROPS_LEFT = frozenset({JoinType.INNER, JoinType.RIGHT})
 
 
 def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> str | None:
-    """Return which side is of no use for the rest of the barrier, "left" or "right".
+    """Return the side that is useless for the rest of the barrier, "left" or "right".
 
     Notes
     -----
-    Source: Velox, ``MergeJoin.cpp``. A semi join could give up its sides as an inner join does;
+    Source: Velox, ``MergeJoin.cpp``. A semi join could drop its sides as an inner join does;
     like the original, it does not.
     """
     if left_is_over and not right_is_over and kind in _DROPS_RIGHT:
@@ -74,12 +75,12 @@ def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> 
 
 
 class _Arriving:
-    """The rows of a side that have come and are needed still.
+    """A side's received rows that are still needed.
 
     Parameters
     ----------
     shows_keyless : bool
-        Whether rows without a key are shown; if not, they are passed by at once.
+        Whether rows without a key are output; if not, they are skipped immediately.
     """
 
     def __init__(self, name: str, side: Side, *, shows_keyless: bool) -> None:
@@ -98,17 +99,17 @@ class _Arriving:
 
     @property
     def available(self) -> int:
-        """How many rows have come and are needed still."""
+        """Number of received rows that are still needed."""
         return int(self.rows.num_rows) + self._more_rows
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing comes behind the rows that are looked at."""
+        """Whether no rows follow the gathered ones."""
         return self.is_ended and not self._more_rows
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is held and nothing comes."""
+        """Whether nothing is held and no input remains."""
         return self.is_ended and not self.available
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -123,7 +124,7 @@ class _Arriving:
             self._more_rows += needed.num_rows
 
     def keyless_first(self) -> int:
-        """Return how many of the rows that are looked at stand before the first one with a key."""
+        """Return the number of gathered rows before the first one with a key."""
         has_key = self.side.has_key(self.rows)
         if has_key is None:
             return 0
@@ -141,10 +142,10 @@ class _Arriving:
         return [key.take(pa.array(row_indices)) for key in keys], has_key
 
     def gather(self, count: int) -> bool:
-        """Look at more of the rows that have come; say whether that was worth it.
+        """Gather more of the received rows; return whether there was progress.
 
-        To those that are looked at already no fewer than these are added, so that each row is
-        copied seldom however small the batches are.
+        The gathered rows at least double, so that each row is
+        rarely copied even if the batches are small.
         """
         held = self.rows.num_rows
         if not self._more_rows or (self._more_rows < held and not self.is_ended):
@@ -183,10 +184,10 @@ class _Arriving:
 
 
 class MergeJoinRows:
-    """A merge join, in the chain of its left side.
+    """A merge join, in its left side's chain.
 
-    The order of what it gives is that of the keys, and within a key that of the left rows, then of
-    the right ones; rows without a key stand behind those of the key before them.
+    The output is ordered by key, then by left row, then by
+    right row; rows without a key follow those with the preceding key.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class MergeJoinRows:
         self._joined.clear()
         self._full.clear()
         self._matched_rows = 0
-        """The first right rows that have found a match: they are those of the last left key."""
+        """Number of leading right rows with a match: those with the last left key."""
         self._is_draining = False
         self._was_dropped = False
 
@@ -275,7 +276,7 @@ class MergeJoinRows:
         return self._sides_are_over and not self._joined and not self._full.rows
 
     def _poll(self) -> bool:
-        """Take what the right side has; say whether there is something to be done with it."""
+        """Take the right side's input; return whether there is work to do."""
         if not (self._left.available or self._left.is_ended):
             return False
         while not self._right.is_ended:
@@ -298,13 +299,13 @@ class MergeJoinRows:
             self._right.add(batch)
 
     def _is_of_use(self, batch: pa.RecordBatch) -> bool:
-        """Say whether a right batch may still be shown or matched; what is under way may come."""
+        """Return whether a right batch may still be output or matched; late batches may arrive."""
         return bool(batch.num_rows) and not (
             self._left.is_over and self._node.how not in SHOWS_RIGHT_ALONE
         )
 
     def _match(self) -> bool:
-        """Join what can be joined; say whether that was something."""
+        """Join all joinable rows; return whether there were any."""
         left, right = self._left, self._right
         if not left.rows.num_rows:
             left.gather(max(_STEP_ROWS, right.available))
@@ -333,10 +334,10 @@ class MergeJoinRows:
         return True
 
     def _show_keyless(self) -> bool:
-        """Show rows that stand before all keys that are looked at; say whether there are any.
+        """Output the rows before all gathered keys; return whether there are any.
 
-        What stands before them on their side was shown, and no row of a greater key of the other
-        side was: it is held until this side has come to a greater one, too.
+        All preceding rows on their side were output, and no row with a greater key on the other
+        side was: it is held until this side has reached a greater key, too.
         """
         for side in (self._left, self._right):
             count = side.keyless_first()
@@ -348,7 +349,7 @@ class MergeJoinRows:
         return False
 
     def _match_both(self) -> bool:
-        """Join rows of both sides."""
+        """Join both sides' rows."""
         (left_keys, left_has_key), (right_keys, right_has_key) = (
             side.keys() for side in (self._left, self._right)
         )
@@ -418,7 +419,7 @@ class MergeJoinRows:
             self._drop_node(getattr(self._node, side).id)
 
     def _require_memory(self) -> None:
-        """Check what is held: it is the rows of one key, and more of it are waited for."""
+        """Check the held size: it is one key's rows, and the join waits for more of them."""
         needed = self._right.rows.nbytes
         if needed > self._memory_bytes_max:
             with about("node", self._node.id):
@@ -433,7 +434,7 @@ class MergeJoinRows:
 
 
 def _is_in(some: Words, others: Words) -> Mask:
-    """Return which numbers stand among others, which ascend."""
+    """Return a mask: the numbers contained in an ascending array."""
     indices = np.minimum(np.searchsorted(others, some), len(others) - 1)
     is_match: Mask = others[indices] == some
     return is_match

@@ -1,35 +1,35 @@
-"""The protocols between a driver and its operators.
+"""Protocols between a driver and its operators.
 
-A driver runs a chain: a `BatchSource`, some `Operator`s, and where the rows go. Arrow record
-batches travel, never an empty one. One thread at a time is in a chain, so that no operator needs a
+A driver runs a chain: a `BatchSource`, some `Operator`s, and an output. Batches are Arrow record
+batches, never empty. One thread at a time is in a chain, so that no operator needs a
 lock.
 
-**A step.** From the end of the chain to its begin, the driver takes what an operator has
-(`Operator.output`) if the next one takes it (`Operator.needs_input`), and gives it on
-(`Operator.add_input`). It asks `output` of every operator in every step in which the next one
-takes input, whether it was fed or not.
+**A step.** From the chain's end to its start, the driver takes an operator's output
+(`Operator.output`) if the next one accepts it (`Operator.needs_input`), and passes it on
+(`Operator.add_input`). It calls `output` on every operator in every step in which the next one
+accepts input, whether it was fed or not.
 
-**A barrier.** When the source says `Signal.DRAINED`, the operators drain one after the other, the
-first one first: `start_drain` once; if it says True, `output` as always until `is_drained`. An
-operator that drains is given no more input. All operators before it have drained, those behind it
-have not begun. Behind the barrier no operator holds anything that came before it, but counters that
-its docstring names. The same operator then takes the rows behind the barrier.
+**A barrier.** When the source signals `Signal.DRAINED`, the operators drain one after the other,
+the first one first: `start_drain` once; if it returns True, `output` as usual until `is_drained`.
+A draining operator gets no more input. All operators before it have drained, later ones
+have not begun. After the barrier no operator holds earlier rows, except counters that
+its docstring names. The same operator then takes the rows after the barrier.
 
-**The end.** When the source says `Signal.ENDED`, `no_more_input` comes once, to one operator after
-the other in the same way: the next one is told when the one before it `is_finished`. No drain comes
-behind it.
+**The end.** When the source signals `Signal.ENDED`, `no_more_input` is called once, on one operator
+after the other in the same order: on the next one when the previous one `is_finished`. No drain
+follows it.
 
-**Two sides.** A join is in the chain of its left side. Its right side is a `BatchSource` that it
-polls by itself, within `output` and `start_drain` only; it is behind a batch or the right side's
-own barrier whenever it likes. It has drained when both sides have and what follows from them is
-given.
+**Two sides.** A join is in its left side's chain. Its right side is a `BatchSource` that it
+polls itself, only within `output` and `start_drain`; it may pass a batch or the right side's
+own barrier at any time. It has drained when both sides have and all resulting rows are
+emitted.
 
-**Giving up early.** A merge join that needs no more rows of a side until the barrier says so
-(`Pipelines.drop_input`); what is under way may still come.
+**Giving up early.** A merge join that needs no more of a side's rows until the barrier drops it
+(`Pipelines.drop_input`); batches in transit may still arrive.
 
-Operators that hold no rows across a barrier, and not more than one batch within it.
+Operators that hold no rows across a barrier, and at most one batch within it.
 
-Limits and unique numbers keep a counter over all barriers, which is the meaning of both.
+Limits and unique numbers keep a counter over all barriers, by definition.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from spark_upsert.plan.nodes import AssignUniqueId, Limit, Unnest, unnest, unnes
 
 
 class Signal(Enum):
-    """The answer of a source that has no batch."""
+    """A source's result if it has no batch."""
 
     WAIT = "wait"
     """Nothing at the moment."""
 
     DRAINED = "drained"
-    """All before the barrier was given; said once, and nothing comes until the barrier is over."""
+    """All rows before the barrier were emitted; signalled once per barrier."""
 
     ENDED = "ended"
-    """All was given. Said whenever it is asked from here on."""
+    """All rows were emitted. Signalled on every later poll."""
 
 
 class BatchSource(Protocol):
-    """The source of a chain's batches, or of the right side of a join."""
+    """The source for a chain's batches, or for a join's right side."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of its batches."""
+        """Return the batch columns."""
         ...
 
     def poll(self) -> pa.RecordBatch | Signal:
@@ -77,23 +77,23 @@ class BatchSource(Protocol):
 
 
 class Operator(Protocol):
-    """A stage of a chain. Its methods are called by one thread at a time."""
+    """A chain's stage. Its methods are called by one thread at a time."""
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of the batches that it gives."""
+        """Return the output columns."""
         ...
 
     def needs_input(self) -> bool:
-        """Say whether it takes a batch: not while it has output to give, drains, or waits."""
+        """Return whether it accepts a batch: not while it has output, drains, or waits."""
         ...
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        """Take a batch, of at least one row; only after `needs_input` has said True."""
+        """Accept a batch with at least one row; only after `needs_input` has returned True."""
         ...
 
     def output(self) -> pa.RecordBatch | None:
-        """Return the next batch, None if there is none now; one of no rows is passed by."""
+        """Return the next batch, None if there is none now; an empty batch is skipped."""
         ...
 
     def start_drain(self) -> bool:
@@ -101,46 +101,49 @@ class Operator(Protocol):
         ...
 
     def is_drained(self) -> bool:
-        """Say whether all was given; asked only after `start_drain` has said True."""
+        """Return whether all rows were emitted.
+
+        Called only after `start_drain` has returned True.
+        """
         ...
 
     def no_more_input(self) -> None:
-        """Learn that nothing comes any more: the end of all input, behind the last barrier."""
+        """Signal the end of all input, after the last barrier."""
         ...
 
     def is_finished(self) -> bool:
-        """Say whether it will never give anything again: the end has come, or it wants no more.
+        """Return whether it will never emit again: the input has ended, or it needs no more.
 
-        When the last operator of the whole plan has finished, the task has.
+        When the plan's last operator has finished, the task has.
         """
         ...
 
     def waiting_on(self) -> Future[Any] | None:
-        """Return what it waits for while it gives nothing: a driver asks when its chain is stuck.
+        """Return the future it waits for while it emits nothing: called when its chain is stuck.
 
         The future is returned even if it is done by now. The driver found nothing to do a moment
-        before; given None, it would wait for ever for what came in between.
+        before; if it got None, it would wait forever for an event that came in between.
         """
         ...
 
     def close(self) -> None:
-        """Release everything; also after an error, and twice. Nothing is called behind it."""
+        """Release everything; also after an error, and idempotent. No call follows it."""
         ...
 
 
 class Streaming:
-    """An operator that keeps nothing but what it made of one batch, or has not given of that yet.
+    """An operator whose only state is one batch's remaining output.
 
     Parameters
     ----------
     schema : pyarrow.Schema
-        The schema of the output.
+        The output schema.
     function : callable
-        Makes of a batch another one; one of no rows is passed by.
+        Converts a batch to another one; an empty result is skipped.
     batch_rows : int, optional
-        What was made is given in batches of at most so many rows.
+        Maximum rows per output batch.
     has_enough : callable, optional
-        Says whether it wants no more for ever.
+        Returns whether it permanently needs no more input.
     """
 
     def __init__(
@@ -194,7 +197,7 @@ _INT64_END = 1 << 63
 
 
 def limited(node: Limit, schema: pa.Schema) -> Streaming:
-    """Return an operator that gives the rows behind the first few, up to a number of them.
+    """Return an operator that skips the node's offset and passes rows up to its count.
 
     A barrier changes neither count.
     """
@@ -211,7 +214,7 @@ def limited(node: Limit, schema: pa.Schema) -> Streaming:
 
 
 def unnested(node: Unnest, schema: pa.Schema) -> Streaming:
-    """Return an operator that gives a row for each element of a list."""
+    """Return an operator that emits one row per list element."""
     input_schema = unnested_schema(node, schema)
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,19 +1,19 @@
-"""From a node of a plan to the operator that runs it.
+"""Pipeline construction: from a plan node to its operator.
 
-It knows all operators, so that it is loaded when a plan has a node above its scan
-(`task.pipelines`), and by nothing else.
+It imports all operators, so that it is loaded only when a plan has a node above its scan
+(`task.pipelines`).
 
-From a plan to drivers: the tree is cut into chains where rows change hands.
+From a plan to drivers: the tree is cut into chains at exchanges.
 
-A chain begins at a leaf, or where the rows of other chains meet (local partition, mixed union), and
-ends in an exchange: that of the node above it, or the task's own output. The right side of a join
-is a chain of its own.
+A chain begins at a leaf, or where other chains meet (local partition, mixed union), and
+ends in an exchange: that of the node above it, or the task's own output. A join's right side
+is a separate chain.
 
-**How many drivers.** A chain has as many as the task allows, but one where more would change what
-comes out: with a join, a limit, numbers, given rows, a mixed union, or groups that are not
-partitioned by some of their keys; and in all chains below a node for which the order of rows
-matters. So the rows do not depend on the number of drivers. With one, their order does not depend
-on anything but the splits.
+**How many drivers.** A chain has as many as the task allows, but only one if more would change the
+output: with a join, a limit, unique numbers, literal rows, a mixed union, or groups not
+partitioned by some of their keys; and in all chains below an order-sensitive node. So the rows
+do not depend on the number of drivers. With one, their order depends only on the
+splits.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def operator_of(
 
 
 def is_silent(node: Node) -> bool:
-    """Say whether the operator of a node gives no rows when none came to it."""
+    """Return whether a node's operator emits no rows for empty input."""
     match node:
         case Group():
             return bool(node.keys)
@@ -153,22 +153,22 @@ def _project(node: Project, schema: pa.Schema) -> Streaming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """The parts that a task hands to the builder of its pipelines.
+    """The components that a task passes to its pipeline builder.
 
     Parameters
     ----------
     progress : Monitor
-        The lock of all queues, and the change counter that wakes waiting threads.
+        The lock for all queues, and the change counter that wakes waiting threads.
     width : int
-        How many drivers a chain may have.
+        Maximum drivers per chain.
     readers : mapping of str to Reader
-        The reader of a scan's splits, by the scan's name.
+        The split reader for each scan, by scan name.
     lookups : mapping of str to Lookup
-        Where an index lookup join looks keys up, by the join's name.
+        The look-up for each index lookup join, by join name.
     stands_next : callable
         `Signal.DRAINED` under a barrier, `Signal.ENDED` if no more splits come, else `Signal.WAIT`.
     has_tail : callable
-        Whether splits came behind the last barrier, or there was none.
+        Whether splits came after the last barrier, or there was none.
     """
 
     progress: Monitor
@@ -186,15 +186,15 @@ class Pipelines:
     Parameters
     ----------
     drivers : list of Driver
-        Drivers near the output first: a caller that runs them in this order makes only what is
-        taken.
+        Drivers near the output first: a caller that runs them in this order produces only the
+        rows that are consumed.
     queues : dict of str to SplitQueue
-        The queue of each scan, by its name.
+        Each scan's queue, by scan name.
     exchanges : list of Exchange
-        The first one is the output of the task.
+        The first one is the task's output.
     drops : dict of str to callable
-        A function for each node: it gives up, until the barrier, the rows of the node and of all
-        below it.
+        A function for each node: it discards, until the barrier, the rows of the node and all
+        nodes below it.
     """
 
     drivers: list[Driver] = field(default_factory=list)
@@ -204,7 +204,7 @@ class Pipelines:
 
     @property
     def output(self) -> Exchange:
-        """The exchange at which the rows of the whole plan come out."""
+        """The exchange that emits the complete plan's rows."""
         return self.exchanges[0]
 
     @property
@@ -214,12 +214,12 @@ class Pipelines:
         return first if first.is_bare and not others else None
 
     def drop_input(self, node: str) -> None:
-        """Give up what a node and all below it give; `operator.Context`."""
+        """Discard the output of a node and all nodes below it; `operator.Context`."""
         self.drops[node]()
 
 
 def build(plan: Node, settings: TaskSettings) -> Pipelines:
-    """Return what runs a plan."""
+    """Return the pipelines that run a plan."""
     require_names(plan)
     _require_nodes(plan, settings.readers, SplitScan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
@@ -230,7 +230,7 @@ def build(plan: Node, settings: TaskSettings) -> Pipelines:
 
 
 def _require_nodes(plan: Node, given: Iterable[str], kind: Any, what: str, whose: str) -> None:
-    """Refuse what is given for a node that the plan does not have."""
+    """Raise if an argument names a node that the plan does not have."""
     names = {node.id for node in plan.walk() if isinstance(node, kind)}
     for name in given:
         if name not in names:
@@ -242,7 +242,7 @@ def _require_nodes(plan: Node, given: Iterable[str], kind: Any, what: str, whose
 
 @dataclass(slots=True)
 class _Chain:
-    """The nodes of a chain, from its feed to its end, and how many drivers run it."""
+    """A chain's nodes, from its feed to its end, and its driver count."""
 
     nodes: list[Node]
     width: int
@@ -265,13 +265,13 @@ def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
 
 
 def _needs_order(node: Node) -> bool:
-    """Say whether what comes out depends on the order of the rows that come."""
+    """Return whether a node's output depends on its input order."""
     is_clustered = isinstance(node, Group) and node.is_clustered
     return is_clustered or isinstance(node, MergeJoin | Limit | AssignUniqueId | MixedUnion)
 
 
 def _are_groups_whole(nodes: Sequence[Node]) -> bool:
-    """Say whether equal keys of each aggregation of a chain come to one driver."""
+    """Return whether each aggregation in a chain gets equal keys in one driver."""
     for index, node in enumerate(nodes):
         if isinstance(node, Group):
             feed, between = nodes[0], nodes[1:index]
@@ -347,7 +347,7 @@ class _Builder:
     # -- stages
 
     def _stages(self, chain: _Chain) -> list[tuple[Feed, pa.Schema, list[ChainStage]]]:
-        """Return the feed and the operators of each driver, and the columns that come out."""
+        """Return each driver's feed and operators, and the output columns."""
         feeds = self._feeds(chain)
         rights = {
             node.id: self._right(node, is_ordered=chain.is_ordered)
@@ -436,13 +436,13 @@ class _Builder:
 
 
 def _stage(node: Node, operator: Operator, right: Consumer | None) -> ChainStage:
-    """Return what a driver has to know of an operator."""
+    """Return an operator's chain stage."""
     is_counting = isinstance(node, Limit | AssignUniqueId)
     return ChainStage(node.id, operator, is_silent(node), is_counting, right)
 
 
 def _own_reader(node: SplitScan) -> SplitReader | None:
-    """Return what reads the splits of a scan for which the task was given nothing."""
+    """Return the built-in split reader for a scan without a given one, or None."""
     match node:
         case ArrowScan():
             return read_arrow
@@ -453,7 +453,7 @@ def _own_reader(node: SplitScan) -> SplitReader | None:
 
 
 def _told_name(node: Node) -> str:
-    """Return what errors of a feed are to tell; a plan of one scan needs no names."""
+    """Return a feed's name for error messages; empty for a plan with a single unnamed scan."""
     return "" if isinstance(node, SplitScan) and node.schema is None else node.id
 
 

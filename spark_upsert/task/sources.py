@@ -1,12 +1,12 @@
-"""Leaves: the queue of splits of a scan, the source that reads them, and rows in the plan.
+"""Leaves: a scan's split queue, the source that reads the splits, and literal plan rows.
 
-A leaf hands a barrier to each of its drivers once, when no split is left before it. Only the reader
-of a leaf knows what a split is (`SplitReader`).
+A leaf passes a barrier to each of its drivers once, when no split is left before it. Only a
+leaf's reader interprets a split (`SplitReader`).
 
-Readers of splits: Arrow rows, files, the rows of a version of a table, and its changes.
+Split readers: Arrow rows, files, the rows in a table version, and a table's changes.
 
-A task is given a reader for each scan that is not of Arrow or of files beside its plan, because a
-store is no part of a plan:
+A task gets a reader for each scan that does not read Arrow or files, separately from the plan,
+because a store is no part of a plan:
 
     Task(plan, readers={"orders": rows_of_version(table.store, ["id", "amount"])})
 """
@@ -34,11 +34,11 @@ from spark_upsert.task.lifecycle import Monitor, SplitCounts
 from spark_upsert.task.operator import Signal
 
 SplitReader = Callable[[Any], Iterable[pa.RecordBatch]]
-"""Reads a split; an iterator that has a ``close`` is closed when no more of it is needed."""
+"""Reads a split; an iterator with a ``close`` method is closed when it is no longer needed."""
 
 
 class SplitQueue:
-    """The splits of a leaf, in the order in which they were added, for all its drivers."""
+    """A leaf's splits, in the order in which they were added, for all its drivers."""
 
     def __init__(self, progress: Monitor) -> None:
         self._lock = progress.lock
@@ -49,19 +49,19 @@ class SplitQueue:
         self._barriers = 0
 
     def add(self, split: Any, *, with_barrier: bool = False) -> None:
-        """Put a split behind the others, and perhaps a barrier behind it."""
+        """Append a split, optionally followed by a barrier."""
         with self._lock:
             self._waiting.append(split)
             self._total += 1
             self._barriers += with_barrier
 
     def add_barrier(self) -> None:
-        """Put a barrier behind all splits."""
+        """Append a barrier after all splits."""
         with self._lock:
             self._barriers += 1
 
     def end(self) -> None:
-        """Learn that no more splits come."""
+        """Mark the end of the splits."""
         with self._lock:
             self._is_ended = True
 
@@ -88,12 +88,12 @@ class SplitQueue:
 
 
 class ScanFeed:
-    """The feed of one driver of a leaf: one split after the other, to its end or until a drop.
+    """One leaf driver's feed: one split after the other, to its end or until a drop.
 
     Parameters
     ----------
     schema : pyarrow.Schema or None
-        What batches must have; None: whatever they have.
+        The required batch schema; None: any.
     """
 
     def __init__(self, queue: SplitQueue, reader: SplitReader, schema: pa.Schema | None) -> None:
@@ -146,17 +146,17 @@ class ScanFeed:
 
 
 class ValuesFeed:
-    """Rows that stand in the plan: given once before each barrier.
+    """Literal rows in the plan: emitted once before each barrier.
 
-    At the end of all input they are given again only if something may be joined with them: if there
-    was no barrier at all, or splits came behind the last one.
+    At the end of all input they are emitted again only if another input may join them: if there
+    was no barrier at all, or splits came after the last one.
 
     Parameters
     ----------
     has_tail : callable
-        Says so, when the end has come.
+        Returns whether that holds, when the end has come.
     phase : callable
-        Says what stands next: a barrier, the end, or neither (`Signal`).
+        Returns the next event: a barrier, the end, or neither (`Signal`).
     """
 
     def __init__(
@@ -196,20 +196,20 @@ def _columns(schema: pa.Schema) -> str:
 
 
 FILE_BATCH_ROWS = 1 << 16
-"""Rows of a batch of a Parquet file; a file of Arrow has batches of its own."""
+"""Rows per batch from a Parquet file; an Arrow file has its own batches."""
 
 _ARROW = (".arrow", ".feather", ".ipc")
 
 
 class VersionSplit(NamedTuple):
-    """The rows of a version with key hashes in a range."""
+    """A version's rows with key hashes in a range."""
 
     manifest: Manifest
     hash_range: HashRange = ALL_HASHES
 
 
 class StretchSplit(NamedTuple):
-    """The changes of some epochs, for keys that have some hashes."""
+    """Several epochs' changes, for keys with given hashes."""
 
     stretch: Stretch
     hash_range: HashRange = ALL_HASHES
@@ -225,9 +225,9 @@ def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
 
 
 def of_files(columns: Sequence[str]) -> SplitReader:
-    """Return a reader of some columns of local files; a split is the path of a file.
+    """Return a reader for some columns in local files; a split is a file path.
 
-    Their endings tell what they are: ``.parquet``, or ``.arrow``, ``.feather`` and ``.ipc``.
+    The suffix determines the format: ``.parquet``, or ``.arrow``, ``.feather`` and ``.ipc``.
     """
     return partial(_file, list(columns))
 
@@ -273,7 +273,7 @@ def _damaged(path: str, error: pa.ArrowException) -> DataError:
 
 
 def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> SplitReader:
-    """Return what reads each `VersionSplit` of a table: some columns, or all."""
+    """Return the reader for a table's `VersionSplit`s: given columns, or all."""
 
     def read(split: VersionSplit) -> Iterator[pa.RecordBatch]:
         return Snapshot(store, split.manifest).read(columns, hash_range=split.hash_range)
@@ -282,7 +282,7 @@ def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> Split
 
 
 def changes_of(store: Store, options: ChangeOptions) -> SplitReader:
-    """Return what reads each `StretchSplit` of a table, as its changelog."""
+    """Return the reader for a table's `StretchSplit`s, in changelog form."""
 
     def read(split: StretchSplit) -> Iterator[pa.RecordBatch]:
         return read_changes(store, split.stretch, options, hash_range=split.hash_range)

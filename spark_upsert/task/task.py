@@ -1,4 +1,4 @@
-"""A task: runs a plan over splits that are given to it, and is clean at every barrier.
+"""A task: runs a plan over added splits, and holds no rows after a barrier.
 
 >>> import pyarrow as pa
 >>> from spark_upsert.task import ArrowScan, Filter, Task
@@ -11,21 +11,22 @@
 True
 [[2, 3]] True
 
-**What a barrier means.** All rows of the splits before it come before it is reached, no row of a
-split behind it does, and no row is made of both: joins and groups are of one set of splits. Only
-limits and unique numbers go on counting.
+**What a barrier means.** All rows from the splits before it are emitted before it is reached, no
+row from a later split is, and no row combines both: joins and groups are limited to one split set.
+Only limits and unique numbers continue counting.
 
 **Threads.** With one driver all work is done by the thread that calls `next`, and the same splits
-give the same rows in the same order. With more, threads work ahead within bounds, and the same rows
-come between the same barriers, in any order. The task itself is used by one thread at a time.
+yield the same rows in the same order. With more, threads work in advance within bounds, and the
+same rows come between the same barriers, in any order. The task itself is used by one thread at a
+time.
 
-**Failure.** Whatever an operator raises comes out of `next`. All is closed by then, and the future
-of the barrier is fulfilled, not failed: its waiter asks the task how it ended.
+**Failure.** `next` raises any operator error. All is closed by then, and the barrier's future
+is completed, not failed: its waiter queries the task's final state.
 
-Idle tasks of a process, to be used again: a task that was left at a barrier is as good as new.
+Idle task pool in a process: a task at a barrier can be reused like a new one.
 
-A task that ended in any other way, by an error or because its reader stopped early, is closed and
-not used again. So an idle task holds no rows of an earlier read, only its plan, made ready.
+A task that ended in any other state, by an error or because its reader stopped early, is closed and
+not reused. So an idle task holds no rows from an earlier read, only its prepared plan.
 """
 
 from __future__ import annotations
@@ -70,36 +71,36 @@ if TYPE_CHECKING:
 
 
 DRIVERS_MAX = 64
-"""Threads of one task: more would not run at once on a machine that runs others, too."""
+"""Maximum threads per task: more would not run in parallel on a shared machine."""
 
 JOIN_SECONDS = 60.0
 """How long closing waits for a thread that reads; it is a daemon."""
 
 Pulled = tuple[pa.RecordBatch | None, Future[None] | None]
-"""A batch; or none, and what it waits for; or neither: a barrier was reached, or the end."""
+"""A batch; or None and the future to wait for; or neither: a barrier or the end."""
 
 
 class Task:
-    """A plan that runs.
+    """A running plan.
 
     Parameters
     ----------
     plan : Node
     drivers : int
-        How many threads a chain of operators may have (`pipelines`); 1: none, all is done by the
+        Maximum threads per operator chain (`pipelines`); 1: none, all work is done by the
         caller.
     readers : mapping of str to Reader
-        What reads the splits of a scan, by its name. Scans of Arrow need none.
+        Split readers by scan name. Arrow scans need none.
     lookups : mapping of str to Lookup
-        Where an index lookup join looks keys up, by its name (`TableLookup`, `ArrowLookup`). Each
-        of several drivers asks for itself.
+        Look-ups for index lookup joins, by join name (`TableLookup`, `ArrowLookup`). Each
+        driver calls them separately.
     clock : callable
-        Seconds, for the time that barriers take.
+        Seconds, for barrier durations.
 
     Raises
     ------
     PlanError
-        The plan cannot be run; the node is named.
+        The plan cannot be run; the error names the node.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Task:
         self._rows = 0
         self._begun = 0.0
         self._futures: list[Future[None]] = []
-        """The futures of the barrier that were given to callers."""
+        """The barrier's futures that were returned to callers."""
         self._threads: list[Thread] = []
         self._failure: Exception | None = None
         self._is_released = False
@@ -149,28 +150,28 @@ class Task:
     # -- what the caller says
 
     def add_split(self, node: str, split: Any, sequence: int | None = None) -> bool:
-        """Queue a split behind the others of a leaf.
+        """Append a split to a leaf's queue.
 
         Parameters
         ----------
         node : str
-            The name of the scan.
+            The scan's name.
         split : any
-            What its reader reads.
+            The input for its reader.
         sequence : int or None
-            Its number among those of the leaf, for `set_max_sequence`.
+            Its number in the leaf's sequence, for `set_max_sequence`.
 
         Returns
         -------
         bool
-            False if it is not read: its number is done, or the task runs no more.
+            False if it is not read: its number is done, or the task has ended.
 
         Raises
         ------
         TaskError
-            Under a barrier, or behind `no_more_splits`.
+            Under a barrier, or after `no_more_splits`.
         PlanError
-            There is no such scan.
+            The scan does not exist.
         """
         self._require_leaf(node)
         with self._progress.lock:
@@ -183,13 +184,13 @@ class Task:
         return action is Action.QUEUE
 
     def set_max_sequence(self, node: str, sequence: int) -> None:
-        """Note that the splits of a leaf are done up to a number; it only rises."""
+        """Mark a leaf's splits as done up to a number, which only rises."""
         self._require_leaf(node)
         with self._progress.lock:
             self._apply(SetMark(node, sequence))
 
     def no_more_splits(self, node: str) -> None:
-        """End a leaf behind the splits, and the barrier, that it has."""
+        """End a leaf after its queued splits and barrier."""
         self._require_leaf(node)
         with self._progress.lock:
             if self._apply(NoMoreSplits(node)) is Action.END_LEAF:
@@ -198,7 +199,8 @@ class Task:
                 self._progress.note()
 
     def request_barrier(self) -> Future[None]:
-        """Draw a line behind all splits; it is reached when `next` gives neither batch nor future.
+        """Add a barrier after all splits; it is reached when `next` returns neither batch nor
+        future.
 
         Returns
         -------
@@ -224,11 +226,11 @@ class Task:
         return future
 
     def abort(self) -> None:
-        """End at once, and fulfil the barrier's futures; nothing if the task runs no more."""
+        """End immediately, and complete the barrier's futures; do nothing if the task has ended."""
         self._end_by(Plain.ABORT)
 
     close = abort
-    """Leave nothing behind; a task that has finished is closed already."""
+    """Abort and release everything; a finished task is closed already."""
 
     def __enter__(self) -> Self:
         return self
@@ -245,17 +247,17 @@ class Task:
 
     @property
     def phase(self) -> Phase:
-        """The phase of the task's life."""
+        """The task's lifecycle phase."""
         return self._state.phase
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of its rows."""
+        """The output columns."""
         return self._output.schema
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of the task's work so far."""
+        """Counts for the task's work so far."""
         with self._progress.lock:
             counts = [queue.counts() for queue in self._pipelines.queues.values()]
             return Statistics(
@@ -276,16 +278,16 @@ class Task:
         -------
         batch, None
         None, future
-            There is nothing now; the future is done when it is worth asking again.
+            There is no batch now; the future is done when a retry is worthwhile.
         None, None
-            The barrier is reached; or all has ended, if no more splits were to come.
+            The barrier is reached; or all input has ended, if no more splits were to come.
 
         Raises
         ------
         TaskError
-            There is neither a barrier nor an end to come to, or the task runs no more.
+            There is neither a barrier nor an end to reach, or the task has ended.
         Exception
-            By which an operator or a reader failed.
+            The error of a failed operator or reader.
         """
         with self._progress.lock:
             # A thread may have failed meanwhile: then that is what comes out.
@@ -312,12 +314,12 @@ class Task:
                 return None, self._when_resolved(change_count)
 
     def iter_batches(self, skip: int = 0) -> Iterator[pa.RecordBatch]:
-        """Yield the batches up to the barrier, or to the end, and wait where that is needed.
+        """Yield the batches up to the barrier, or to the end, waiting where necessary.
 
         Parameters
         ----------
         skip : int
-            Rows that are passed by: those that were delivered of the same splits before a restart.
+            Rows to skip: those delivered from the same splits before a restart.
             Exact with one driver, whose rows have an order.
         """
         while True:
@@ -333,17 +335,17 @@ class Task:
                 wait_for([future])
 
     def read(self, node: str, split: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows up to a barrier that comes behind one more split.
+        """Yield the rows up to a barrier that follows one more split.
 
-        As `add_split`, `request_barrier` and `iter_batches` do. Where the caller's thread does all
-        work and the plan is one scan, its batches are handed on as they are read.
+        Equivalent to `add_split`, `request_barrier` and `iter_batches`. If the caller's thread does
+        all work and the plan is one scan, its batches are passed on as they are read.
 
         Raises
         ------
         TaskError
-            Under a barrier, behind `no_more_splits`, or the task runs no more.
+            Under a barrier, after `no_more_splits`, or the task has ended.
         Exception
-            By which an operator or a reader failed.
+            The error of a failed operator or reader.
         """
         if self._alone is None:
             if not self.add_split(node, split):
@@ -366,7 +368,7 @@ class Task:
         self._begin_anew()
 
     def _polled(self, driver: Driver) -> pa.RecordBatch | Signal:
-        """Return what the only driver reads next; the task fails if it does."""
+        """Return the only driver's next batch or signal; the task fails if it does."""
         try:
             return driver.poll()
         except Exception as error:
@@ -398,7 +400,7 @@ class Task:
             return Signal.ENDED if is_over else Signal.WAIT
 
     def _end_barrier(self) -> bool:
-        """End the barrier if every driver has come to it; under the lock."""
+        """End the barrier if every driver has reached it; requires the lock."""
         if not all(driver.is_at_barrier for driver in self._pipelines.drivers):
             return False
         for driver in self._pipelines.drivers:
@@ -410,14 +412,14 @@ class Task:
         return True
 
     def _begin_barrier(self) -> None:
-        """Put a barrier behind all splits."""
+        """Add a barrier after all splits."""
         self._begun = self._clock()
         self._has_tail = False
         for queue in self._pipelines.queues.values():
             queue.add_barrier()
 
     def _begin_anew(self) -> None:
-        """Open the task behind a barrier, and fulfil the barrier's futures."""
+        """Reopen the task after a barrier, and complete the barrier's futures."""
         self._histogram.add(self._clock() - self._begun)
         self._apply(Plain.ALL_DRAINED)
         self._progress.note()
@@ -429,7 +431,7 @@ class Task:
             future.set_result(None)
 
     def _work(self) -> bool:
-        """Let the first driver that can move something do so; those near the output come first."""
+        """Step the first driver that can make progress; those near the output come first."""
         try:
             for driver in self._pipelines.drivers:
                 if driver.step():
@@ -463,7 +465,7 @@ class Task:
             thread.start()
 
     def _drive(self, driver: Driver) -> None:
-        """Run one driver until it has ended, or the task has; closes it."""
+        """Run one driver until it or the task has ended; then close it."""
         watched: list[Future[Any]] = []
         try:
             while True:
@@ -501,7 +503,7 @@ class Task:
                 self._fulfil()
 
     def _raise_failure(self) -> None:
-        """Raise what made the task fail, once, with all closed."""
+        """Raise the task's failure, once, with everything closed."""
         failure, self._failure = self._failure, None
         if failure is None:
             return
@@ -512,7 +514,7 @@ class Task:
         raise failure
 
     def _end_by(self, event: Plain) -> None:
-        """Close everything, and fulfil the futures of the barrier."""
+        """Close everything, and complete the barrier's futures."""
         with self._progress.lock:
             self._apply(event)
             self._progress.note()
@@ -523,7 +525,7 @@ class Task:
                 self._fulfil()
 
     def _release(self) -> None:
-        """Close all that is open, whatever of it fails; nothing the second time."""
+        """Close all open resources despite individual failures; idempotent."""
         if self._is_released:
             return
         self._is_released = True
@@ -537,18 +539,18 @@ class Task:
 K = TypeVar("K")
 
 IDLE_MAX = 8
-"""Tasks that are kept: a worker of Spark runs one at a time, a program's threads some."""
+"""Maximum idle tasks: a Spark worker runs one at a time, a program's threads a few."""
 
 
 class TaskPool(Generic[K]):
-    """Tasks by what they read: a plan, or a key that says more than one.
+    """Idle tasks by key: a plan, or a key that includes one.
 
     Parameters
     ----------
     make : callable
-        Makes a task for a key.
+        Creates a task for a key.
     idle_max : int
-        How many are kept; the one that was used least recently is closed.
+        Maximum idle tasks; the least recently used one is closed.
     """
 
     def __init__(self, make: Callable[[K], Task], idle_max: int = IDLE_MAX) -> None:
@@ -561,7 +563,7 @@ class TaskPool(Generic[K]):
         return LentTask(self, key)
 
     def take_out(self, key: K) -> Task:
-        """Return a task for a key, to be given to `put_back`."""
+        """Return a task for a key, for a later `put_back`."""
         return self._taken_out(key) or self._make(key)
 
     def _taken_out(self, key: K) -> Task | None:
@@ -573,7 +575,7 @@ class TaskPool(Generic[K]):
         return None
 
     def put_back(self, key: K, task: Task, *, has_failed: bool) -> None:
-        """Keep a task that stands at a barrier; end any other."""
+        """Store a task that is at a barrier; end any other."""
         if has_failed or task.phase is not Phase.OPEN:
             task.abort()
             return

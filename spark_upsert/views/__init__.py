@@ -1,6 +1,6 @@
-"""Views: what a plan makes of tables, kept up to date by their changes alone.
+"""Views: a plan's result over tables, maintained incrementally from their changes.
 
-Each node of a plan becomes a relation (`relation`): its rows at a position, and what changed
-between two positions. Scans find rows by key, by index or by reading; `groups` are kept in a table
-of sums.
+Each plan node becomes a relation (`relation`): its rows at a position, and the changes
+between two positions. Scans find rows by key, by index or by a full read; `groups` are materialized
+in a table of sums.
 """

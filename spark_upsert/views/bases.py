@@ -39,7 +39,7 @@ def open_base(scan: Scan, table: Table) -> BaseTable:
 
 
 def scan_of(path: str, table: Table) -> Scan:
-    """Return the scan of a table, with the columns that it shows now."""
+    """Return a table's scan, with its current columns."""
     head = table.log.head()
     grouping = grouping_of(head.properties)
     if grouping is None:
@@ -53,7 +53,7 @@ def scan_of(path: str, table: Table) -> Scan:
 
 
 def made_from(path: str, table: Table) -> frozenset[str]:
-    """Return the tables that a table shows: itself, or those of the view that it keeps."""
+    """Return the base tables that a table shows: itself, or those of its materialized view."""
     plan = table.log.head().properties.get(PLAN)
     return frozenset([path]) if plan is None else frozenset(_paths(read_text(plan)))
 
@@ -70,12 +70,12 @@ def _paths(record: Any) -> Iterator[str]:
 
 
 def bind(plan: Node, open_base: OpenBase) -> Relation:
-    """Return the relation of a plan, for a view: its rows must have a key.
+    """Return a plan's relation, for a view: its rows must have a key.
 
     Raises
     ------
     PlanError
-        It cannot be run as it is; the message names the node and the column.
+        The plan cannot be run unchanged; the message names the node and the column.
     """
     relation = bind_below_group(plan, open_base)
     _require_key(relation)
@@ -83,7 +83,7 @@ def bind(plan: Node, open_base: OpenBase) -> Relation:
 
 
 def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
-    """Return the relation of the rows that a plan groups, and what is wanted of them."""
+    """Return the relation of a plan's input rows, and its grouping."""
     relation = bind_below_group(plan.input, open_base, carries=True)
     shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
     with about("node", plan.title):
@@ -92,7 +92,7 @@ def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
 
 
 def _shown(plan: Node, relation: Relation) -> list[str]:
-    """Return the columns of a plan, without those that are carried beside them."""
+    """Return a plan's columns, without additionally carried ones."""
     chosen = next((node for node in _chain(plan) if isinstance(node, Project)), None)
     return (
         list(relation.schema.names)
@@ -124,7 +124,7 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
 
 
 def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) -> Relation:
-    """Return the relation of a plan for sums: its rows need no key."""
+    """Return a plan's relation for sums: its rows need no key."""
     scans: dict[Scan, ScanRelation] = {}
     chain = set(map(id, _chain(plan))) if carries else set()
 

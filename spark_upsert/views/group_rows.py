@@ -1,17 +1,17 @@
-"""The result of a kept table's entries: a row for each group that has rows.
+"""Group results from a materialized table's entries: one row per non-empty group.
 
-count = c; sum = NULL if c = 0, else s; avg = s / c; min and max are the ends of the values that
-some row has. NaN is above all. A group without rows has no entry, hence no row in the result.
+count = c; sum = NULL if c = 0, else s; avg = s / c; min and max are the extremes of the values in
+existing rows. NaN is the greatest value. An empty group has no entry, hence no row in the result.
 
-A kept table as its readers see it: the rows of groups at a version, and how they change.
+A materialized table as its readers see it: the group rows at a version, and their changes.
 
-All entries of a group have hashes of one range (`TableSchema.hash_prefix`). So a read of a part of
-the hashes reads whole groups: its range is rounded to theirs (`whole_groups`), and rounded ranges
-are neighbours as before. A reader holds the entries of one chunk at once (`Snapshot.chunks`), or of
-one group, if that has more.
+All entries in a group have hashes in one range (`TableSchema.hash_prefix`). So a read for a hash
+range reads complete groups: its range is rounded to theirs (`whole_groups`), and rounded ranges
+remain adjacent. A reader holds one chunk's entries at a time (`Snapshot.chunks`), or one
+group's, if that has more.
 
-The changed groups of an epoch are those of its entries. Both rows of a group, before the epoch and
-behind it, are made of all its entries, so that a group that loses its smallest value finds the
+An epoch's changed groups are those with entries in it. Both rows for a group, before and after the
+epoch, are computed from all its entries, so that a group that loses its smallest value finds the
 next.
 """
 
@@ -48,12 +48,12 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
-    """Return the rows of some groups.
+    """Return the result rows for groups.
 
     Notes
     -----
-    What does not fit into the type in which it is shown is NULL in its group, and a warning tells
-    of it: the sums themselves are kept, so that it is there again as soon as it fits.
+    A value that overflows its result type is NULL in its group, with a
+    warning: the sums themselves are retained, so that it reappears as soon as it fits.
     """
     columns = {name: entries.column(name) for name in entries.schema.names}
     require_possible(grouping.kept, columns, url)
@@ -77,7 +77,7 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
 
 
 class _ResultColumn(NamedTuple):
-    """A column of a result."""
+    """A result column."""
 
     values: pa.Array
     lost: int = 0
@@ -85,13 +85,13 @@ class _ResultColumn(NamedTuple):
 
 
 _Ends = tuple[pa.Array, pa.Array]
-"""The smallest and the greatest value of each group, NULL where it has none."""
+"""Each group's smallest and greatest value, NULL if there is none."""
 
 
 def _ends(
     grouping: Grouping, entries: pa.RecordBatch, groups: pa.RecordBatch, at: Positions, part: int
 ) -> _Ends:
-    """Return the ends of the values of a part, one for each group."""
+    """Return the extremes of a part's values, one for each group."""
     values = entries.take(pa.array(at))
     column = values.column(value_column(part))
     if not len(column):
@@ -111,7 +111,7 @@ def _ends(
 
 
 def _owners(grouping: Grouping, groups: pa.RecordBatch, values: pa.RecordBatch) -> Positions:
-    """Return to which of the groups each entry belongs."""
+    """Return the group index for each entry."""
     if not grouping.keys:
         return np.zeros(values.num_rows, dtype=np.int64)
     keys = ([side.column(key) for key in grouping.keys] for side in (groups, values))
@@ -152,7 +152,7 @@ def _shown(
 
 
 def _total(groups: pa.RecordBatch, summed: SumColumns, type_: pa.DataType) -> _ResultColumn:
-    """Return the sums of a column in the type in which they are shown."""
+    """Return a column's sums, cast to the result type."""
     total = _whole(groups, summed)
     beyond = pc.and_(pc.is_null(total), pc.greater(groups.column(summed.count), 0))
     shown = _fitting(total, type_)
@@ -173,12 +173,12 @@ def _total(groups: pa.RecordBatch, summed: SumColumns, type_: pa.DataType) -> _R
 def _quotient(
     groups: pa.RecordBatch, summed: SumColumns, count: pa.Array, type_: pa.DataType
 ) -> _ResultColumn:
-    """Return averages of decimals, rounded half up as Spark does."""
+    """Return decimal averages, rounded half up as Spark does."""
     return _fitting(averages(_whole(groups, summed), count, type_.scale), type_)
 
 
 def _whole(groups: pa.RecordBatch, summed: SumColumns) -> pa.Array:
-    """Return the sums of a column, exact."""
+    """Return a column's exact sums."""
     assert summed.total is not None
     total = groups.column(summed.total)
     return total if summed.beyond is None else together(total, groups.column(summed.beyond))
@@ -191,22 +191,22 @@ def _fitting(column: pa.Array, type_: pa.DataType) -> _ResultColumn:
 
 
 PLAN, RESULT = VIEW_PROPERTIES
-"""Properties of a kept table: the text of its view, and what its entries mean (`Grouping`)."""
+"""Properties of a materialized table: its view's plan, and its entries' `Grouping`."""
 
 _RANGE = 1 << 32
-"""Hashes of one group."""
+"""Number of hashes per group."""
 
 
 def grouping_of(properties: Mapping[str, str]) -> Grouping | None:
-    """Return what the entries of a table mean; None of a table that keeps no groups."""
+    """Return a table's grouping; None if it does not materialize groups."""
     text = properties.get(RESULT)
     return None if text is None else Grouping.from_json(text)
 
 
 def whole_groups(grouping: Grouping, hash_range: HashRange) -> HashRange:
-    """Return the range of the groups that a range is for; of neighbours, each group is in one.
+    """Return the group-aligned range for a hash range; adjacent ranges share no group.
 
-    A group of all rows has entries anywhere, and is that of the first hash.
+    A group of all rows has entries anywhere, and belongs to the first hash.
     """
     if not grouping.keys:
         return ALL_HASHES if hash_range.first == 0 else HashRange(0, 0)
@@ -216,7 +216,7 @@ def whole_groups(grouping: Grouping, hash_range: HashRange) -> HashRange:
 
 @dataclass(frozen=True, slots=True)
 class ShownGroups:
-    """The result of a kept table, version by version."""
+    """A materialized table's results by version."""
 
     grouping: Grouping
     store: Store
@@ -224,7 +224,7 @@ class ShownGroups:
     def rows(
         self, manifest: Manifest, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows at a version of the groups of a range, which is one of `whole_groups`."""
+        """Yield the rows at a version for a range's groups; the range is one of `whole_groups`."""
         snapshot = self._snapshot(manifest)
         pieces = snapshot.chunks(hash_range) if self.grouping.keys else [hash_range]
         for piece in pieces:
@@ -233,7 +233,7 @@ class ShownGroups:
                 yield self._result(concat([self._nothing, *snapshot.read(hash_range=group_range)]))
 
     def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
-        """Return the rows of some groups at a version: of those that have any."""
+        """Return the rows for groups at a version; groups without rows are omitted."""
         if not groups.num_rows:
             return no_rows(self.grouping.result)
         snapshot = self._snapshot(manifest)
@@ -249,7 +249,7 @@ class ShownGroups:
     def changes(
         self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
     ) -> Iterator[tuple[int, Pairs]]:
-        """Yield what each epoch of a stretch changed in a range, which is one of `whole_groups`."""
+        """Yield each epoch's changes in a hash range, which is one of `whole_groups`."""
         before = replace(stretch.before, schema=stretch.schema)
         if stretch.is_comparison or net:
             replaced = before.slices if stretch.is_comparison else ()
@@ -272,7 +272,7 @@ class ShownGroups:
     def _touched(
         self, slices: tuple[Slice, ...], manifest: Manifest, hash_range: HashRange
     ) -> RelationRows:
-        """Return the groups that have an entry in some slices, each once."""
+        """Return the distinct groups with an entry in the slices."""
         keys = self.grouping.keys
         fields = pa.schema([self.grouping.kept.columns.field(name) for name in (*keys, PART)])
         snapshot = self._snapshot(replace(manifest, slices=slices))
@@ -288,7 +288,7 @@ class ShownGroups:
     def _groups_alone(
         self, snapshot: Snapshot, columns: list[pa.Array], count: int
     ) -> RelationRows:
-        """Return the entries of groups that have no other: each is one key."""
+        """Return the entries for groups that have no other entry: each is one key."""
         keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
         return snapshot.look_up(keys).rows
 
@@ -307,7 +307,7 @@ class ShownGroups:
 
 
 def _aligned(grouping: Grouping, old: RelationRows, new: RelationRows) -> Pairs:
-    """Return the pairs of two results; without columns of a group there is one group at most."""
+    """Return the pairs from two results; without group columns there is at most one group."""
     if grouping.keys:
         return Pairs.aligned(old, new, grouping.keys)
     count = max(old.num_rows, new.num_rows)

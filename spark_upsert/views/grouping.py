@@ -1,10 +1,10 @@
-"""A grouping: which columns make the groups, what is wanted of them, and what must be kept for it.
+"""Grouping: the group columns, the aggregates, and the columns stored for them.
 
     rows  --contributions-->  kept table (sums)  --result-->  one row per group
 
-The table keeps only what can be taken back: counts and sums. For a sum, an average or a count of a
-column it keeps the count of its values and, for the first two, their sum. The smallest and the
-greatest value need a count per value, which stands in a part of the table of its own
+The table stores only reversible values: counts and sums. For a column's sum, average or count
+it stores the value count and, for the first two, the sum. The smallest and the
+greatest value need a count per value, which is stored in a separate table part
 (`core.merge_engines`).
 
 ==================  ========================  ==================================
@@ -17,32 +17,32 @@ float with scale s  decimal(38, s), and       float64
                     counts of NaN, inf, -inf
 ==================  ========================  ==================================
 
-So the kept sum is wider than the shown one: a batch, a merge of some runs, or all rows may pass the
-bound of the shown type, and the group shows NULL until its sum fits again. Floats, and decimals of
-more than `NARROW` digits, may pass 38 digits, too: their sums are kept as two
-(`table.state.sums.apart`), neither of which ever does. Floats without a scale are refused, for
+So the stored sum is wider than the result: a batch, a partial merge, or all rows may exceed the
+result type's bound, and the group shows NULL until its sum fits again. Floats, and decimals with
+more than `NARROW` digits, may exceed 38 digits, too: their sums are stored in two columns
+(`table.state.sums.apart`), neither of which can overflow. Floats without a scale are rejected, for
 ``1e16 + 1 - 1e16`` is not 1.
 
-Rejected: to read a group again when its smallest value goes (all its rows), to keep the k smallest
-(which needs that at the end), and the engine's own min and max (which take nothing back).
+Rejected: re-reading a group when its smallest value is removed (all its rows), storing the k
+smallest (which eventually needs the same), and the engine's own min and max (not reversible).
 
-Floats as decimals: each rounded half-even to some digits behind the point, exactly.
+Floats as decimals: each is rounded half-even to a fixed scale, exactly.
 
-The value that is rounded is the one that the float is, not the shortest text of it: 0.15 is a
+Rounding applies to the float's exact value, not to its shortest text: 0.15 is a
 little less than that, and with one digit becomes 0.1.
 
-A float is the sum of its whole part and its fraction, both exact. The fraction times ``10**scale``
-is a double and its error (Dekker's product), so that it is known on which side of a half it lies.
+A float is the sum of its integer part and its fraction, both exact. The fraction times
+``10**scale`` is a double plus its error (Dekker's product), so its side of a half is exact.
 
 Source: T. J. Dekker, "A floating-point technique for extending the available precision", 1971.
 
-The contributions of a step to the groups: one entry for each group that it changed.
+A step's group contributions: one entry for each group that it changed.
 
     contributions(old, new) = fold(sign(new, +1) + sign(old, -1)), without what is all zero
 
-A row with sign d adds d to the count of its group, and for each value x that is not NULL d to the
-count of values and d * x to their sum; in the part of a value it adds d to the count of it. The
-sums are those of the engine, because the rows are folded as entries of the kept table.
+A row with sign d adds d to its group's count, and for each value x that is not NULL d to the
+value count and d * x to the value sum; in a value part it adds d to the value's count. The
+sums are the engine's, because the rows are folded as entries of the materialized table.
 """
 
 from __future__ import annotations
@@ -85,49 +85,49 @@ from spark_upsert.table.state.sums import apart, average_type
 from spark_upsert.views.pairs import Pairs
 
 VERSION = 2
-"""Version of a grouping's text; 1 where no sum is kept as two, as 1 cannot express that."""
+"""Version of a grouping's text; 1 if no sum has two columns, which 1 cannot express."""
 
 DIGITS = 38
-"""Digits of the sums of int64, decimals and floats."""
+"""Sum digits for int64, decimals and floats."""
 
 NARROW = 19
-"""Digits of decimals of which 10**19 rows, more than can be counted, come to no more than 38."""
+"""Decimal digits for which 10**19 rows, more than can be counted, sum to at most 38 digits."""
 
 SCALE_MAX = 15
-"""Most digits behind the point of a float that mean something."""
+"""Maximum significant fraction digits in a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumColumns:
-    """Columns of the kept table for the values of one column."""
+    """Stored columns for one column's values."""
 
     column: str
     count: str
-    """Count of the values that are not NULL."""
+    """Count of non-NULL values."""
     total: str | None = None
     beyond: str | None = None
-    """The part of the sum beyond 64 bits, where 38 digits may not hold the whole."""
+    """The sum's part beyond 64 bits, where 38 digits may not hold the total."""
     scale: int | None = None
     apart: tuple[str, ...] = ()
-    """Counts of NaN and of either infinity, for a float: no sum holds these."""
+    """Counts of NaN and of either infinity, for a float: no sum can represent these."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of all its columns, in their order."""
+        """All its column names, in order."""
         sums = [name for name in (self.total, self.beyond) if name is not None]
         return (self.count, *sums, *self.apart)
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """The grouping of a view: keys, and aggregates over the rows.
+    """A view's grouping: keys, and aggregates over the rows.
 
     Parameters
     ----------
     rows : pyarrow.Schema
-        The columns of the rows that are grouped.
+        The grouped rows' columns.
     keys : tuple of str
-        The columns that make the groups; none of them for one group of all rows.
+        The group columns; empty for one group of all rows.
     aggregates : tuple of Aggregate
     """
 
@@ -173,7 +173,7 @@ class Grouping:
 
     @cached_property
     def parts(self) -> Mapping[str, int]:
-        """The part of the values of each column of which the smallest or greatest is wanted."""
+        """The value part for each column with a minimum or maximum."""
         column_names = [
             e.column for e in self.aggregates if e.kind in (AggregateKind.MIN, AggregateKind.MAX)
         ]
@@ -187,12 +187,12 @@ class Grouping:
 
     @cached_property
     def multiplicity(self) -> str:
-        """The name of the column that counts rows: ``n``, if no column of the group has it."""
+        """The row count column's name: ``n``, unless a group column has it."""
         return self._names.free("n")
 
     @cached_property
     def sums(self) -> tuple[SumColumns, ...]:
-        """The kept sums, one for each column and scale."""
+        """The stored sums, one for each column and scale."""
         _ = self.multiplicity  # The first to choose its name.
         sums = []
         free = self._names.free
@@ -234,7 +234,7 @@ class Grouping:
         return tuple(sums)
 
     def sum_of(self, aggregate: Aggregate) -> SumColumns:
-        """Return what is kept for a count, a sum or an average of a column."""
+        """Return the stored columns for a column's count, sum or average."""
         if aggregate.kind is AggregateKind.COUNT:
             return self._first_sums[aggregate.column]
         return self._scaled_sums[aggregate.column, aggregate.scale]
@@ -249,7 +249,7 @@ class Grouping:
 
     @cached_property
     def kept(self) -> TableSchema:
-        """The schema of the kept table: the entries of a group lie together (`whole_groups`)."""
+        """The stored table's schema: a group's entries are adjacent (`whole_groups`)."""
         fields = [self.rows.field(key) for key in self.keys]
         fields.append(pa.field(PART, pa.int32()))
         for column, part in self.parts.items():
@@ -274,7 +274,7 @@ class Grouping:
 
     @cached_property
     def result(self) -> pa.Schema:
-        """The columns of the result: those of the group, then what is wanted of it."""
+        """The result columns: the group columns, then the aggregates."""
         fields = [self.rows.field(key) for key in self.keys]
         fields += [
             pa.field(aggregate.name, self._result_type(aggregate)) for aggregate in self.aggregates
@@ -292,10 +292,10 @@ class Grouping:
         return average_type(type_) if pa.types.is_decimal(type_) else pa.float64()
 
     def to_json(self) -> str:
-        """Return the text that stands in the properties of a kept table.
+        """Return the text stored in the materialized table's properties.
 
-        It holds the types of the columns that matter, so that a result is shown without the tables
-        that it was made from.
+        It includes the relevant column types, so that a result can be computed without the base
+        tables.
         """
         used = {*self.keys, *(aggregate.column for aggregate in self.aggregates)}
         rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
@@ -330,7 +330,7 @@ class Grouping:
 def sum_types(
     column: str, type_: pa.DataType, scale: int | None
 ) -> tuple[pa.DataType, pa.DataType]:
-    """Return the types in which the sum of a column is kept, and shown."""
+    """Return the stored and the result type for a column's sum."""
     if pa.types.is_floating(type_):
         if scale is None:
             raise _error(
@@ -367,7 +367,7 @@ def _error(column: str, found: str, hint: str) -> PlanError:
 
 
 class _Names:
-    """Names of columns, none the same as another, whatever its case."""
+    """Unique column names, compared case-insensitively."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = {name.lower() for name in taken}
@@ -387,7 +387,7 @@ _SPLITTER = float((1 << 27) + 1)
 
 @dataclass(frozen=True, slots=True)
 class Summand:
-    """A column of floats as a sum takes it: a value that has too many digits is none."""
+    """A float column as input for a sum: a value with too many digits is excluded."""
 
     type: pa.DataType
     name: str
@@ -395,7 +395,7 @@ class Summand:
     digits: int
 
     def of(self, rows: pa.RecordBatch) -> pa.Array:
-        """Return the values of some rows."""
+        """Return the rows' values."""
         column = rows.column(self.name)
         doubles = np.asarray(convert(column, pa.float64()).fill_null(0.0))
         _require_fitting(np.where(np.isfinite(doubles), doubles, 0.0), self.scale, self.digits)
@@ -428,7 +428,7 @@ def _require_fitting(whole: _Doubles, scale: int, digits: int) -> None:
 
 
 def _shifted(numbers: npt.NDArray[np.int64], scale: int) -> pa.Array:
-    """Return whole numbers as decimals with ``scale`` digits behind the point: 5 is 0.05 by 2."""
+    """Return integers as decimals with ``scale`` fraction digits: 5 is 0.05 by 2."""
     column = pa.array(numbers).cast(pa.decimal128(19, 0))
     return pa.Array.from_buffers(pa.decimal128(19, scale), len(column), column.buffers())
 
@@ -446,7 +446,7 @@ def _half_even(fraction: _Doubles, factor: float) -> _Doubles:
 
 
 def _error_of_product(one: _Doubles, other: float, product: _Doubles) -> _Doubles:
-    """Return exactly what a product of doubles lacks."""
+    """Return the exact rounding error of a product of doubles."""
     high, low = _halves(one)
     other_high, other_low = (float(half[0]) for half in _halves(np.array([other])))
     remainder = ((high * other_high - product) + high * other_low) + low * other_high
@@ -454,7 +454,7 @@ def _error_of_product(one: _Doubles, other: float, product: _Doubles) -> _Double
 
 
 def _halves(values: _Doubles) -> tuple[_Doubles, _Doubles]:
-    """Split doubles into two of 26 bits each."""
+    """Split doubles into two halves with 26 bits each."""
     scaled = values * _SPLITTER
     high = scaled - (scaled - values)
     return high, values - high
@@ -464,7 +464,7 @@ _Signs = npt.NDArray[np.int64]
 
 
 def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
-    """Return what pairs of rows contribute."""
+    """Return the contributions from row pairs."""
     sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
     columns = {name: _whole(rows.column(name)) for name in grouping.rows.names}
@@ -473,7 +473,7 @@ def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
 
 
 def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Return one entry of each key: the sums of all, without those that are all zero."""
+    """Return one entry per key: the sums, without all-zero entries."""
     schema = grouping.kept
     if not entries.num_rows:
         return entries
@@ -498,7 +498,7 @@ def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def marker(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
-    """Return the entry that says which step a write is: from one position to another."""
+    """Return the marker entry for a write's step: from one position to another."""
     marker_fields = {PART: MARKER_PART, FROM: lower, TO: upper}
     marker_fields |= dict.fromkeys(grouping.kept.engine.rules, 0)
     row = {name: marker_fields.get(name) for name in grouping.kept.columns.names}
@@ -506,7 +506,7 @@ def marker(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
 
 
 def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs) -> pa.RecordBatch:
-    """Return the entries of each row: one of its group, and one for each value of a part."""
+    """Return each row's entries: one for its group, and one for each part's value."""
     keys = {key: canonical(columns[key]) for key in grouping.keys}
     of_group: dict[str, pa.Array] = {**keys, grouping.multiplicity: pa.array(signs)}
     for summed in grouping.sums:
@@ -527,7 +527,7 @@ def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs)
 def _batch(
     grouping: Grouping, columns: Mapping[str, pa.Array], part: int, count: int
 ) -> pa.RecordBatch:
-    """Return entries of one part, with nulls for what it does not have."""
+    """Return one part's entries, with nulls in columns that it lacks."""
     all_columns = {**columns, PART: pa.repeat(pa.scalar(part, pa.int32()), count)}
     schema = grouping.kept.columns
     arrays = [
@@ -539,7 +539,7 @@ def _batch(
 def _summed(
     grouping: Grouping, summed: SumColumns, column: pa.Array, signs: _Signs
 ) -> dict[str, pa.Array]:
-    """Return the columns that are kept of one column of the rows."""
+    """Return the stored columns for one row column."""
     valid = column.is_valid()
     totals = {summed.count: _counted(valid, signs)}
     if summed.total is None:

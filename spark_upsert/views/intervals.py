@@ -1,17 +1,17 @@
-"""Spans: the rows that some epochs touched, and from when to when each was there.
+"""Spans: the rows that a step's epochs touched, and the time interval of each.
 
     a row of a span is in the view at a time t  =  lower <= t < upper
 
-The times of a step are 0, the position before it, and one behind each of its epochs: `times` is the
-last of them. A relation gives the spans of all keys that the step touched, *whole*: at each time
-from 0 to the last one. So all epochs of a step are computed in one pass: a join puts two rows
-together for as long as both are there, and each look-up is done once, not once per epoch. The
-changes of a step are the borders of its spans (`Spans.changes`).
+A step's times are 0, the position before it, and one after each of its epochs: `times` is the
+last of them. A relation returns the spans for all keys that the step touched, *complete*: at each
+time from 0 to the last one. So all epochs in a step are computed in one pass: a join combines two
+rows while both exist, and each look-up is done once, not once per epoch. A
+step's changes are its spans' boundaries (`Spans.changes`).
 
-Rejected: a step for each epoch, with look-ups of its own. Each asked an index that leads for all
-that lay between, and all runs of the table, so that to catch up was quadratic in the epochs.
+Rejected: a step for each epoch, with separate look-ups. Each read a leading index for all
+epochs between, and all table runs, so that catching up was quadratic in the epochs.
 
-Source: the intervals are those of temporal joins (Snodgrass, *Developing Time-Oriented Database
+Source: the intervals are those in temporal joins (Snodgrass, *Developing Time-Oriented Database
 Applications in SQL*, chapter 6); here they end with the micro-batch.
 """
 
@@ -30,24 +30,24 @@ from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, ta
 
 
 class Times(NamedTuple):
-    """When some rows of spans are there: a row more than once, each time for a while."""
+    """Time intervals for span rows: a row may occur repeatedly, each time with an interval."""
 
     at: Positions
-    """The places of the rows."""
+    """The row positions."""
     lower: Positions
     upper: Positions
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Rows, and when each is there.
+    """Rows with time intervals.
 
     Attributes
     ----------
     rows : pyarrow.RecordBatch, shape (n,)
     lower, upper : numpy.ndarray of int64, shape (n,)
-        The row is there at the times ``lower <= t < upper``. No two rows of one key are there at
-        one time.
+        The row exists at the times ``lower <= t < upper``. No two rows with one key exist at
+        the same time.
     """
 
     rows: RelationRows
@@ -70,7 +70,7 @@ class Spans:
 
     @classmethod
     def of_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
-        """Return what changes of keys amount to."""
+        """Return the spans that result from changes."""
         [numbers] = codes(columns_of(pairs.keys(key), key)) if len(pairs) else [at]
         order = np.lexsort((at, numbers))
         numbers, at = numbers[order], at[order]
@@ -86,7 +86,7 @@ class Spans:
 
     @classmethod
     def concat(cls, parts: Sequence[Spans]) -> Spans:
-        """Return the spans of different keys as one."""
+        """Concatenate spans with disjoint keys."""
         return cls(
             concat([part.rows for part in parts]),
             np.concatenate([part.lower for part in parts]),
@@ -95,7 +95,7 @@ class Spans:
 
     @classmethod
     def whole(cls, parts: Iterable[Spans], schema: pa.Schema) -> Spans:
-        """Return the spans of all pieces."""
+        """Return all pieces' spans."""
         return cls.concat([cls.none(schema), *parts])
 
     def with_rows(self, rows: RelationRows) -> Spans:
@@ -121,7 +121,7 @@ class Spans:
         return times, other_at[do_meet]
 
     def gaps(self, covered: Times) -> Times:
-        """Return when rows are there and not covered, by any of some times within their own."""
+        """Return the intervals in which rows exist but are not covered; covers are within rows."""
         at = covered.at
         is_whole = (covered.lower == self.lower[at]) & (covered.upper == self.upper[at])
         is_never, is_partly = (np.full(len(self), value) for value in (True, False))
@@ -137,7 +137,7 @@ class Spans:
         )
 
     def _between(self, covered: Times, chosen: Mask) -> Times:
-        """Return the gaps of chosen rows, each of which is covered at some time."""
+        """Return the chosen rows' gaps; each row is covered at some time."""
         rows, sources = np.flatnonzero(chosen), chosen[covered.at]
         # The end of a row stands behind what covers it: what is between them is a gap.
         at = np.concatenate([covered.at[sources], rows])
@@ -153,13 +153,13 @@ class Spans:
         return Times(at[is_gap], before[is_gap], lower[is_gap])
 
     def at_times(self, times: Times) -> Spans:
-        """Return rows, each as often as some times say, when they say."""
+        """Return the rows repeated for the given intervals."""
         return Spans(taken(self.rows, times.at), times.lower, times.upper)
 
     # -- what changed ----------------------------------------------------------------
 
     def changes(self, key: Sequence[str], times: int) -> tuple[Pairs, Positions]:
-        """Return what changed, and at which time, by bits: rows that stay the same are not told."""
+        """Return the changes and their times; bitwise unchanged rows are omitted."""
         comes, goes = self.lower > 0, self.upper <= times
         order = np.arange(len(self))
         follows = np.zeros(len(self), dtype=np.bool_)

@@ -1,13 +1,13 @@
-"""Joins: rows of two relations put together, by the changes of both.
+"""Joins: rows of two relations combined, maintained from both sides' changes.
 
-At least one side is joined on its whole key, so that a change has few partners to be looked for:
+At least one side is joined on its complete key, so that a change has few partners to look up:
 
 - the right side on its key: each left row has at most one partner, which is looked up;
 - the left side on its key, the right one not: a left row has many, which are found by an index.
 
-A row without a partner of a left join is an old or a new row like any other. `_joined` is the join
-of some left rows with the right side at one position, and all else is made of it: the rows at a
-position, the old rows of a step (with the right side before it) and the new ones (behind it).
+In a left join, a row without a partner is an old or a new row like any other. `_joined` is the join
+of left rows with the right side at one position, and all else derives from it: the rows at a
+position, a step's old rows (with the right side before it) and its new ones (after it).
 """
 
 from __future__ import annotations
@@ -52,29 +52,31 @@ from spark_upsert.views.relation import (
 )
 
 _WORTH_SCANNING = 0.9
-"""Share of changed rows from which on scans pay, if each left row has one partner at most. Measured
-(ADR 35): look-ups cost as much as two scans where between 7 and 10 in 10 rows changed."""
+"""Changed row share above which scans pay, if each left row has at most one partner. Measured
+(ADR 35): look-ups cost as much as two scans when between 7 and 10 in 10 rows changed.
+"""
 
 _WORTH_SCANNING_MANY = 0.5
-"""The same share, if a left row may have many partners, which are all read anew. Look-ups cost as
-much where 3 to 7 in 10 rows changed.
+"""The same share if a left row may have many partners, which are all read again. Look-ups cost
+the same when 3 to 7 in 10 rows changed.
 """
 
 
 _FEW = 2
-"""Divisor of all hashes: in a range narrower than a half, an index finds the many partners for less
-than it costs to read the right side whole, again for each range. Measured with 1 million orders of
+"""Divisor for the hash range: below half of all hashes, an index finds the many partners more
+cheaply than a full read of the right side per range. Measured with 1 million orders by
 100 000 customers, all in 2, 4, 8 and 64 ranges: 0.7, 0.7, 0.7 and 1.0 s by the index; 0.6, 0.9, 1.6
-and 13 s by reading."""
+and 13 s by reading.
+"""
 
 
 class JoinRelation:
-    """Left rows beside their partners on the right (`Relation`); all but the full join.
+    """Left rows with their right partners (`Relation`); all joins except the full join.
 
     Parameters
     ----------
     node : Join
-        Checked already (`joined`).
+        Already validated (`joined`).
     left, right : Relation
     """
 
@@ -92,7 +94,7 @@ class JoinRelation:
         shown = [right.schema.field(name) for name in self._shown]
         self.schema = pa.schema([*left.schema, *(shown if self.how.shows_right else ())])
         self._rest: tuple[str, ...] = ()
-        """Columns of the right key that tell the partners of a left row apart."""
+        """Right key columns that distinguish a left row's partners."""
         if self.how.shows_right and not self._right_is_whole:
             self._rest = tuple(name for name in right.key if name not in self._on_right)
         self.key = (*left.key, *self._rest)
@@ -111,17 +113,17 @@ class JoinRelation:
             self._require_indexes(node)
 
     def _require_indexes(self, node: Join) -> None:
-        """Raise unless the rows are found that a change of the other side touches."""
+        """Raise unless the rows affected by the other side's changes can be found."""
         if not self._left_is_whole and self._right.paths:
             self._left.require_findable(self._on_left, node.right.label)
         if not self._right_is_whole and (self._left.paths or self.how is not JoinType.INNER):
             self._right.require_findable(self._on_right, node.left.label)
 
     def depends_on_one_row(self, path: str) -> bool:
-        """Return whether each output row depends on one row of a table.
+        """Return whether each output row depends on a single table row.
 
-        A row without a partner, or one that is there because of any of many, depends on all that
-        might be its partner.
+        A row without a partner, or one that exists because of any of many, depends on all
+        possible partners.
         """
         if path in self._left.paths and path in self._right.paths:
             return False
@@ -131,7 +133,7 @@ class JoinRelation:
         return not asks_for_any and self._right.depends_on_one_row(path)
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless the left side finds its own, or the right one and then the left."""
+        """Raise unless the left side finds its own rows, or the right side's lead to them."""
         left_names = [name for name in columns if has_column(self._left.schema, name)]
         if left_names:
             self._left.require_findable(left_names, moving)
@@ -143,7 +145,7 @@ class JoinRelation:
     # -- at a position ---------------------------------------------------------------
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (`Relation.look_up`)."""
+        """Return the rows for keys (`Relation.look_up`)."""
         assert self._left.key is not None
         left_keys = distinct(keys.select(list(self._left.key)))
         left_matches = self._left.look_up(left_keys, at)
@@ -172,19 +174,19 @@ class JoinRelation:
         return whole(self._combined(left, [self._right.scan(at)]), self.schema)
 
     def _has_few(self, hash_range: HashRange) -> bool:
-        """Return whether the partners of a range are so few that an index finds them for less."""
+        """Return whether a range has so few partners that an index look-up is cheaper."""
         return self._is_indexed and hash_range.width * _FEW < ALL_HASHES.width
 
     def _as_left(self, right: RelationRows) -> RelationRows:
-        """Return the values that join right rows, under the names and types of the left side."""
+        """Return the right rows' join values, with the left side's names and types."""
         return fitted(renamed(right, self._on_right, self._on_left), self._left.schema)
 
     def _as_right(self, left: RelationRows) -> RelationRows:
-        """Return the values that join left rows, under the names and types of the right side."""
+        """Return the left rows' join values, with the right side's names and types."""
         return fitted(renamed(left, self._on_left, self._on_right), self._right.schema)
 
     def _joined(self, left: RelationRows, at: At) -> Iterator[RelationRows]:
-        """Yield the rows that come of some left rows, with the right side at a position."""
+        """Yield the join of left rows with the right side at a position."""
         if left.num_rows:
             yield from self._combined(left, self._right.having(self._as_right(left), at))
 
@@ -196,10 +198,10 @@ class JoinRelation:
         return (spans.rows for spans in self._together(Spans.throughout(left, 0), partners))
 
     def _together(self, left: Spans, partners: Iterable[Spans]) -> Iterator[Spans]:
-        """Join left rows with all their partners, among others perhaps, for as long as both are.
+        """Join left rows with all their partners, possibly among others, while both exist.
 
-        A piece of the partners is held at once, and of those before it when they covered a left
-        row. Where a left row has one at a time, all that comes of it is in one piece.
+        It holds one partner piece at a time, and earlier ones only while they cover a left
+        row. If a left row has one partner at a time, its complete output is in one piece.
         """
         covered, pieces = _NEVER, []
         for right in partners:
@@ -221,7 +223,7 @@ class JoinRelation:
             yield Spans.concat(pieces)
 
     def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
-        """Return when left rows and their partners are there, and the places of these."""
+        """Return the intervals in which left rows overlap partners, and the partners' positions."""
         left_columns, right_columns = (
             columns_of(left.rows, self._on_left),
             columns_of(right.rows, self._on_right),
@@ -232,7 +234,7 @@ class JoinRelation:
         return left.met(right, *matches(left_codes, right_codes))
 
     def _beside(self, left: Spans, right: Spans, times: Times, right_at: Positions) -> Spans:
-        """Return left rows beside right ones."""
+        """Return left rows joined with right ones."""
         shown = taken(right.rows.select(self._shown), right_at)
         rows = pa.RecordBatch.from_arrays(
             [*taken(left.rows, times.at).columns, *shown.columns], schema=self.schema
@@ -247,7 +249,7 @@ class JoinRelation:
     # -- between positions -----------------------------------------------------------
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys that a step touched (`Relation.spans`)."""
         right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
         changed: list[RelationRows] = []
         for left in self._left.spans(step):
@@ -277,10 +279,10 @@ class JoinRelation:
                 yield rows.filter(pa.array(~with_key_of(rows, changed_rows, self._left.key)))
 
     def _partners(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[Spans]:
-        """Yield all right rows that may be partners of some left rows at any time of a step.
+        """Yield all right rows that may be the left rows' partners at any time in a step.
 
-        Most partners stay as they are: they are looked up once, before the step, and the others
-        are what the step touched.
+        Most partners do not change: they are looked up once, before the step, and the others
+        are those that the step touched.
         """
         yield moved
         for rows in self._stayed(left, moved, step):
@@ -293,10 +295,10 @@ class JoinRelation:
             yield rows.filter(pa.array(~with_key_of(rows, moved.rows, self._right.key)))
 
     def _of_touched(self, touched: Spans, right: Spans, step: Step) -> Spans:
-        """Return the rows of left rows that have many partners, of which some moved.
+        """Return the output for left rows with many partners, some of which changed.
 
-        Only those partners, and the row without a partner, which comes and goes with the last and
-        the first of all: where the moved ones leave a gap, another one may be there throughout.
+        It includes only those partners, and the row without a partner, which depends on the last
+        and the first of all: if the changed ones leave a gap, another one may exist throughout.
         """
         times, right_at = self._met(touched, right)
         partners = self._beside(touched, right, times, right_at)
@@ -310,7 +312,7 @@ class JoinRelation:
 
 
 class FullJoinRelation:
-    """Rows of either side, put together by their whole keys (`Relation`)."""
+    """Rows from either side, joined on their complete keys (`Relation`)."""
 
     def __init__(self, node: Join, left: Relation, right: Relation) -> None:
         [on] = node.on
@@ -330,12 +332,12 @@ class FullJoinRelation:
         self.worth_scanning = min(_WORTH_SCANNING, left.worth_scanning, right.worth_scanning)
 
     def depends_on_one_row(self, path: str) -> bool:
-        """Return whether a row depends on one row of a table, which stands on one side."""
+        """Return whether a row depends on a single row of a table that is on one side only."""
         sides = [side for side in (self._left, self._right) if path in side.paths]
         return len(sides) == 1 and sides[0].depends_on_one_row(path)
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless the side that a column is of finds it."""
+        """Raise unless the side that has a column can find its rows."""
         if self._on.left in columns:
             return
         left_names = [name for name in columns if name in self._own]
@@ -345,7 +347,7 @@ class FullJoinRelation:
             self._right.require_findable(columns, moving)
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (`Relation.look_up`)."""
+        """Return the rows for keys (`Relation.look_up`)."""
         left = self._left.look_up(keys, at)
         right = self._right.look_up(self._as_right(keys), at)
         return self._beside(left, right)
@@ -360,7 +362,7 @@ class FullJoinRelation:
             yield matching(looked_up.rows.filter(pa.array(looked_up.present)), values)
 
     def _keys_having(self, values: RelationRows, at: At) -> Iterator[RelationRows]:
-        """Yield keys, none twice, with at least those of the rows that have some values."""
+        """Yield distinct keys, including at least those of the rows with given values."""
         names = values.schema.names
         left_names = [name for name in names if name in self._own]
         if self._on.left in names:
@@ -383,7 +385,7 @@ class FullJoinRelation:
         return self._beside(aligned(left, keys), aligned(right, self._as_right(keys))).rows
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys that a step touched (`Relation.spans`)."""
         right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
         right = right.where(self.driving.within(self._as_left(right.rows), step.within))
         assert self._right.key is not None
@@ -396,7 +398,7 @@ class FullJoinRelation:
         yield self._put_together(Spans.none(self._left.schema), right, keys, step)
 
     def _put_together(self, left: Spans, right: Spans, keys: RelationRows, step: Step) -> Spans:
-        """Return the rows of some keys, of which the step touched these rows of either side."""
+        """Return the joined rows for keys, given each side's rows that the step touched."""
         left = _completed(left, self._left, keys, step)
         right = _completed(right, self._right, self._as_right(keys), step)
         sides = left.rows.select(list(self.key)), self._as_left(right.rows)
@@ -419,15 +421,15 @@ class FullJoinRelation:
         return Spans(self._beside(*looked).rows, lower, upper)
 
     def _as_left(self, right: RelationRows) -> RelationRows:
-        """Return the keys of right rows under the name of the left side's."""
+        """Return the right rows' keys, renamed to the left side's."""
         return renamed(right, [self._on.right], self.key)
 
     def _as_right(self, keys: RelationRows) -> RelationRows:
-        """Return keys under the name of the right side's."""
+        """Return keys, renamed to the right side's."""
         return renamed(keys, self.key, [self._on.right])
 
     def _beside(self, left: LookedUpRows, right: LookedUpRows) -> LookedUpRows:
-        """Return the joined rows of both sides' rows with the same keys."""
+        """Return the joined rows from both sides' rows with the same keys."""
         present = left.present | right.present
         key = pc.if_else(
             pa.array(left.present),
@@ -443,7 +445,7 @@ class FullJoinRelation:
 
 
 def joined(node: Join, left: Relation, right: Relation) -> Relation:
-    """Return the relation of a join."""
+    """Return a join's relation."""
     assert left.key is not None
     assert right.key is not None
     if node.how is JoinType.RIGHT:
@@ -524,7 +526,7 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
 
 
 def _beside(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, ...]:
-    """Return the sources of the right side, under the names of a join's columns."""
+    """Return the right side's sources, with a join's column names."""
     names = {on.right: on.left for on in node.on} | {name: name for name in shown}
     return tuple(
         renamed_source for source in right.sources for renamed_source in source.renamed(names)
@@ -532,7 +534,7 @@ def _beside(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, 
 
 
 def _completed(spans: Spans, relation: Relation, keys: RelationRows, step: Step) -> Spans:
-    """Return spans with the rows of more keys, which a step did not touch."""
+    """Return spans extended by the rows for further keys, which a step did not touch."""
     stored_rows = relation.look_up(keys, step.before)
     assert relation.key is not None
     stayed = stored_rows.present & ~with_key_of(keys, spans.rows, keys.schema.names)
@@ -541,11 +543,11 @@ def _completed(spans: Spans, relation: Relation, keys: RelationRows, step: Step)
 
 
 def _each_once(spans: Spans, numbers: Positions) -> tuple[Spans, Positions]:
-    """Return one of the spans that have a number and the same times, and their numbers."""
+    """Deduplicate spans with equal numbers and times; return them and their numbers."""
     width = int(spans.upper.max(initial=0)) + 1
     _, first = np.unique((numbers * width + spans.lower) * width + spans.upper, return_index=True)
     return Spans(taken(spans.rows, first), spans.lower[first], spans.upper[first]), numbers[first]
 
 
 _NEVER = Times(*3 * (np.empty(0, dtype=np.int64),))
-"""No times of no rows."""
+"""Empty intervals."""

@@ -1,21 +1,21 @@
-"""A kept table: it takes the steps of a grouped view, and shows its result at each version.
+"""Materialized views: a table applies a grouped view's steps and shows its versioned result.
 
     result at version v  =  the groups of V(recorded position at v)
 
-Each step is one epoch: contributions, and the marker that names where the step goes from and to.
-The table takes a step exactly once, however many writers deliver it and how often
+Each step is one epoch: contributions, and the marker with the step's start and end positions.
+The table applies a step exactly once, for any number of writers and repetitions
 (`table.write.moves`).
 
-A kept table as a scan reads it: the groups that it shows, at any version.
+A materialized table as a scan reads it: its groups at any version.
 
-A table that keeps the rows of a view: puts and deletes, ordered by the version of their step.
+A table that materializes a view's rows: puts and deletes, ordered by their step's version.
 
-Any order and any repetition of the batches of *one* query gives one table, as each row has the
-version of the step that made it. Two queries would break this: they may take the epochs of two
-tables in another order, so that the same version stands for other positions, and an older row of
-one may have a greater version than the newest of the other. And a query that begins anew never
-hears of the rows that went before. So such a table takes what one query writes and nothing else; a
-commit asks for it at the version that its epoch follows (`table.write.guards`).
+Any order and any repetition of *one* query's batches yields one table, as each row has the
+version of the step that made it. Two queries would break this: they may process two
+tables' epochs in another order, so that the same version means different positions, and an older
+row from one may have a greater version than the newest from the other. And a restarted query never
+gets the earlier rows. So such a table accepts only one query's writes; a
+commit checks this at the version that its epoch follows (`table.write.guards`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from spark_upsert.views.scan import require_columns
 
 @dataclass(frozen=True, slots=True)
 class MaterializedView:
-    """A table of contributions, and the grouping that says what they mean."""
+    """A table of contributions, with the grouping that interprets them."""
 
     table: Table
     grouping: Grouping
@@ -73,13 +73,13 @@ class MaterializedView:
 
     @classmethod
     def opened(cls, table: Table) -> MaterializedView:
-        """Return a table that keeps a view, as its properties say."""
+        """Return a table as a materialized view, by its properties."""
         return cls(table, grouping_kept(table))
 
     # -- steps -----------------------------------------------------------------------
 
     def position(self) -> str:
-        """Return up to which position of its view the table is; at first `moves.NOTHING`."""
+        """Return the table's position in its view; initially `moves.NOTHING`."""
         return recorded_position(self.table.at())
 
     def take(
@@ -90,7 +90,7 @@ class MaterializedView:
         upper: str,
         transaction: Transaction | None = None,
     ) -> bool:
-        """Take what one step contributes, if the table does not have it yet."""
+        """Apply one step's contributions, if the table does not have it yet."""
         entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
         step = pa.Table.from_batches(entries)
         return self.table.upsert(step, transaction=transaction) is not None
@@ -103,11 +103,11 @@ class MaterializedView:
         return concat([no_rows(self.grouping.result), *self._shown.rows(manifest)])
 
     def look_up(self, groups: RelationRows, version: int) -> RelationRows:
-        """Return the rows of some groups at a version: those of them that have any."""
+        """Return the rows for groups at a version; groups without rows are omitted."""
         return self._shown.look_up(groups, self.table.at(version).manifest)
 
     def changes(self, lower: int, upper: int) -> Iterator[tuple[int, Pairs]]:
-        """Yield what the epochs ``lower <= e < upper`` changed in the result, one by one."""
+        """Yield the result's changes for the epochs ``lower <= e < upper``, one by one."""
         yield from group_changes(self.table.log, self._shown, lower, upper)
 
     @property
@@ -137,15 +137,15 @@ def group_changes(
 class KeptBase:
     """A table of contributions as a plan reads it: a row per group (`Base`).
 
-    The hash of a group is the first of the range in which its entries lie.
+    A group's hash is the first in its entries' range.
 
     Parameters
     ----------
     scan : Scan
-        The plan's scan, with the columns of the result.
+        The plan's scan, with the result columns.
     table : Table
     grouping : Grouping
-        What its entries mean.
+        Interprets its entries.
     """
 
     def __init__(self, scan: Scan, table: Table, grouping: Grouping) -> None:
@@ -158,7 +158,7 @@ class KeptBase:
         self._schema = table.log.head().schema
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
-        """Return the hashes of groups (`Base.hashes`)."""
+        """Return the groups' hashes (`Base.hashes`)."""
         return prefix_ends(keys, seed=self._schema.hash_seed)[0]
 
     def is_indexed(self, column: str) -> bool:
@@ -170,7 +170,7 @@ class KeptBase:
         return None
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
-        """Cut a range of hashes (`Base.chunks`)."""
+        """Cut a hash range (`Base.chunks`)."""
         if version is None:
             return [hash_range]
         return Snapshot(self._table.store, self._table.log.at(version)).chunks(hash_range)
@@ -178,7 +178,7 @@ class KeptBase:
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what changed between two versions, and when (`Base.changes`)."""
+        """Return the changes between two versions, with their times (`Base.changes`)."""
         group_range, log = whole_groups(self._grouping, hash_range), self._table.log
         changes, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
         for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
@@ -190,7 +190,7 @@ class KeptBase:
         return every.where(differs), np.concatenate(versions)[differs]
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
-        """Return the rows of groups (`Base.look_up`)."""
+        """Return the rows for groups (`Base.look_up`)."""
         rows = no_rows(self._grouping.result)
         if version is not None and keys.num_rows:
             rows = self._shown.look_up(keys, self._table.log.at(version))
@@ -211,7 +211,7 @@ class KeptBase:
 
 
 def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:
-    """Return the table that keeps the rows of a view; it is made if there is none."""
+    """Return the table that materializes a view's rows; create it if it does not exist."""
     head = table.log.try_head()
     if head is None:
         step = plan_write(None, options, incoming)

@@ -1,12 +1,12 @@
-"""Pairs: what a step changed, as the old and the new row of each key.
+"""Pairs: a step's changes, as the old and the new row for each key.
 
     folding the pairs of the steps from nothing to p  =  the view at p
 
 A key has at most one pair in a step: only a new row is an insert, only an old one a delete, both
-are an update. Two measures of "the same" are kept apart. Within a plan rows are compared by their
-bits (`without_same_bits`): an expression may tell 0.0 from -0.0, so a pair of them is a change for
-what reads it. Rows that leave a plan are compared by the engine's equality (`changed`): there -0.0
-is 0.0 and NaN is NaN.
+are an update. There are two separate equalities. Within a plan rows are compared by their
+bits (`without_same_bits`): an expression may distinguish 0.0 from -0.0, so a pair of them is a
+change for its readers. Rows that leave a plan are compared by the engine's equality (`changed`):
+there -0.0 is 0.0 and NaN is NaN.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from spark_upsert.core.keys import Mask, Positions, equal_rows, identical_rows
 from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places, values_at
 
 RelationRows: TypeAlias = pa.RecordBatch
-"""Rows of a relation: at most one per key."""
+"""A relation's rows: at most one per key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Old and new rows of the same keys, in the same order.
+    """Old and new rows for the same keys, in the same order.
 
     Attributes
     ----------
     old, new : pyarrow.RecordBatch, shape (n,)
-        Rows of one schema. Where a row is absent its columns are NULL, and mean nothing.
+        Rows with one schema. If a row is absent its columns are NULL, and meaningless.
     has_old, has_new : numpy.ndarray of bool, shape (n,)
-        Which rows there are. One without either says nothing.
+        Which rows exist. A pair without either carries no change.
     """
 
     old: RelationRows
@@ -48,7 +48,7 @@ class Pairs:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a row."""
+        """The row columns."""
         return self.new.schema
 
     @classmethod
@@ -64,7 +64,7 @@ class Pairs:
 
     @classmethod
     def aligned(cls, old: RelationRows, new: RelationRows, key: Sequence[str]) -> Pairs:
-        """Return the pairs of two contents, each with at most one row per key."""
+        """Return the pairs from two row sets, each with at most one row per key."""
         before, after = codes(columns_of(old, key), columns_of(new, key))
         keys = firsts(np.concatenate([before, after]))
         keys = np.concatenate([before, after])[keys]
@@ -74,12 +74,12 @@ class Pairs:
     def taken_from(
         cls, old: RelationRows, new: RelationRows, old_at: Positions, new_at: Positions
     ) -> Pairs:
-        """Return pairs by the places of their rows, `NOWHERE` for a row that is absent."""
+        """Return pairs by row positions, `NOWHERE` for an absent row."""
         return cls(taken(old, old_at), taken(new, new_at), old_at != NOWHERE, new_at != NOWHERE)
 
     @classmethod
     def concat(cls, parts: Sequence[Pairs]) -> Pairs:
-        """Return the pairs of different keys as one."""
+        """Concatenate pairs with disjoint keys."""
         return cls(
             concat([part.old for part in parts]),
             concat([part.new for part in parts]),
@@ -89,7 +89,7 @@ class Pairs:
 
     @classmethod
     def netted(cls, steps: Sequence[Pairs], key: Sequence[str]) -> Pairs:
-        """Return what steps in a row change together: the first old row and the last new one."""
+        """Return consecutive steps' net changes: the first old row and the last new one."""
         if len(steps) == 1:
             return steps[0]
         every = cls.concat(steps)
@@ -104,9 +104,9 @@ class Pairs:
         )
 
     def keys(self, names: Sequence[str]) -> RelationRows:
-        """Return some columns of the row that is there, the old one if both are.
+        """Return columns from the existing row, the old one if both exist.
 
-        Both rows hold the same in the columns of a key.
+        Both rows have equal values in the key columns.
         """
         chosen = pa.array(self.has_old)
         arrays = [
@@ -117,11 +117,11 @@ class Pairs:
         )
 
     def old_rows(self) -> RelationRows:
-        """Return the old rows alone, in the order of the pairs."""
+        """Return the old rows alone, in pair order."""
         return self.old.filter(pa.array(self.has_old))
 
     def new_rows(self) -> RelationRows:
-        """Return the new rows alone, in the order of the pairs."""
+        """Return the new rows alone, in pair order."""
         return self.new.filter(pa.array(self.has_new))
 
     def where(self, mask: Mask) -> Pairs:
@@ -132,34 +132,34 @@ class Pairs:
         )
 
     def take(self, at: Positions) -> Pairs:
-        """Return the pairs at some places."""
+        """Return the pairs at given positions."""
         chosen = pa.array(at)
         old, new = self.old.take(chosen), self.new.take(chosen)
         return Pairs(old, new, self.has_old[at], self.has_new[at])
 
     def select(self, names: Sequence[str]) -> Pairs:
-        """Return the pairs with some columns alone; some may now be of equal rows."""
+        """Return the pairs with selected columns only; some may then have equal rows."""
         chosen = list(names)
         return Pairs(self.old.select(chosen), self.new.select(chosen), self.has_old, self.has_new)
 
     def present(self) -> Pairs:
-        """Return the pairs of which at least one row is there."""
+        """Return the pairs with at least one existing row."""
         return self.where(self.has_old | self.has_new)
 
     def without_same_bits(self) -> Pairs:
-        """Drop pairs of identical rows: no expression can tell them apart."""
+        """Drop pairs of identical rows: no expression can distinguish them."""
         return self.where(self.differs_by_bits())
 
     def changed(self) -> Pairs:
-        """Drop pairs of rows that are equal as the engine compares, for rows that leave a plan."""
+        """Drop pairs whose rows are equal by the engine's equality, for rows that leave a plan."""
         return self.where(self.differs())
 
     def differs(self) -> Mask:
-        """Return which pairs are of rows that the engine does not find equal."""
+        """Return a mask: the pairs whose rows differ by the engine's equality."""
         return self._unlike(equal_rows(self.old.columns, self.new.columns))
 
     def differs_by_bits(self) -> Mask:
-        """Return which pairs an expression may tell apart."""
+        """Return a mask: the pairs that an expression may distinguish."""
         return self._unlike(identical_rows(self.old.columns, self.new.columns))
 
     def _unlike(self, same: Mask) -> Mask:
@@ -167,12 +167,12 @@ class Pairs:
 
 
 def concat(parts: Sequence[RelationRows]) -> RelationRows:
-    """Return rows of one schema as one batch."""
+    """Return rows with one schema as one batch."""
     return parts[0] if len(parts) == 1 else pa.concat_batches(list(parts))
 
 
 def taken(rows: RelationRows, at: Positions) -> RelationRows:
-    """Return the rows at some places; a row of NULLs for `NOWHERE`."""
+    """Return the rows at given positions; a row of NULLs for `NOWHERE`."""
     fields = [field.with_nullable(True) for field in rows.schema]
     return pa.RecordBatch.from_arrays(values_at(rows.columns, at), schema=pa.schema(fields))
 

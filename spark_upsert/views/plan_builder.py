@@ -1,11 +1,11 @@
 """Plans that name only the columns that they use.
 
 A plan does not read a column that it does not name, and the column does not change the plan. So a
-column that a table gains later changes neither the plan's text nor its fingerprint, and a program
-that makes its plan anew with each start goes on from its checkpoint and with the table that it
-keeps.
+column that a table gains later changes neither the plan's text nor its fingerprint. A program
+that rebuilds its plan at each start therefore continues from its checkpoint and with its
+materialized table.
 
-Plans, built step by step: each step is checked against the tables at once.
+Plans are built step by step: each step is validated against the tables immediately.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from spark_upsert.views.scan import BaseTable
 from spark_upsert.views.view import View
 
 Wanted: TypeAlias = frozenset[str] | None
-"""Names of columns, folded as SQL reads them; None: all. More than there are does no harm."""
+"""Column names, case-folded as in SQL; None: all. Names that do not exist are ignored."""
 
 
 def pruned(node: Node, wanted: Wanted = None) -> Node:
@@ -130,7 +130,7 @@ def _names(*names: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan over tables, and what is built on it.
+    """A plan over tables, with methods for further steps.
 
     Every method returns another plan and raises a `PlanError` if that could not be run; the message
     names the node and the column.
@@ -141,14 +141,14 @@ class Plan:
 
     @classmethod
     def of_table(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
-        """Return all rows of a table, with the columns that it has now."""
+        """Return all rows in a table, with its current columns."""
         storage_options = dict(storage or {})
         return cls(
             scan_of(absolute_path(path), Table(open_store(path, storage_options))), storage_options
         )
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what other engines call a plan, and say what there is instead."""
+        """Raise for other engines' method names, with the equivalent in this API."""
         raise not_of_a_plan(name)
 
     def filter(self, where: str) -> Self:
@@ -157,9 +157,9 @@ class Plan:
         return self._with(Filter(input=self.node, where=where))
 
     def select(self, *columns: str, **formulas: str) -> Self:
-        """Choose columns, and compute others: ``select("id", eur="amount * 0.9")``.
+        """Select columns, and compute others: ``select("id", eur="amount * 0.9")``.
 
-        The columns of the key must be kept, under any name, unless groups follow.
+        The key columns must be included, under any name, unless groups follow.
         """
         require_texts("select", "names of columns, and formulas by their names", columns)
         require_texts("select", "formulas", formulas.values())
@@ -192,12 +192,12 @@ class Plan:
         return self._with(join)
 
     def unnest(self, column: str) -> Self:
-        """Make a row of each element of a list, with its place, from 0, in the column ``pos``."""
+        """Emit one row per list element, with its position, from 0, in the column ``pos``."""
         require_texts("unnest", "the name of a column", [column])
         return self._with(Unnest(input=self.node, column=column))
 
     def group_by(self, *columns: str) -> GroupedRows[Self]:
-        """Group the rows that are equal in some columns; all of them without any.
+        """Group the rows by columns; without columns, all rows are one group.
 
         The aggregates follow: ``group_by("country").agg(n=agg.count())``.
         """
@@ -214,21 +214,21 @@ class Plan:
         return self._with(replace(self.node, version=version))
 
     def limit(self, count: int) -> NoReturn:
-        """Refuse: which rows come first is not a function of one row."""
+        """Raise: which rows come first is not a function of one row."""
         raise PlanError(
             f"limit({count}) is not a function of one row.", hint="limit what you read of a view."
         )
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns; of a grouped view those of its result."""
+        """The columns; for a grouped view, its result columns."""
         if isinstance(self.node, Group):
             return bind_group(self.node, self._open)[1].result
         return self._bound().schema
 
     @property
     def key(self) -> tuple[str, ...] | None:
-        """The columns that identify a row; None if they are not kept."""
+        """The columns that identify a row; None if a projection drops them."""
         return self.node.keys if isinstance(self.node, Group) else self._bound().key
 
     def to_json(self) -> str:
@@ -240,7 +240,7 @@ class Plan:
         return self.node.to_json()
 
     def to_arrow(self, *, on_error: str = "fail") -> pa.Table:
-        """Return the rows of the view as its tables are now, all in memory, in no order."""
+        """Return the view's rows from its current tables, all in memory, in no particular order."""
         self.to_json()
         view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
         newest = view.newest()
@@ -264,7 +264,7 @@ class Plan:
         return refresh(View(self.node, self.storage), table, on_error=policy)
 
     def _require_one_version(self, other: Plan) -> None:
-        """Raise if a table may come in at two versions, because a side keeps it."""
+        """Raise if a table may be included at two versions, because one side materializes it."""
         mine, theirs = self._made_from(), other._made_from()
         for path in mine.keys() & theirs.keys():
             if len(mine[path] | theirs[path]) > 1:
@@ -310,19 +310,19 @@ _Plan = TypeVar("_Plan", bound=Plan)
 
 @dataclass(frozen=True)
 class GroupedRows(Generic[_Plan]):
-    """Groups of rows without aggregates yet."""
+    """Grouped rows without aggregates yet."""
 
     rows: _Plan
     columns: tuple[str, ...]
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what other engines call groups, and say what there is instead."""
+        """Raise for other engines' method names on groups, with the equivalent in this API."""
         raise not_of_groups(name)
 
     def agg(self, **wanted: Aggregate) -> _Plan:
-        """Return a view with a row per group: its columns, and what is wanted of it.
+        """Return a view with a row per group: its columns, then the aggregates.
 
-        A table keeps it (`keep`, `refresh`); nothing else can be built on it before.
+        A table can materialize it (`keep`, `refresh`); before that, it accepts no further steps.
         """
         for aggregate in wanted.values():
             if not isinstance(aggregate, Aggregate):

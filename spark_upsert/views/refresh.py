@@ -1,4 +1,4 @@
-"""Bring a kept table up to its view in this process: one step from what it has recorded to now."""
+"""Refresh: update a materialized table by one step, from its recorded position to now."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spark_upsert.views.view import View, pairs_by_piece
 
 
 def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bool:
-    """Bring the table that keeps a grouped view up to date; create it if there is none.
+    """Update the table that materializes a grouped view; create it if it does not exist.
 
-    A refresh leaves a lease on each table of the view, for as long as leases last (`LEASE_MS`),
+    A refresh leaves a lease on each of the view's tables, for a lease's duration (`LEASE_MS`),
     because the next refresh begins there. It renews the leases even if there is nothing to do: a
     table without a writer may be compacted and expired, too.
     """
@@ -55,7 +55,7 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
 
 
 def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
-    """Return where a kept table is, and how far its first snapshot; None before the first step."""
+    """Return a materialized table's position and snapshot progress; None before the first step."""
     if recorded == NOTHING:
         return None
     position = KeptPosition.read(recorded)
@@ -64,7 +64,7 @@ def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
 
 
 def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
-    """Yield the rows that a first snapshot lacks, and what changed since."""
+    """Yield the rows missing from a first snapshot, and the changes since."""
     relation = view.relation
     if cut is not None:
         for piece in relation.driving.chunks(at, HashRange(cut, HASH_END)):

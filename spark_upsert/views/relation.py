@@ -1,18 +1,18 @@
-"""Relations: what each node of a plan gives, at a position and between two of them.
+"""Relations: each plan node's rows, at a position and between two positions.
 
-A *position* names one epoch of each table that a plan reads live; `V(p)` is what the batch query
-gives at ``p``. A *step* goes from one position to a later one. A relation has at most one row per
-key, and tells four things:
+A *position* names one epoch for each table that a plan reads live; `V(p)` is the batch query's
+result at ``p``. A *step* goes from one position to a later one. A relation has at most one row per
+key, and has four operations:
 
     spans(step)         the rows of the keys that the step touched, and when each is there
     look_up(keys, at)   the rows of whole keys
     having(values, at)  the rows whose columns have some values, NULL joining nothing
     scan(at)            all rows
 
-The rule above all: an old row is computed wholly at the position before the step, a new one wholly
-at the one behind it. An operator finds a *superset* of the keys that a step changed, looks each up
-on both sides, and drops what is the same. Rejected: to look the other side up at the newest
-version, which gives rows of a state that never was.
+The main rule: an old row is computed entirely at the position before the step, a new one entirely
+at the one after it. An operator determines a *superset* of the keys that a step changed, looks each
+up on both sides, and drops unchanged rows. Rejected: looking up the other side at the newest
+version, which yields rows from a state that never existed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from spark_upsert.views.intervals import Spans
 from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, taken
 
 At: TypeAlias = Mapping[str, int]
-"""A position: the version of each table that is read live, by its path. A table that is missing is
-empty there."""
+"""A position: the version of each live table, by its path. A table that is missing is
+empty there.
+"""
 
 NOTHING: At = {}
 """Before all."""
@@ -50,24 +51,27 @@ NOTHING: At = {}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From a position to a later one, at once or epoch by epoch."""
+    """From a position to a later one, directly or epoch by epoch."""
 
     before: At
     after: At
     epochs: tuple[tuple[str, int], ...] = ()
-    """The path and the version of each epoch on the way, in order: each is a time of its own, the
-    first is 1. Without any the position behind the step is the time 1."""
+    """The path and the version of each intermediate epoch, in order: each is a separate time,
+    starting at 1. Without any, the position after the step is the time 1.
+    """
     hash_range: HashRange = field(default=ALL_HASHES, kw_only=True)
-    """Range of the key hashes of the table that moved: the step is only what its rows there
-    changed. Only where `Relation.depends_on_one_row` holds of that table."""
+    """Key hash range in the changed table: the step covers only the changes from its rows
+    there. Valid only if `Relation.depends_on_one_row` holds for that table.
+    """
     within: HashRange = field(default=ALL_HASHES, kw_only=True)
-    """Range of the key hashes of the driving table: the step is only what changed of the rows that
-    come of its rows there. For any step; tables that do not drive are asked for all that changed
-    (`whole`)."""
+    """Key hash range in the driving table: the step covers only changes to the rows that
+    derive from its rows there. Valid for any step; all changes are read from other tables
+    (`whole`).
+    """
 
     @property
     def times(self) -> int:
-        """The last of its times; the position before it is the time 0."""
+        """The step's last time; the position before it is the time 0."""
         return max(1, len(self.epochs))
 
     def whole(self) -> Step:
@@ -76,17 +80,17 @@ class Step:
 
 
 class LookedUpRows(NamedTuple):
-    """Rows beside the keys that were looked up."""
+    """Rows aligned with the look-up keys."""
 
     rows: RelationRows
-    """One for each key; of NULLs where there is none."""
+    """One row per key; all NULL if there is none."""
     present: Mask
 
 
 class Driving(NamedTuple):
-    """The table that stands leftmost in a plan: each row of the plan comes of one of its rows.
+    """A plan's leftmost table: each plan row derives from one of its rows.
 
-    (A row of a full join may come of the right side alone; the right key then stands for it.)
+    (A full join's row may derive from the right side alone, and then has the right key.)
     """
 
     columns: tuple[str, ...]
@@ -94,7 +98,7 @@ class Driving(NamedTuple):
     hashes: Callable[[Sequence[pa.Array]], Words]
     """Hashes keys as the table does."""
     chunks: Callable[[At, HashRange], list[HashRange]]
-    """Cuts a range at a position so that the rows of each piece fit in memory."""
+    """Cuts a range at a position so that each piece's rows fit in memory."""
 
     def within(self, rows: RelationRows, hash_range: HashRange) -> Mask:
         """Return which rows have a driving key with a hash in a range."""
@@ -108,37 +112,37 @@ class Driving(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A table of which each row of a relation is made, and the columns that hold its key."""
+    """A base table for each row in a relation, and the columns that hold its key."""
 
     scan: Scan
     columns: tuple[str, ...]
-    """Columns of the relation, in the order of the table's key."""
+    """The relation's columns, in the table's key order."""
     is_kept: bool
-    """Whether the table keeps a view, so that its rows are mended where that comes from."""
+    """Whether the table materializes a view, so that its rows are repaired in the base tables."""
 
     def renamed(self, names: Mapping[str, str]) -> Iterator[Source]:
-        """Yield the source under other names of its columns, if all of them have one."""
+        """Yield the source with renamed columns, if all of them have a new name."""
         if names.keys() >= set(self.columns):
             yield self._replace(columns=tuple(names[column] for column in self.columns))
 
 
 class Formulas(Protocol):
-    """The formulas of a node, and the rows met so far for which one has no value (`failing`)."""
+    """A node's formulas, and the rows read so far for which one has no value (`failing`)."""
 
     failed: int
     """How often there was no value."""
 
     def require_values(self, positions: Sequence[At]) -> None:
-        """Raise if a row that was met has no value at each of some positions."""
+        """Raise if a recorded row lacks a value at every given position."""
         ...
 
     def forget(self) -> None:
-        """Forget what was met."""
+        """Clear the recorded rows."""
         ...
 
 
 class Relation(Protocol):
-    """The rows of a node."""
+    """A node's rows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -147,14 +151,14 @@ class Relation(Protocol):
 
     @property
     def key(self) -> tuple[str, ...] | None:
-        """The columns that identify a row; None where a projection drops one, as a plan that is
-        not run may: what is summed carries them (`bind_group`).
+        """The columns that identify a row; None if a projection drops one, as in a plan that is
+        not run directly: grouped rows carry them (`bind_group`).
         """
         ...
 
     @property
     def may_lack_key(self) -> bool:
-        """Whether a row may have NULL in all columns of its key, as the group NULL has."""
+        """Whether a row may have NULL in all its key columns, as the NULL group does."""
         ...
 
     @property
@@ -164,7 +168,7 @@ class Relation(Protocol):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The tables that a row is made of, as far as its columns tell: the leftmost first."""
+        """The base tables for a row, as far as its columns identify them: the leftmost first."""
         ...
 
     @property
@@ -174,47 +178,47 @@ class Relation(Protocol):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The tables that are read live, in the order of the plan; one twice if it comes twice."""
+        """The tables read live, in plan order, repeated as often as they occur."""
         ...
 
     @property
     def formulas(self) -> tuple[Formulas, ...]:
-        """The formulas of this node and of all nodes below it."""
+        """The formulas in this node and in all nodes below it."""
         ...
 
     @property
     def worth_scanning(self) -> float:
-        """From which share of changed rows on two scans cost less than look-ups (`views.view`)."""
+        """The changed row share above which two scans cost less than look-ups (`views.view`)."""
         ...
 
     def depends_on_one_row(self, path: str) -> bool:
-        """Return whether each output row depends on at most one row of a table."""
+        """Return whether each output row depends on at most one row in a table."""
         ...
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless `having` finds rows by some of these columns without reading all."""
+        """Raise unless `having` finds rows by some of these columns without a full read."""
         ...
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows of keys that a step touched, at all of its times.
+        """Yield the rows for keys that a step touched, at all its times.
 
-        Keys that did not change may be among them. All rows of a key are in one piece. A piece
-        holds about as many rows as a piece of an index (`CHUNK_ROWS`), however many rows a changed
-        row reaches.
+        They may include unchanged keys. All rows with a key are in one piece. A piece
+        has about as many rows as an index piece (`CHUNK_ROWS`), regardless of how many rows a
+        changed row affects.
         """
         ...
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (of the columns `key`), in any order; none twice."""
+        """Return the rows for distinct keys (columns `key`), in any order."""
         ...
 
     def having(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows that hold one row of ``values`` in the columns of ``values``.
+        """Yield the rows that match one row in ``values`` on its columns.
 
-        A value may come twice, and NULL in it joins nothing. Only rows with a driving-key hash in
-        the range are given, each once; in pieces, as an index names their keys.
+        A value may be repeated, and NULL in it joins nothing. Only rows with a driving key hash in
+        the range are returned, each once; in pieces, by the index's key order.
         """
         ...
 
@@ -224,7 +228,7 @@ class Relation(Protocol):
 
 
 def changes_of(relation: Relation, step: Step) -> Pairs:
-    """Return what a step changed, as it leaves a plan: rows that are equal are dropped.
+    """Return a step's changes, as they leave a plan: equal rows are dropped.
 
     The first step, from nothing, inserts all rows.
     """
@@ -236,7 +240,7 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
 
 
 def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Positions]]:
-    """Yield what each epoch of a step changed (`changes_of`), and the time of each pair."""
+    """Yield each epoch's changes in a step (`changes_of`), with each pair's time."""
     assert relation.key is not None
     for spans in relation.spans(step):
         pairs, at = spans.changes(relation.key, step.times)
@@ -245,25 +249,25 @@ def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Po
 
 
 def whole(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
-    """Return the rows of all pieces."""
+    """Return all pieces' rows."""
     return concat([no_rows(schema), *pieces])
 
 
 def aligned(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
-    """Return found rows, which hold the columns of their keys, beside the keys."""
+    """Return looked-up rows, which include their key columns, aligned with the keys."""
     wanted_codes, row_codes = codes(keys.columns, columns_of(looked, keys.schema.names))
     at = places(wanted_codes, row_codes)
     return LookedUpRows(taken(looked, at), at != NOWHERE)
 
 
 def among(rows: RelationRows, values: RelationRows) -> Mask:
-    """Return which rows hold, in the columns of ``values``, one of their rows; NULL joins none."""
+    """Return a mask: the rows that match one of ``values`` on its columns; NULL joins none."""
     row_columns = columns_of(rows, values.schema.names)
     return places(*join_codes(row_columns, values.columns)) != NOWHERE
 
 
 def with_key_of(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
-    """Return which rows have the key of another one; NULL is NULL, as keys identify rows."""
+    """Return a mask: the rows whose key is among the others'; NULL equals NULL, as in keys."""
     return is_among(columns_of(rows, key), columns_of(others, key))
 
 
@@ -273,7 +277,7 @@ def matching(rows: RelationRows, values: RelationRows) -> RelationRows:
 
 
 def distinct(rows: RelationRows) -> RelationRows:
-    """Return each row once, by the equality of the engine."""
+    """Return the distinct rows, by the engine's equality."""
     if not rows.num_columns:
         return rows.slice(0, 1)
     first_rows = firsts(codes(rows.columns)[0])
@@ -283,7 +287,7 @@ def distinct(rows: RelationRows) -> RelationRows:
 
 
 def distinct_values(rows: RelationRows) -> RelationRows:
-    """Return each row that can join once: without NULL."""
+    """Return the distinct rows that can join: without NULL."""
     can = joinable(rows.columns)
     return distinct(rows if can is None else rows.filter(pa.array(can)))
 
@@ -298,5 +302,5 @@ def renamed(rows: RelationRows, columns: Sequence[str], names: Sequence[str]) ->
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """Return columns any of which may be NULL."""
+    """Return the columns, all nullable."""
     return pa.schema([pa.field(own_field.name, own_field.type) for own_field in schema])

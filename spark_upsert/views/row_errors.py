@@ -1,12 +1,12 @@
-"""Rows for which a formula has no value, as `100 DIV x` where `x` is 0: the view shows NULL.
+"""Row errors: rows for which a formula has no value, as `100 DIV x` where `x` is 0, show NULL.
 
-So a view is defined at every position, whatever stands in its tables, and it can take back what it
-once said of a row. The reader decides whether such a NULL may be *shown* (`OnError`). By default a
-batch that leaves one behind fails, as long as the row is still so in the newest version of its
-table. Once the row is repaired, a batch that ends before the repair passes, and the next one brings
-the repair.
+So a view is defined at every position, for any table contents, and it can retract its earlier
+output for a row. The reader decides whether such a NULL may be *shown* (`OnError`). By default a
+batch that outputs one fails, as long as the row is unchanged in its table's newest
+version. Once the row is repaired, a batch that ends before the repair passes, and the next one
+includes the repair.
 
-Rows without a value are found by halving the batch; all others are computed together.
+Rows without a value are located by bisecting the batch; all others are computed together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_upsert.views.pairs import RelationRows, concat
 from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
 
 NOTED_MAX = 1 << 20
-"""Most keys of failing rows that a task holds until their fate is known; more are no accident."""
+"""Maximum failing row keys that a task holds until they are resolved; more are no accident."""
 
 
 class ComputeColumn(Protocol):
@@ -32,24 +32,24 @@ class ComputeColumn(Protocol):
 
     @property
     def type(self) -> pa.DataType:
-        """The type of its values."""
+        """The values' type."""
         ...
 
     def of(self, rows: RelationRows) -> pa.Array:
-        """Return the values for some rows; a `DataError` says that one has none."""
+        """Return the rows' values; raise `DataError` if one has none."""
         ...
 
 
 class NodeFormulas:
-    """The formulas of a node, and the rows met so far for which one has no value (`Formulas`).
+    """A node's formulas, and the rows read so far for which one has no value (`Formulas`).
 
     Parameters
     ----------
     node : Node
     bounds : sequence of Column
-        The formulas, over the rows of the input.
+        The formulas, over the input rows.
     input_ : Relation
-        The input; its rows are found again by their key.
+        The input; its rows are looked up again by key.
     """
 
     def __init__(self, node: Node, bounds: Sequence[ComputeColumn], input_: Relation) -> None:
@@ -57,13 +57,13 @@ class NodeFormulas:
         self._bounds = bounds
         self._input = input_
         self._noted: list[RelationRows] = []
-        """Keys, under the names of the input."""
+        """Keys, with the input's column names."""
         self._has_more = False
         """Whether more rows were met than are held."""
         self.failed = 0
 
     def of(self, rows: RelationRows) -> list[pa.Array]:
-        """Return the values of each formula for some rows, NULL where it has none."""
+        """Return each formula's values, NULL where it has none."""
         result, failing = self._tried(rows)
         if failing is not None:
             bad = rows.filter(pa.array(failing))
@@ -84,7 +84,7 @@ class NodeFormulas:
         return pieces, failing
 
     def _note(self, bad: RelationRows) -> None:
-        """Hold the keys of rows, each once, as many as are held at most."""
+        """Record the rows' distinct keys, up to the maximum."""
         self._noted.append(bad.select(self._key))
         if sum(batch.num_rows for batch in self._noted) > NOTED_MAX:
             every = distinct(concat(self._noted))
@@ -92,7 +92,7 @@ class NodeFormulas:
             self._noted = [every.slice(0, NOTED_MAX)]
 
     def require_values(self, positions: Sequence[At]) -> None:
-        """Raise if a row that was met has no value at each of some positions (`Formulas`)."""
+        """Raise if a recorded row lacks a value at every given position (`Formulas`)."""
         if not self._noted:
             return
         bad = distinct(concat(self._noted))
@@ -108,7 +108,7 @@ class NodeFormulas:
         raise self._error(bad, positions[-1])
 
     def forget(self) -> None:
-        """Begin anew (`Formulas.forget`)."""
+        """Clear the recorded rows (`Formulas.forget`)."""
         self._noted, self._has_more, self.failed = [], False, 0
 
     @property
@@ -117,7 +117,7 @@ class NodeFormulas:
         return list(self._input.key)
 
     def _error(self, bad: RelationRows, at: At) -> DataError:
-        """Return the error of rows that have no value, of which the first is named."""
+        """Return the error for rows without a value; it names the first one."""
         reason = "a formula has no value"
         for bound in self._bounds:
             try:
@@ -153,19 +153,19 @@ class NodeFormulas:
 
 
 def _is_there(rows: RelationRows, source: Source) -> bool:
-    """Return whether the first row is made of one of a table, as far as its key tells."""
+    """Return whether the first row derives from a table's row, by its key columns."""
     return any(rows.column(name)[0].is_valid for name in source.columns)
 
 
 def _told(rows: RelationRows, source: Source, at: At) -> str:
-    """Return of which row of a table the first row is made, and at which version."""
+    """Return a description of the first row's base row in a table, and its version."""
     values = _values(rows, source.columns, source.scan.key)
     version = at.get(source.scan.path) if source.scan.version is None else source.scan.version
     return f"{values} of '{source.scan.path}' at version {version}"
 
 
 def _values(rows: RelationRows, columns: Sequence[str], names: Sequence[str] | None = None) -> str:
-    """Return the values of the first row, under other names perhaps."""
+    """Return the first row's values as text, optionally with other names."""
     return ", ".join(
         f"{name}={rows.column(column)[0].as_py()!r}"
         for column, name in zip(columns, names or columns, strict=True)
@@ -173,7 +173,7 @@ def _values(rows: RelationRows, columns: Sequence[str], names: Sequence[str] | N
 
 
 def _repair(sources: Sequence[Source]) -> str:
-    """Return what can be done about a row in the tables that it is made of."""
+    """Return repair instructions for a row's base tables."""
     live = [source for source in sources if source.scan.version is None]
     if any(not source.is_kept for source in live):
         return "repair the row or delete it, and start again; or "
@@ -186,7 +186,7 @@ def _repair(sources: Sequence[Source]) -> str:
 
 
 def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask]:
-    """Return the values of rows some of which have none, which are NULL, and which those are."""
+    """Return values computed by bisection, NULL where there is none, and the failing rows' mask."""
     failing = np.zeros(rows.num_rows, dtype=np.bool_)
     parts: list[pa.Array] = []
     pending = [(0, rows.num_rows)]
@@ -205,12 +205,12 @@ def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask
 
 
 def forget(formulas: Iterable[Formulas]) -> None:
-    """Begin anew to note rows of which a formula has no value."""
+    """Clear the recorded rows of all formulas."""
     for formula in formulas:
         formula.forget()
 
 
 def require_values(formulas: Iterable[Formulas], positions: Sequence[At]) -> None:
-    """Raise if a formula has no value for a row that was met, at each of some positions."""
+    """Raise if a formula lacks a value for a recorded row at every given position."""
     for formula in formulas:
         formula.require_values(positions)

@@ -1,6 +1,6 @@
-"""Formulas of a plan over the columns of its rows: SQL (`plan.expressions`), pure, row by row.
+"""Plan formulas over row columns: SQL (`plan.expressions`), pure, row by row.
 
-Operators that see one row at a time: filters, projections, and lists that become rows.
+Operators that process one row at a time: filters, projections, and lists expanded to rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def quoted(name: str) -> str:
 
 
 def columns_read(formula: Formula) -> frozenset[str] | None:
-    """Return the names of the columns that a formula may read; None where it does not tell."""
+    """Return the column names that a formula may read; None if they cannot be determined."""
     if not isinstance(formula, str):
         return None
     name = _name(formula)
@@ -63,7 +63,7 @@ def _name(formula: Formula) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BoundFormula:
-    """A formula over some columns: one of them, or an expression."""
+    """A formula over columns: a single column, or an expression."""
 
     type: pa.DataType
     formula: str | expressions.BoundExpression
@@ -94,7 +94,7 @@ def is_true(values: pa.Array) -> Mask:
 
 
 class FilterRelation:
-    """The rows of an input for which a condition is TRUE (`Relation`)."""
+    """The input rows for which a condition is TRUE (`Relation`)."""
 
     def __init__(self, node: Filter, input_: Relation) -> None:
         self.schema = input_.schema
@@ -126,12 +126,12 @@ class FilterRelation:
         self._input.require_findable(columns, moving)
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows that pass, of keys that a step touched (`Relation.spans`)."""
+        """Yield the passing rows for keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
             yield spans.where(self._holds(spans.rows))
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (`Relation.look_up`)."""
+        """Return the rows for keys (`Relation.look_up`)."""
         matches = self._input.look_up(keys, at)
         return self._passing_of(_Side(matches.rows, matches.present))
 
@@ -153,23 +153,25 @@ class FilterRelation:
         return rows.filter(pa.array(self._holds(rows)))
 
     def _holds(self, rows: RelationRows) -> Mask:
-        """Return for which rows the condition is TRUE: what has no value does not pass."""
+        """Return a mask: the rows for which the condition is TRUE; rows without a value do not
+        pass.
+        """
         [values] = self._own.of(rows)
         return is_true(values)
 
 
 class ProjectRelation:
-    """Other columns of the rows of an input (`Relation`).
+    """Projected columns for the input rows (`Relation`).
 
     Parameters
     ----------
     node : Project
     input_ : Relation
     like : mapping of str to Column, optional
-        What computes a column in the place of its formula.
+        Computes a column in place of its formula.
     carries : bool
-        Whether columns of keys that the projection drops come out behind its own, under other
-        names, so that each row is found again.
+        Whether key columns that the projection drops are appended to the output, under other
+        names, so that each row can be looked up again.
     """
 
     def __init__(
@@ -208,7 +210,7 @@ class ProjectRelation:
         self.paths = input_.paths
         self.worth_scanning = input_.worth_scanning
         self._sources = {name: source for source, name in plain if source is not None}
-        """The input's column of each that is nothing else."""
+        """The input column for each plain column reference."""
         name_by_source = {source: name for name, source in reversed(self._sources.items())}
         lost = (name for name in input_.key or () if name not in name_by_source)
         self.dropped = input_.dropped or next(lost, None)
@@ -232,7 +234,7 @@ class ProjectRelation:
         return self._input.depends_on_one_row(path)
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless the input finds one of the columns that are its own."""
+        """Raise unless the input finds rows by one of its plain columns."""
         stored = [self._sources[name] for name in columns if name in self._sources]
         if not stored:
             raise PlanError(
@@ -243,12 +245,12 @@ class ProjectRelation:
         self._input.require_findable(stored, moving)
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
             yield spans.with_rows(self._projected(spans.rows))
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (`Relation.look_up`)."""
+        """Return the rows for keys (`Relation.look_up`)."""
         assert self.key is not None
         inner = renamed(keys, self.key, [self._sources[name] for name in self.key])
         matches = self._input.look_up(inner, at)
@@ -278,7 +280,7 @@ class ProjectRelation:
 
 
 def _carried(input_: Relation, plain: Sequence[tuple[str | None, str]]) -> list[tuple[str, str]]:
-    """Return the columns of keys that a projection drops, each with a name that is free."""
+    """Return the key columns that a projection drops, each with an unused name."""
     needed = [*(input_.key or ()), *(name for source in input_.sources for name in source.columns)]
     pairs: list[tuple[str, str]] = []
     taken_names = {name.casefold() for _, name in plain}
@@ -294,7 +296,7 @@ def _carried(input_: Relation, plain: Sequence[tuple[str | None, str]]) -> list[
 
 
 class UnnestRelation:
-    """A row per element of a list (`Relation`)."""
+    """A row per list element (`Relation`)."""
 
     def __init__(self, node: Unnest, input_: Relation) -> None:
         if node.position is None:
@@ -321,7 +323,7 @@ class UnnestRelation:
         return self._input.depends_on_one_row(path)
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless the input finds one of the columns that are its own."""
+        """Raise unless the input finds rows by one of its plain columns."""
         stored = self._stored(columns)
         if not stored:
             raise PlanError(
@@ -332,13 +334,13 @@ class UnnestRelation:
         self._input.require_findable(stored, moving)
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows of keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
             unnested = unnest(self._node, spans.rows, self.schema)
             yield spans.owning(unnested.rows, unnested.owners)
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (`Relation.look_up`)."""
+        """Return the rows for keys (`Relation.look_up`)."""
         assert self._input.key is not None
         matches = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
         return aligned(self._exploded(matches.rows.filter(pa.array(matches.present))), keys)
@@ -359,7 +361,7 @@ class UnnestRelation:
         return self._exploded(self._input.scan(at, hash_range))
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns that are the input's own."""
+        """Return the columns that come from the input unchanged."""
         return [name for name in columns if name not in (self._node.column, self._node.position)]
 
     def _exploded(self, rows: RelationRows) -> RelationRows:
@@ -367,14 +369,14 @@ class UnnestRelation:
 
 
 class _Side:
-    """The rows of one side of pairs that are there, and where each belongs."""
+    """One side's existing rows in pairs, with their pair positions."""
 
     def __init__(self, rows: RelationRows, present: Mask) -> None:
         self.rows = rows.filter(pa.array(present))
         self.at: Positions = np.where(present, np.cumsum(present) - 1, NOWHERE)
 
     def spread(self, mask: Mask) -> Mask:
-        """Return what holds for the rows as it holds for the pairs."""
+        """Return a row mask expanded to the pairs."""
         result = self.at != NOWHERE
         result[result] = mask
         return result

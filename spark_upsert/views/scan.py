@@ -1,11 +1,11 @@
-"""Scans: the rows of one table, live or at a fixed version, found by key, by index or by reading.
+"""Scans: one table's rows, live or at a fixed version, by key, by index or by a full read.
 
-**The index proposes, the table disposes.** An index shows *some* version of its table: it may lag
-behind the position that is asked for, or lead. Rows with a value are among those that the index
-names and those that the table's commands between both versions touched; each is looked up in the
+**The index proposes, the table decides.** An index shows *some* version of its table: it may lag
+or lead the requested position. Rows with a value are among those that the index
+names and those touched by the table's commands between both versions; each is looked up in the
 table itself.
 
-A table as a scan reads it: its changes as pairs, its rows by key or whole, at any version.
+A table as a scan reads it: changes as pairs, rows by key or in full, at any version.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class BaseTable(Protocol):
-    """A table, as a plan reads it. Versions are those of epochs; None is before the first."""
+    """A table, as a plan reads it. Versions are epoch versions; None is before the first."""
 
     @property
     def may_lack_key(self) -> bool:
@@ -62,7 +62,7 @@ class BaseTable(Protocol):
         ...
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
-        """Return the hashes of keys, as the table is sorted by them."""
+        """Return the keys' hashes, by which the table is sorted."""
         ...
 
     def is_indexed(self, column: str) -> bool:
@@ -70,21 +70,21 @@ class BaseTable(Protocol):
         ...
 
     def index(self, column: str) -> Index | None:
-        """Return the index on a column, if there is one that can be asked at present."""
+        """Return the index on a column, or None if no usable one exists at present."""
         ...
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
-        """Cut a range of hashes so that the rows of each piece fit in memory."""
+        """Cut a hash range so that each piece's rows fit in memory."""
         ...
 
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what changed between two versions, and the version of each pair."""
+        """Return the changes between two versions, and each pair's version."""
         ...
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
-        """Return the rows of keys."""
+        """Return the rows for keys."""
         ...
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
@@ -93,11 +93,11 @@ class BaseTable(Protocol):
 
 
 OpenBase = Callable[[Scan], BaseTable]
-"""Opens the table of a scan; the same for equal scans."""
+"""Opens a scan's table; the same one for equal scans."""
 
 
 class ScanRelation:
-    """The rows of a table (`Relation`)."""
+    """A table's rows (`Relation`)."""
 
     def __init__(self, node: Scan, base: BaseTable) -> None:
         self.node = node
@@ -112,10 +112,10 @@ class ScanRelation:
         self.driving = Driving(node.key, base.hashes, self._chunks)
         self._base = base
         self._last: tuple[Step, Spans] | None = None
-        """A table that stands twice in a plan is asked twice for each step."""
+        """Cache for the last step: a table that occurs twice in a plan is read twice per step."""
 
     def depends_on_one_row(self, path: str) -> bool:
-        """Each row is one of the table (`Relation.depends_on_one_row`)."""
+        """Return True: each row is a table row (`Relation.depends_on_one_row`)."""
         return True
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
@@ -133,7 +133,7 @@ class ScanRelation:
         )
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows of keys that a step touched, all at once (`Relation.spans`)."""
+        """Yield the rows for keys that a step touched, in one piece (`Relation.spans`)."""
         if self._last is None or self._last[0] != step:
             with about("table", self.node.path):
                 self._last = step, self._spans(step)
@@ -158,14 +158,14 @@ class ScanRelation:
         return Spans.of_changes(pairs, at, self.key, step.times)
 
     def _pairs(self, before: int | None, after: int | None, hash_range: HashRange) -> Pairs:
-        """Return what changed between two versions, once per key; from none on all rows."""
+        """Return the changes between two versions, once per key; from None, all rows."""
         if before is None:
             return Pairs.of_inserts(self._base.scan(after, hash_range))
         assert after is not None
         return self._base.changes(before, after, hash_range, net=True)[0]
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
-        """Return the rows of keys (`Relation.look_up`)."""
+        """Return the rows for keys (`Relation.look_up`)."""
         with about("table", self.node.path):
             return self._base.look_up(keys, self._version(at))
 
@@ -197,10 +197,10 @@ class ScanRelation:
     def _proposed(
         self, by: str, values: RelationRows, version: int | None, hash_range: HashRange
     ) -> Iterator[RelationRows] | None:
-        """Return the keys of a range that may have a value: those of the index, and the bridge.
+        """Return a range's candidate keys for the values: those in the index, and the bridge.
 
-        If very many rows have a value, a piece of its keys is held at once, and the index is read
-        on from there for the next. None if the index is damaged: then all rows are read, as no row
+        If very many rows have a value, one piece of keys is held at a time, and the index is read
+        further for the next. None if the index is damaged: then all rows are read, as no row
         depends on the index.
         """
         index = self._base.index(by)
@@ -224,7 +224,7 @@ class ScanRelation:
     def _bridged(
         self, pieces: Iterable[RelationRows], shows: int, version: int | None, hash_range: HashRange
     ) -> Iterator[RelationRows]:
-        """Yield the keys of the bridge, and those of an index, which has each once, without it."""
+        """Yield the bridge's keys, then the index's other keys; the index has each key once."""
         fields = pa.schema([self.schema.field(name) for name in self.key])
         bridge = no_rows(fields)
         if version is not None and shows != version:
@@ -256,7 +256,7 @@ class TableBase:
     Parameters
     ----------
     scan : Scan
-        A scan of the plan: its columns and key must still be those of the table, of the same types.
+        A plan's scan: the table must still have its columns and key, with the same types.
     table : Table
     """
 
@@ -270,11 +270,10 @@ class TableBase:
         self._names = self._schema.names
         self._table = table
         self._newest = Table(table.store)
-        """The table with a log that never rests: an index may show what came after a reader began.
-        """
+        """The table with an unfrozen log: an index may show versions newer than the reader's."""
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
-        """Return the hashes of keys (`Base.hashes`)."""
+        """Return the keys' hashes (`Base.hashes`)."""
         return hash_keys(keys, seed=self._own.hash_seed, prefix=self._own.hash_prefix)
 
     def is_indexed(self, column: str) -> bool:
@@ -286,13 +285,13 @@ class TableBase:
         return self._newest.index_of(column)
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
-        """Cut a range of hashes (`Base.chunks`)."""
+        """Cut a hash range (`Base.chunks`)."""
         return [hash_range] if version is None else self._at(version).chunks(hash_range)
 
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return what changed between two versions, and when (`Base.changes`)."""
+        """Return the changes between two versions, with their times (`Base.changes`)."""
         newest = self._table.log.head().version
         log = self._table.log if after <= newest else self._newest.log
         pieces = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]
@@ -309,7 +308,7 @@ class TableBase:
         return pairs.where(differs), versions[differs]
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
-        """Return the rows of keys (`Base.look_up`)."""
+        """Return the rows for keys (`Base.look_up`)."""
         if version is None or not keys.num_rows:
             return self._none_of(keys.num_rows)
         columns = [keys.column(name) for name in self._own.keys]
@@ -337,7 +336,7 @@ class TableBase:
     def _rows(
         self, take: Callable[[Sequence[str], Positions], list[pa.Array]], places: Positions
     ) -> RelationRows:
-        """Return the rows at some places, of NULLs for `ABSENT`."""
+        """Return the rows at given positions, all NULL for `ABSENT`."""
         hit = places != ABSENT
         if not bool(hit.any()):
             return self._none_of(len(places)).rows

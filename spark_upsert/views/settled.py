@@ -1,13 +1,13 @@
-"""A settled table: the rows of a kept table's groups, as a table of its own that a mirror shows.
+"""Settled table: a materialized table's group rows, as a separate table for a mirror.
 
-A kept table holds what its groups are made of, a group in many entries, so that no file of it can
-be shown. Its groups are therefore settled: an epoch of the kept table becomes one of the settled
-table, with the rows of the groups that it changed, under the transaction (kept table, version).
+A materialized table stores its groups' components, a group in many entries, so that none of its
+files can be shown. Its groups are therefore resolved: each of its epochs becomes one in the settled
+table, with the rows for the groups that it changed, under the transaction (kept table, version).
 
     rows(settled table)  =  result(kept table at the version of its last transaction)
 
-It lies below the kept table, and keeps no history but what its mirror needs. If the kept table's
-own past is expired, the settled one is overwritten by all groups.
+It is stored below the materialized table, and retains only the history that its mirror needs. If
+the materialized table's own history is expired, the settled one is overwritten with all groups.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from spark_upsert.views.materialized import group_changes, grouping_kept
 from spark_upsert.views.pairs import Pairs
 
 SETTLED_FOLDER = "_mirror/rows"
-"""Where it lies below its kept table."""
+"""Its folder below the materialized table."""
 
 _VERSIONS_MAX = 64
 """Versions that it keeps, besides those that its mirror needs, before they are expired."""
 
 _SAFETY_MS = 3_600_000
-"""A reader of it that has begun, which is its mirror's publisher, has gone on by then."""
+"""Expiry margin: its only reader, the mirror's publisher, has advanced by then."""
 
 _GONE = "__gone"
 
 
 def keeps_groups(manifest: Manifest) -> bool:
-    """Return whether a table keeps the groups of a view."""
+    """Return whether a table materializes a view's groups."""
     return VIEW_RESULT in manifest.properties
 
 
 def settled_below(table: ObservedTable) -> Table:
-    """Return the settled table of a kept one, whether or not it is there."""
+    """Return a materialized table's settled table, whether or not it exists."""
     return Table(StoreBelow(table.store, SETTLED_FOLDER), clock=lambda: table.log.now_ms() / 1000)
 
 
 def settled_at(table: ObservedTable, head: Manifest) -> int | None:
-    """Return the version of a kept table that its settled table shows; None if there is none."""
+    """Return the materialized table's version in its settled table; None if there is none."""
     own_head = settled_below(table).log.try_head()
     return None if own_head is None else own_head.transactions.get(head.table_id)
 
 
 def settle(table: ObservedTable) -> Table:
-    """Return the settled table of a kept one, brought to its newest version."""
+    """Return a materialized table's settled table, updated to its newest version."""
     head, result_table = table.log.head(), settled_below(table)
     groups = ShownGroups(grouping_kept(table), table.store)
     result_table.ensure(_schema(groups.grouping), allow_non_empty_path=True)
@@ -85,7 +85,7 @@ def settle(table: ObservedTable) -> Table:
 
 
 def check_settled(table: ObservedTable) -> Iterator[Finding]:
-    """Yield where the settled table of a kept one differs from its groups."""
+    """Yield the differences between a materialized table's groups and its settled table."""
     head, result_table = table.log.head(), settled_below(table)
     grouping, at = grouping_of(head.properties), settled_at(table, head)
     if grouping is None or at is None:
@@ -117,7 +117,7 @@ def _schema(grouping: Grouping) -> TableSchema:
 
 
 def _by_change(log: Log, groups: ShownGroups, own: Table, at: int, head: Manifest) -> bool:
-    """Settle the versions behind one, each by itself; False if they are expired."""
+    """Settle the versions after one, each separately; return False if they are expired."""
     envelope = _Rows(schema=own.log.head().schema)
     try:
         for version, pairs in group_changes(log, groups, at + 1, head.upper):
@@ -133,7 +133,7 @@ def _by_change(log: Log, groups: ShownGroups, own: Table, at: int, head: Manifes
 
 
 def _rows(pairs: Pairs) -> pa.Table:
-    """Return the new rows, and the old ones of groups that are gone."""
+    """Return the new rows, and the old ones for removed groups."""
     gone = pairs.has_old & ~pairs.has_new
     parts = [
         side.filter(pa.array(chosen)).append_column(_GONE, pa.repeat(is_gone, int(chosen.sum())))
@@ -171,12 +171,12 @@ def _keep_up(own: Table) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """Turns rows of groups into commands; NULL is a group like others."""
+    """Converts group rows to commands; NULL is a group like others."""
 
     schema: TableSchema
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch (`Envelope.commands`)."""
+        """Return a batch's commands (`Envelope.commands`)."""
         names = self.schema.columns.names
         gone = np.asarray(batch.column(_GONE).to_numpy(zero_copy_only=False), dtype=np.bool_)
         decoded = DecodedRows(

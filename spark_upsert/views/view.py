@@ -1,26 +1,26 @@
-"""The way in which a step is computed: look-ups of what changed, or both snapshots compared.
+"""Step strategies: look-ups for the changes, or a comparison of both snapshots.
 
     pairs by look-ups  =  pairs by snapshots,  for every step
 
-so that nothing depends on the choice but time. Look-ups cost by what changed, and scans by what
-there is. Where nearly all rows changed, look-ups touch nearly all blocks, one row at a time: then
-the rows before the step and behind it are read as they lie, range by range, and compared.
+so that the choice affects only time. Look-ups cost in proportion to the changes, scans to the
+table. If nearly all rows changed, look-ups touch nearly all blocks, one row at a time: then
+the rows before and after the step are read sequentially, range by range, and compared.
 
-The number of changed rows is known before anything is read: the counters of the epochs tell it. A
-row of a plan over several tables may have changed if one of the rows that it is made of did:
+The changed row count is available before anything is read, from the epochs' counters. A
+row in a plan over several tables may have changed if one of its base rows did:
 
     share  =  1 - (1 - changed of one / rows of one) * (1 - changed of another / ...) * ...
 
-Each operator says from which share on snapshots are worth it (`Relation.worth_scanning`).
+Each operator has a share above which snapshots pay off (`Relation.worth_scanning`).
 
-The steps of a micro-batch: the epochs of all tables, one after the other.
+Micro-batch steps: all tables' epochs, one after the other.
 
-Tables have no common clock, so the planner of steps puts their epochs in *an* order: by commit
-time, then by the place of the table in the plan, then by version. The order is a function of both
-positions and of the logs alone: a replay of a batch takes the same way. Epochs of one table are
-never out of order, as its commit times never fall.
+Tables have no common clock, so the step planner puts their epochs in *an* order: by commit
+time, then by the table's position in the plan, then by version. The order is a function of both
+positions and the logs alone: a batch replay takes the same steps. One table's epochs are
+always in order, as its commit times never decrease.
 
-A view over its tables: the plan, bound, and where the tables stand.
+A view over its tables: the bound plan, and the tables' positions.
 """
 
 from __future__ import annotations
@@ -59,15 +59,16 @@ from spark_upsert.views.row_errors import forget, require_values
 from spark_upsert.views.scan import BaseTable
 
 STEP_ROWS_MIN = 10_000
-"""A step that changes fewer rows is looked up, whatever else there is: it costs little either way,
-and its tables need not be asked for how large they are."""
+"""A step with fewer changed rows always uses look-ups: the cost is small in either case,
+and the tables' sizes need not be read.
+"""
 
 PIECE_ROWS = 1 << 17
-"""Changed rows that are looked at at once, as long as hashes part them."""
+"""Changed rows processed per piece, as far as hashes separate them."""
 
 
 class RefreshStrategy(Enum):
-    """How it is found out what a step changed."""
+    """Strategy for computing a step's changes."""
 
     LOOK_UPS = "look-ups"
     SNAPSHOTS = "both snapshots"
@@ -75,11 +76,11 @@ class RefreshStrategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way, and why."""
+    """A strategy, and its reason."""
 
     way: RefreshStrategy = RefreshStrategy.LOOK_UPS
     share: float = 0.0
-    """How many of the rows that may have changed; 0 where it was not asked for."""
+    """Share of possibly changed rows; 0 if it was not computed."""
     worth_scanning: float = 1.0
     """The share from which on snapshots are compared."""
 
@@ -94,7 +95,7 @@ LOOK_UPS = Choice()
 
 
 def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, int]) -> Choice:
-    """Return the way of a step."""
+    """Return a step's strategy."""
     same = 1.0
     for path, rows in changed.items():
         same *= 1 - min(1.0, rows / max(1, live[path]))
@@ -113,7 +114,7 @@ def pairs_by_piece(
     rows: int,
     hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[Pairs]:
-    """Yield what a step changed in a range of hashes (`timed_pairs_by_piece`)."""
+    """Yield a step's changes in a hash range (`timed_pairs_by_piece`)."""
     pieces = timed_pairs_by_piece(relation, step, way, rows=rows, hash_range=hash_range)
     return (pairs for pairs, _ in pieces)
 
@@ -126,7 +127,7 @@ def timed_pairs_by_piece(
     rows: int,
     hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[tuple[Pairs, Positions]]:
-    """Yield what a step changed in a range of hashes, so much at once as fits in memory."""
+    """Yield a step's changes in a hash range, in pieces that fit in memory."""
     if not step.before:
         for piece in relation.driving.chunks(step.after, hash_range):
             yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
@@ -143,7 +144,7 @@ def _at_the_end(step: Step, pairs: Pairs) -> tuple[Pairs, Positions]:
 
 
 def cut(relation: Relation, step: Step, hash_range: HashRange) -> Step:
-    """Return the part of a step that has some hashes; parts of all hashes are the step."""
+    """Return a step's part in a hash range; parts that cover all hashes make up the step."""
     moved = [path for path, version in step.after.items() if step.before.get(path) != version]
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
         return replace(step, hash_range=hash_range)
@@ -151,7 +152,7 @@ def cut(relation: Relation, step: Step, hash_range: HashRange) -> Step:
 
 
 def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator[Pairs]:
-    """Yield what differs between the rows before a step and those behind it."""
+    """Yield the differences between the rows before and after a step."""
     chunks = [relation.driving.chunks(at, hash_range) for at in (step.before, step.after)]
     for piece in max(chunks, key=len):
         old, new = (relation.scan(at, piece) for at in (step.before, step.after))
@@ -160,25 +161,25 @@ def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator
 
 
 class TableEpoch(NamedTuple):
-    """An epoch of a table, in the order of the steps."""
+    """A table's epoch, in step order."""
 
     time_ms: int
     place: int
-    """The place of the table among those of the plan."""
+    """The table's position among those in the plan."""
     version: int
     path: str
 
 
 class TimedStep(NamedTuple):
-    """A step, and what its rows say about it."""
+    """A step, with its rows' metadata."""
 
     step: Step
     version: int
-    """The sum of the versions at its end, which grows with every step."""
+    """The sum of its end versions, which grows with every step."""
     time_ms: int
     """The greatest commit time there, which never falls."""
     choice: Choice = LOOK_UPS
-    """How it is found out what the step changed."""
+    """Strategy for computing the step's changes."""
 
 
 class StepStretch(NamedTuple):
@@ -195,7 +196,7 @@ class StepStretch(NamedTuple):
 
 
 def in_stretches(found: Sequence[TimedStep]) -> list[StepStretch]:
-    """Return steps as few stretches: those that are looked up, one behind the other, are one."""
+    """Return steps in few epoch ranges: consecutive steps with look-ups form one."""
     return [
         stretch
         for is_looked_up, part in groupby(found, key=_is_looked_up)
@@ -208,7 +209,7 @@ def _is_looked_up(timed: TimedStep) -> bool:
 
 
 def alone(timed: TimedStep) -> StepStretch:
-    """Return a step as a stretch of its own."""
+    """Return a step as a separate epoch range."""
     return StepStretch(timed.step, (timed,))
 
 
@@ -243,7 +244,7 @@ def steps(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) 
 
 
 def netted(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
-    """Return the one step that goes all the way; none if nothing moved."""
+    """Return the single step over all epochs; an empty list if nothing changed."""
     every = steps(before, moved, times_ms)
     if not every:
         return []
@@ -256,7 +257,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MovedBy:
-    """An epoch of a table, and how much it is."""
+    """A table's epoch, with its size."""
 
     moved: TableEpoch
     rows: int
@@ -270,25 +271,25 @@ class View:
     ----------
     plan : Node
     storage : mapping of str to str, optional
-        How the object store of the tables is reached.
+        Access settings for the tables' object store.
     """
 
     def __init__(self, plan: Node, storage: Mapping[str, str] | None = None) -> None:
         self.plan = plan
         self._storage = storage
         self.tables: dict[str, Table] = {}
-        """By the paths of the plan."""
+        """By plan path."""
         self._schemas: dict[str, TableSchema] = {}
         """The schema of each table to which the plan is bound."""
         self.grouping: Grouping | None = None
-        """The grouping of the rows of `relation`, if the plan groups them."""
+        """The grouping for `relation`'s rows, if the plan groups them."""
         self.relation: Relation
         if isinstance(plan, Group):
             self.relation, self.grouping = bind_group(plan, self._open)
         else:
             self.relation = bind(plan, self._open)
         self.paths = tuple(dict.fromkeys(self.relation.paths))
-        """Paths of the tables that are read live, in the order of the plan."""
+        """Paths of the live tables, in plan order."""
 
     def _open(self, scan: Scan) -> BaseTable:
         if scan.path not in self.tables:
@@ -312,7 +313,7 @@ class View:
         return self._seen_schemas() == self._schemas
 
     def _seen_schemas(self) -> dict[str, TableSchema]:
-        """Return the columns of each table in the newest version that was seen."""
+        """Return each table's columns in the newest version seen."""
         heads = {path: table.log.seen for path, table in self.tables.items()}
         return {path: head.schema for path, head in heads.items() if head is not None}
 
@@ -322,7 +323,7 @@ class View:
         return dict(sorted(self._pinned(), reverse=True))
 
     def _pinned(self) -> set[tuple[str, int]]:
-        """Return each table with each fixed version that is read of it."""
+        """Return each table with each fixed version that the plan reads."""
         return {
             (node.path, node.version)
             for node in self.plan.walk()
@@ -337,12 +338,12 @@ class View:
         }
 
     def keep_held(self, consumer: str, at: At) -> None:
-        """Hold what was held before at the same position, and is only written if it must be."""
+        """Renew the leases at an already held position; they are written only if necessary."""
         for path, version in self._held_at(at).items():
             self.tables[path].keep_held(consumer, version)
 
     def not_beyond(self, consumer: str, at: At) -> At:
-        """Return a position, or an older one where a consumer's lease stands that can be read."""
+        """Return a position, or an older one where the consumer has a readable lease."""
         return {
             path: min([version, *self._standing(path, consumer)]) for path, version in at.items()
         }
@@ -362,20 +363,20 @@ class View:
         ]
 
     def _held_at(self, at: At) -> At:
-        """Return the oldest version of each table that is read at a position."""
+        """Return each table's oldest version that is read at a position."""
         pins = {path: min(pin, at.get(path, pin)) for path, pin in self.pins().items()}
         return {**at, **pins}
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Let the newest versions that were seen stand for the newest (`Log.as_seen`)."""
+        """Use the newest versions seen as the newest within the context (`Log.as_seen`)."""
         with ExitStack() as stack:
             for table in self.tables.values():
                 stack.enter_context(table.log.as_seen())
             yield
 
     def driving(self, at: At) -> Manifest | None:
-        """Return the leftmost table of the plan (`Driving`) at a position; None before its first
+        """Return the plan's leftmost table (`Driving`) at a position; None before its first
         version.
         """
         node = self.plan
@@ -386,7 +387,7 @@ class View:
         return None if version is None else self.log(node.path).at(version)
 
     def judge_failures(self, at: At, on_error: OnError) -> None:
-        """Raise if a formula has no value for a row that was read, or tell of it (`OnError`)."""
+        """Raise or log if a formula has no value for a row that was read (`OnError`)."""
         failed = sum(formula.failed for formula in self.relation.formulas)
         if not failed:
             return
@@ -405,22 +406,25 @@ class View:
 
     @property
     def title(self) -> str:
-        """The name of the view in logs."""
+        """The view's name in logs."""
         return self.plan.title
 
     # -- positions -------------------------------------------------------------------
 
     def newest(self) -> At:
-        """Return the position of all there is."""
+        """Return the newest position."""
         heads = {path: self._head(path) for path in self.paths}
         return {path: max(head.changed, head.since) for path, head in heads.items()}
 
     def places(self, at: At) -> dict[str, TableVersion]:
-        """Return what to remember of a position (`require`)."""
+        """Return the table versions to record for a position (`require`)."""
         return {path: self.log(path).place(version) for path, version in at.items()}
 
     def pinned(self) -> dict[str, TableVersion]:
-        """Return what to remember of the fixed versions, by ``path@version`` (`require`)."""
+        """Return the table versions to record for fixed versions.
+
+        By ``path@version`` (`require`).
+        """
         return {
             f"{path}@{version}": self.log(path).place(version)
             for path, version in sorted(self._pinned())
@@ -433,11 +437,11 @@ class View:
             self.log(path).require(version_ref, who, hint=hint)
 
     def kept_position(self, at: At) -> KeptPosition:
-        """Return a position as a kept table has it; the first snapshot is whole."""
+        """Return a position in a materialized table's format; the first snapshot is complete."""
         return KeptPosition(at=self.places(at), pinned=self.pinned())
 
     def require_kept(self, position: KeptPosition) -> None:
-        """Raise unless a table was kept from the very tables that are there (`require`)."""
+        """Raise unless a table was materialized from the existing tables (`require`)."""
         self.require(
             position.at,
             position.pinned,
@@ -447,14 +451,14 @@ class View:
         )
 
     def at_timestamp(self, time_ms: int) -> At:
-        """Return the position of all that was committed up to a time."""
+        """Return the position that includes all commits up to a time."""
         return {
             path: last_epoch(self.log(path), self.log(path).at_timestamp(time_ms).version)
             for path in self.paths
         }
 
     def log(self, path: str) -> Log:
-        """Return the log of a table."""
+        """Return a table's log."""
         return self.tables[path].log
 
     def _head(self, path: str) -> Manifest:
@@ -462,16 +466,16 @@ class View:
             return self.log(path).head()
 
     def time_ms(self, path: str, version: int) -> int:
-        """Return when a version of a table was committed."""
+        """Return the commit time of a table's version."""
         log = self.log(path)
         return log.head().time_ms(version, log.commit(version).timestamp_ms)
 
     def times_ms(self, at: At) -> dict[str, int]:
-        """Return when the versions of a position were committed."""
+        """Return the commit times of a position's versions."""
         return {path: self.time_ms(path, version) for path, version in at.items()}
 
     def moved(self, before: At, after: At) -> Iterator[MovedBy]:
-        """Yield the epochs between two positions, in the order of the steps."""
+        """Yield the epochs between two positions, in step order."""
         moves = [
             self._moved(index, path, before[path], after[path])
             for index, path in enumerate(self.paths)
@@ -480,7 +484,7 @@ class View:
         return heapq.merge(*moves, key=lambda each: each.moved)
 
     def choice(self, step: Step, moved: Iterable[MovedBy]) -> Choice:
-        """Return which way a step is computed that consists of some epochs."""
+        """Return the strategy for a step with the given epochs."""
         changed: dict[str, int] = {}
         for moved_table in moved:
             changed[moved_table.moved.path] = (
@@ -507,7 +511,7 @@ class View:
 
 
 def rows_of(commit: Commit) -> int:
-    """Return how many rows an epoch changed, as its counters tell."""
+    """Return an epoch's changed row count, from its counters."""
     return Counters.from_json(commit.counters).output_count
 
 

@@ -131,7 +131,7 @@ Mistake = Callable[[Table, pa.Table], object]
 @pytest.mark.parametrize(
     ("mistake", "advice"),
     [
-        (lambda kept, rows: kept.append(rows.slice(0, 0)), "the query of the view"),
+        (lambda kept, rows: kept.upsert(rows.slice(0, 0)), "the query of the view"),
         (lambda kept, rows: KeptPosition.read("a place"), "the query of the view"),
         (
             lambda kept, rows: _raise(refused(Move(lower="x", upper="y"), "z", kept.store.url)),

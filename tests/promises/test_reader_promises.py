@@ -43,7 +43,7 @@ USES: dict[str, Use] = {
     "a property of megabytes": _properties(publishPath="x" * (2 << 20)),
     "an internal property": _properties(historyOf="x"),
     **{
-        f"a column of {name}": lambda table, own=own: table.append(  # type: ignore[misc]
+        f"a column of {name}": lambda table, own=own: table.upsert(  # type: ignore[misc]
             pa.table({"id": [1], "w": ["c"], "v": own.given[:1]}), merge_schema=True
         )
         for name, own in TYPES.items()

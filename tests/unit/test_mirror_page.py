@@ -111,7 +111,7 @@ def test_a_process_that_commits_without_publishing_has_no_mirror_loaded(tmp_path
         "import sys, pyarrow as pa\n"
         "from spark_upsert import Table\n"
         "table = Table.create(sys.argv[1], pa.schema({'id': pa.int64()}), keys=['id'])\n"
-        "table.append(pa.table({'id': [1]}))\n"
+        "table.upsert(pa.table({'id': [1]}))\n"
         "assert not [name for name in sys.modules if name.startswith('spark_upsert.delta')]\n"
         "table.publish()\n"
         "assert 'spark_upsert.delta.publish' in sys.modules\n"

@@ -72,7 +72,7 @@ class CompactionResult:
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     """Hashes of the keys of dropped tombstones, ascending."""
     ahead: PreparedFiles | None = None
-    """The preparation for the mirror of the table."""
+    """The preparation for the table's mirror."""
 
     @property
     def base_version(self) -> int:

@@ -67,7 +67,7 @@ class Indexes:
         return self._known[column]
 
     def usable(self, head: Manifest, column: str) -> Index | None:
-        """Return the index on a column, if there is one that can be asked at present."""
+        """Return the index on a column, or None if no usable one exists at present."""
         for index in self.of(head):
             if index.column == column:
                 try:

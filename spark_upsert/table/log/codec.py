@@ -41,7 +41,7 @@ TIME_MS_MAX = 253_402_300_800_000
 
 
 def commit_to_json(commit: Commit) -> dict[str, Any]:
-    """Return the form that stands in the log."""
+    """Return the log representation."""
     record: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "version": commit.version,

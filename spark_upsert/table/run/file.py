@@ -117,7 +117,7 @@ class RunFile:
         return f"RunFile({self.path}, rows={self.rows:_}, bytes={self.bytes:_})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that stands in the log."""
+        """Return the log representation."""
         record = {
             "path": self.path,
             "rows": self.rows,
@@ -495,7 +495,7 @@ def is_frugal() -> bool:
 
 @contextmanager
 def frugal() -> Iterator[None]:
-    """Work frugally within; what a generator does outside of it is its caller's."""
+    """Enable frugal mode within the context; generator steps outside follow their caller's mode."""
     token = _IS_FRUGAL.set(True)
     try:
         yield
@@ -504,7 +504,7 @@ def frugal() -> Iterator[None]:
 
 
 def frugally(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items of an iterator, each of which is made frugally."""
+    """Yield an iterator's items, each produced in frugal mode."""
     while True:
         with frugal():
             try:

@@ -421,7 +421,7 @@ class Layout:
         self.is_known = bool(self._examined.all())
 
     def blocks_at(self, positions: Numbers) -> Iterator[Numbers]:
-        """Yield the blocks that hold the rows at some positions, but for the bytes of texts."""
+        """Yield the blocks that hold the rows at given positions, except the bytes of strings."""
         if self.is_nested:
             for low, high in self.extents:
                 yield np.arange(low // BLOCK_BYTES, block_count(high))
@@ -439,7 +439,7 @@ class Layout:
             yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
 
     def text_blocks_at(self, positions: Numbers) -> Numbers:
-        """Return the blocks of the bytes of texts; their offsets are verified already."""
+        """Return the blocks with string bytes; the string offsets are already verified."""
         if not self.is_text:
             return NO_BLOCKS
         begins, ends = self.offsets[positions], self.offsets[positions + 1]
@@ -455,7 +455,7 @@ class Layout:
         return blocks_of(low, high + 1)
 
     def ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the ranges of rows ``start <= i < stop``, but for the bytes of texts."""
+        """Yield the byte ranges for rows ``start <= i < stop``, except the bytes of strings."""
         if self.is_nested:
             yield from self.extents
             return
@@ -467,7 +467,7 @@ class Layout:
             yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
 
     def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the range of the bytes of texts; their offsets are verified already."""
+        """Yield the byte range for strings; the string offsets are already verified."""
         if not self.is_text:
             return
         low, high = int(self.offsets[start]), int(self.offsets[stop])

@@ -1,18 +1,18 @@
-"""Runs that stay where they are: of a large one in a bucket, a look-up fetches what it touches.
+"""Remote runs: a look-up in a large bucket object fetches only the blocks that it touches.
 
-Otherwise a run is copied to this machine before it is searched, whole, which pays where it is
-searched again. For one key of ten million rows that would be hundreds of megabytes.
+Other runs are copied to this machine before a search. The copy pays for itself if the run is
+searched again. For one key in ten million rows it would be hundreds of megabytes.
 
-The bytes of a far run are a file's worth of zeros, of which blocks are filled in before they are
-verified (`blocks`). Only a search reads hashes that are not verified, and so it has a search of its
-own here: hashes are uniform, so that the place of one is known to within some thousand rows, and
-one request brings them all.
+The bytes of a remote run are a zero-filled mapping with the file's size. Blocks are filled in
+before they are verified (`blocks`). Only a search reads unverified hashes, so this module has its
+own search: hashes are uniform, a hash position is predictable to within some thousand rows, and
+one request fetches that window.
 
-The share of the memory bound that each of several readers in one process has.
+Memory bound shares for several readers in one process.
 
-A read of a table bounds what it holds by itself. Where a task reads sixteen tables beside each
-other, sixteen times that would be no bound for the task. So a reader in a merge says how many share
-the bound, in its own thread (`shared_by`), and its pieces are cut accordingly.
+A table read bounds its memory. If a task reads sixteen tables concurrently, sixteen such bounds
+are no bound for the task. A reader in a merge therefore sets the number of readers for its thread
+(`shared_by`), and its pieces are cut accordingly.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from spark_upsert.table.run.search import HashSearch
 Hashes = npt.NDArray[np.uint64]
 
 HEAD_BYTES = 64 << 10
-"""Bytes at the beginning that come with the first request: the schema is among them."""
+"""Leading bytes that the first request fetches; they include the schema."""
 
 _JOINED_BLOCKS = 64
 """Blocks between two that are wanted which are fetched along: less than a request costs."""
 
 _DEVIATIONS = 4
-"""A hash lies so many standard deviations from where it is expected once in 30 000 times."""
+"""A hash deviates this many standard deviations from its expected position once in 30 000."""
 
 _HASH_BYTES = 8
 _ROW_BYTES = 16 * BLOCK_BYTES
@@ -62,7 +62,7 @@ _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE"
 
 
 class FarBytes:
-    """The bytes of an object, of which blocks are filled in as they are wanted; zeros before."""
+    """An object's bytes, zero until a block is requested and filled in."""
 
     def __init__(self, store: Store, path: str, size: int) -> None:
         self._store = store
@@ -79,7 +79,7 @@ class FarBytes:
         return int(self._is_here.sum()) * BLOCK_BYTES
 
     def bring(self, blocks: Positions) -> None:
-        """Fill blocks in, given in ascending order, with one request of the store."""
+        """Fill in blocks, given in ascending order, with one store request."""
         missing_blocks = blocks[~self._is_here[blocks]]
         if not len(missing_blocks):
             return
@@ -102,14 +102,14 @@ class FarBytes:
 
 
 class FarSearch(HashSearch):
-    """Finds hashes in a far run, which are verified window by window.
+    """Search hashes in a remote run and verify them window by window.
 
     Parameters
     ----------
     hashes : numpy.ndarray of uint64, ascending
-        Those of the run; what is not verified says nothing.
+        The run's hashes; unverified values carry no information.
     first, last : int
-        The least and the greatest of them, as the log has them.
+        The least and the greatest hash, from the log.
     verify : callable
         Verifies the hashes of rows ``low <= i < high`` of several windows, given as two arrays.
     """
@@ -126,11 +126,11 @@ class FarSearch(HashSearch):
         self._verify = verify
 
     def likely(self, probes: Hashes) -> Positions:
-        """Return the places of all: nothing is known without a look."""
+        """Return the positions of all probes: none can be excluded without a read."""
         return np.arange(len(probes))
 
     def places(self, probes: Hashes) -> Positions:
-        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does."""
+        """Return each probe's leftmost insertion position, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         low, high = np.zeros(len(probes), np.int64), np.full(len(probes), count, np.int64)
         lower, above = np.full(len(probes), self._ends[0]), np.full(len(probes), self._ends[1])
@@ -169,7 +169,7 @@ class FarSearch(HashSearch):
         return begin, np.clip(middle + reach, begin + 1, high)
 
     def _bisected(self, probes: Hashes, low: Positions, high: Positions) -> Positions:
-        """Return the places of probes within rows that are verified."""
+        """Return the probes' positions within verified rows."""
         while bool((low < high).any()):
             middle = (low + high) // 2
             is_open = low < high
@@ -180,7 +180,7 @@ class FarSearch(HashSearch):
 
 
 class FarRun(Run):
-    """A run of which blocks are fetched as they are verified; its ends come first, at once."""
+    """A run whose blocks are fetched as they are verified; both ends are fetched first."""
 
     def __init__(
         self, store: Store, file: RunFile, on_damage: Callable[[], None], *, spent: int = 0
@@ -197,11 +197,11 @@ class FarRun(Run):
 
     @property
     def spent(self) -> int:
-        """How many bytes were fetched of the run, in earlier lives of it, too."""
+        """Return the byte count fetched for the run, including earlier openings."""
         return self._spent + self.bytes.filled
 
     def _verify_windows(self, low: Positions, high: Positions) -> None:
-        """Verify the hashes of several ranges of rows, none of them empty."""
+        """Verify the hashes in several non-empty row ranges."""
         begin = self._layout(HASH).values
         first, end = begin + low * _HASH_BYTES, begin + high * _HASH_BYTES
         self._verify(blocks_of(first // BLOCK_BYTES, -(-end // BLOCK_BYTES)))
@@ -219,30 +219,31 @@ class FarRun(Run):
 
 @dataclass
 class FarRuns:
-    """Least-recently-used cache of the runs that stay far away.
+    """Least-recently-used cache for remote runs.
 
-    A run that was looked up so often that a copy would have paid is one of `RUNS` from then on.
+    Once look-ups have cost as much as a copy, the run moves to `RUNS`.
     """
 
     bytes_min: int = 8 << 20
-    """A smaller run is fetched whole, by one request."""
+    """Minimum size for a remote run; a smaller run is fetched completely in one request."""
     share: int = 32
-    """Of a run that stays far away one byte of so many is fetched at most."""
+    """At most one in this many bytes is fetched from a remote run."""
     count_max: int = 32
     at_once: int = 8
-    """Runs that are asked side by side."""
+    """Number of runs read in parallel."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._runs: LruMap[tuple[str, str], FarRun] = LruMap(self.count_max)
         self._spent: LruMap[tuple[str, str], int] = LruMap(_SPENT_KEPT)
-        """Of runs that were forgotten, what was fetched: one that comes back for ever is copied."""
+        """Bytes fetched for evicted runs, so that a run that keeps returning is eventually copied.
+        """
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def open_all(self, store: Store, files: Sequence[RunFile], *, sought: int) -> list[Run]:
-        """Return the open runs of files in which some keys are looked up, and no more is read."""
+        """Return the files' open runs, for a look-up that reads only the given key count."""
         far = [file for file in files if self._stays_far(store, file, sought)]
         if not far:
             return RUNS.open_all(store, files)
@@ -257,7 +258,7 @@ class FarRuns:
         return [run_by_path[file.path] for file in files]
 
     def _stays_far(self, store: Store, file: RunFile, sought: int) -> bool:
-        """Return whether a look-up takes so little of a run that a copy of it does not pay."""
+        """Return whether a look-up reads so little from a run that a copy would not pay off."""
         if file.bytes < self.bytes_min or RUNS.has(store, file):
             return False
         key = (store.url, file.path)
@@ -286,7 +287,7 @@ class FarRuns:
         return run
 
     def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
-        """Fetch what a look-up touches of parts that lie far away, side by side."""
+        """Fetch the blocks that a look-up touches in remote parts, in parallel."""
         far = [part for part in parts if isinstance(part, RunPart) and isinstance(part.run, FarRun)]
         touch = partial(_touch, hashes=hashes, names=names)
         for _ in in_order(touch, far, min(len(far), self.at_once)):
@@ -294,11 +295,11 @@ class FarRuns:
 
 
 FAR = FarRuns()
-"""The far runs of this process."""
+"""This process's remote runs."""
 
 
 def _touch(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
-    """Read what a look-up reads of a part."""
+    """Read the blocks that a look-up needs from a part."""
     first, last = part.hash_ends
     probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
     indices = part.places(probes)
@@ -307,7 +308,7 @@ def _touch(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
 
 
 def _window(rows: int) -> int:
-    """Return how many of some rows are looked at to find one."""
+    """Return the number of rows to inspect to find one among the given number of rows."""
     return int(_DEVIATIONS * rows**0.5)
 
 
@@ -315,13 +316,13 @@ _SHARES: ContextVar[int] = ContextVar("shares", default=1)
 
 
 def part_of(size: int) -> int:
-    """Return the part of a bound in bytes that the work at hand may take."""
+    """Return the share of a byte bound that the current reader may use."""
     return max(1, size // _SHARES.get())
 
 
 @contextmanager
 def shared_by(count: int) -> Iterator[None]:
-    """Work within as one of several readers; outside of it a generator works as its caller."""
+    """Run the context as one of several readers; generator steps outside use the caller's share."""
     token = _SHARES.set(count)
     try:
         yield

@@ -1,10 +1,10 @@
-"""Rows of several places, addressed as one.
+"""Row addressing across several parts.
 
-Runs on disk, rows picked of them, and batches in memory are **parts**, and nothing else is (what a
-manifest lists are *slices* of files). `Rows` lines parts up, so that a row is one number, and
-gathers any columns of any rows with one call per part. A part that lacks a column (it was written
-before the table gained it) yields nulls; a part that holds a narrower type is widened on the way
-out. A part that was written before the table had a quarantine holds no row of unknown order.
+Runs on disk, rows selected from them, and batches in memory are **parts**, and nothing else is
+(manifests list file *slices*). `Rows` concatenates parts, so that one number addresses a row, and
+gathers any columns for any rows with one call per part. If a part lacks a column (written before
+the table gained it), its values are null; a narrower type is widened on read. A part written
+before the table had a quarantine holds no row with unknown order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_upsert.table.run.file import RUNS, Run, Span
 _INT16_MAX = 1 << 15
 
 _FEW_PARTS = 12
-"""Up to so many borders, comparing each row with all of them is faster than a search."""
+"""Up to this many parts, a comparison with every boundary is faster than a binary search."""
 
 
 class Part(Protocol):
@@ -38,34 +38,34 @@ class Part(Protocol):
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """The key hash of each row, verified."""
+        """Each row's key hash, verified."""
         ...
 
     @property
     def unverified_hashes(self) -> npt.NDArray[np.uint64]:
-        """The same for a search, which touches few of them and verifies what it finds."""
+        """Unverified key hashes for a search, which reads few of them and verifies the results."""
         ...
 
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
-        """Return the verified hashes of the rows at some positions."""
+        """Return the verified hashes of the rows at given positions."""
         ...
 
     def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        """Return where ascending hashes stand first, or would stand, by unverified ones."""
+        """Return leftmost insertion positions for ascending hashes, by unverified hashes."""
         ...
 
     def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        """Return the places of the hashes that may be there, none of them beyond the ends."""
+        """Return the positions of possibly present hashes, all within the part's hash range."""
         ...
 
     @property
     def hash_ends(self) -> tuple[int, int]:
-        """The hashes of the first and the last row, verified."""
+        """The first and the last row's hashes, verified."""
         ...
 
     @property
     def path(self) -> str:
-        """The place of the rows, for an error."""
+        """The rows' location, for an error message."""
         ...
 
     def has(self, name: str) -> bool:
@@ -73,16 +73,16 @@ class Part(Protocol):
         ...
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
-        """Return columns of the rows at some positions."""
+        """Return columns for the rows at given positions."""
         ...
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
-        """Return columns of consecutive rows, without a copy."""
+        """Return columns for consecutive rows, without a copy."""
         ...
 
 
 class RunPart:
-    """Rows of a run."""
+    """Consecutive rows in a run."""
 
     def __init__(self, span: Span) -> None:
         self.run = span.run
@@ -103,7 +103,7 @@ class RunPart:
         return self.run.hashes[self._start : self._start + self._count]
 
     def in_run(self, positions: Positions) -> Positions:
-        """Return where the rows at some positions of the part are in the run."""
+        """Convert row positions in the part to positions in the run."""
         return positions + self._start
 
     def has(self, name: str) -> bool:
@@ -141,7 +141,7 @@ class RunPart:
 
 
 class PickedPart:
-    """Rows at some ascending positions of a run; read when they are asked for."""
+    """Rows at given ascending positions in a run, read on demand."""
 
     def __init__(self, run: Run, positions: Positions) -> None:
         self._run = run
@@ -189,7 +189,7 @@ class PickedPart:
 
 
 class BatchPart:
-    """Rows of a batch in memory."""
+    """Rows in an in-memory batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
@@ -235,12 +235,12 @@ class BatchPart:
 
 
 class Rows:
-    """The rows of several parts, one part after the other.
+    """Rows of several parts, concatenated in part order.
 
     Parameters
     ----------
     schema : TableSchema
-        Decides the types of the columns that are read.
+        Determines the types of the columns that are read.
     parts : sequence of Part
     """
 
@@ -254,13 +254,13 @@ class Rows:
 
     @cached_property
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """The hashes of all rows; a copy if there is more than one part."""
+        """All rows' hashes; a copy if there is more than one part."""
         if len(self.parts) == 1:
             return self.parts[0].hashes
         return np.concatenate([np.empty(0, np.uint64), *(part.hashes for part in self.parts)])
 
     def part_of(self, rows: Positions) -> Positions:
-        """Return the index of the part that holds each row."""
+        """Return each row's part index."""
         if len(self.parts) > _FEW_PARTS:
             return np.searchsorted(self.starts, rows, side="right") - 1
         owners = np.zeros(len(rows), dtype=np.int64)
@@ -269,7 +269,7 @@ class Rows:
         return owners
 
     def take(self, names: Sequence[str], rows: Positions) -> list[pa.Array]:
-        """Return columns of some rows, in the order given."""
+        """Return columns for the given rows, in the given order."""
         if not names:
             return []
         if not len(rows):
@@ -292,7 +292,7 @@ class Rows:
     def _pieces(
         self, names: Sequence[str], rows: Positions, owners: Positions
     ) -> list[list[pa.Array]]:
-        """Return columns of rows that come part by part, a piece of each part."""
+        """Return columns for rows in part order, one piece per part."""
         ends = np.searchsorted(owners, np.arange(len(self.parts) + 1))
         return [
             self.take_from(index, names, rows[ends[index] : ends[index + 1]] - self.starts[index])
@@ -301,7 +301,7 @@ class Rows:
         ]
 
     def take_from(self, index: int, names: Sequence[str], positions: Positions) -> list[pa.Array]:
-        """Return columns of the rows at some positions of one part."""
+        """Return columns for the rows at given positions in one part."""
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
         column_by_name = dict(zip(stored, part.take(stored, positions), strict=True))
@@ -309,16 +309,16 @@ class Rows:
         return [self._adapt(part, column_by_name.get(name), name, len(positions)) for name in names]
 
     def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
-        """Return columns of consecutive rows of one part, without a copy where possible."""
+        """Return columns for consecutive rows in one part, without a copy where possible."""
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
         column_by_name = dict(zip(stored, part.slice(stored, start, stop), strict=True))
         return [self._adapt(part, column_by_name.get(name), name, stop - start) for name in names]
 
     def gathered(self, names: Sequence[str]) -> Rows:
-        """Return some columns of the same rows as one part in memory, cheap to address.
+        """Return the given columns as one part in memory, which is cheap to address.
 
-        The hash must be among the names.
+        The names must include the hash.
         """
         pieces = [self.slice(i, names, 0, len(part)) for i, part in enumerate(self.parts)]
         columns = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]

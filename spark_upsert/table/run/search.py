@@ -1,15 +1,15 @@
-"""Search the hashes of a run, by what was learned of them in earlier searches.
+"""Hash search in a run, accelerated by structures built during earlier searches.
 
-A search waits for memory, and is made again with each batch: a run never changes. Two things are
-learned once it pays back, and kept as long as the run is open:
+A search is bound by memory latency and repeats with each batch, while a run never changes. Two
+structures are built once they pay off, and cached while the run is open:
 
-- *A sample*, one hash of sixteen, for few probes in many hashes. It stays in a processor's cache,
-  and leads to sixteen neighbours that lie side by side, which are read for all probes at once.
-- *A filter*, for many probes of which few are found: which ranges of hashes hold any. A look into
-  it is a tenth of a search.
+- *A sample*, one hash in sixteen, for few probes in many hashes. It fits in a processor cache and
+  leads to sixteen adjacent hashes, which are read for all probes in one step.
+- *A filter*, for many probes with few matches: it marks the hash ranges that are not empty. A
+  filter check costs a tenth of a search.
 
-The sample is half a byte per row, the filter one or two. Both are of hashes that may not be
-verified yet: the caller proves what was found.
+The sample takes half a byte per row, the filter one or two. Both may contain unverified hashes:
+the caller verifies the results.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _FEW = 32
 """With at most one probe for so many hashes, a search by the sample is faster than one without."""
 
 _SAMPLE_PAYS = 64
-"""The sample is taken when one probe for so many hashes was sought: it reads all of them."""
+"""Hashes per probe before the sample is built; building it reads all hashes."""
 
 _FILTER_PAYS = 4
 """The filter is made when one probe for so many hashes was sought."""
 
 _SPREAD = 8
-"""At least so many ranges of the filter for a hash: one probe in so many passes without need."""
+"""Minimum filter ranges per hash: one probe in this many is a false positive."""
 
 _MOST_RANGES = 26
-"""The binary logarithm of the most ranges of a filter: 8 MiB."""
+"""Binary logarithm of the maximum number of filter ranges: 8 MiB."""
 
 _ONES = np.uint64(0x0101_0101_0101_0101)
 
 
 class HashSearch:
-    """Ascending hashes that are searched again and again.
+    """Ascending hashes for repeated searches.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class HashSearch:
 
     Notes
     -----
-    Of two threads that learn at once, both learn the same.
+    If two threads build a structure concurrently, both build the same one.
     """
 
     def __init__(self, hashes: Hashes) -> None:
@@ -61,7 +61,7 @@ class HashSearch:
         self._filter: _Filter | None = None
 
     def places(self, probes: Hashes) -> Positions:
-        """Return where each probe stands first, or would stand, as `numpy.searchsorted` does."""
+        """Return each probe's leftmost insertion position, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         is_few = count >= max(len(probes) * _FEW, STRIDE)
         if not (self._has_paid(len(probes), _SAMPLE_PAYS) and is_few):
@@ -76,7 +76,7 @@ class HashSearch:
         return np.concatenate([self._within(self._sample, probes[:inner]), ends])
 
     def _within(self, sample: Hashes, probes: Hashes) -> Positions:
-        """Return the places of probes, of which none is behind the stretch of the last sample."""
+        """Return the probes' positions; no probe may follow the last sample's stride."""
         stretch = np.maximum(np.searchsorted(sample, probes) - 1, 0)
         hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(stretch, axis=0)
         # Eight bytes of 0 or 1 are a word, and the upper byte of this product is their sum.
@@ -99,7 +99,7 @@ class HashSearch:
 
 
 class _Filter:
-    """Which of equal ranges between the first hash and the last hold any, a bit each."""
+    """Bitmap with one bit per equal hash range: set if the range holds any hash."""
 
     def __init__(self, hashes: Hashes) -> None:
         self._first = hashes[0]

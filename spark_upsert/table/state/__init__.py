@@ -1,5 +1,6 @@
-"""Entries: how those of one key become one, where a key is found, and a table at one version.
+"""Table state: entry resolution per key, key look-ups, and table snapshots.
 
-`mechanism` asks the engine: `resolve` chooses one entry of a key, `fold` adds them up. `lookup`
-finds the entries of many keys, `snapshot` is the table at a version, `check` verifies all of it.
+`mechanism` selects by merge engine: `resolve` chooses one entry per key, `fold` aggregates them.
+`lookup` finds the entries for many keys, `snapshot` is the table at a version, `check` verifies
+the complete table.
 """

@@ -1,18 +1,18 @@
-"""Verify a table: its files, their order, and that its numbers add up. Changes nothing.
+"""Table verification: files, entry order and counters. Changes nothing.
 
-What is checked, for every version from ``since`` to the newest:
+Checks for every version from ``since`` to the newest:
 
-- each file has the length, the checksums and the number of entries that the log says;
-- its hashes ascend, are those of its keys, and no key stands twice in it;
+- each file has the length, the checksums and the entry count recorded in the log;
+- its hashes ascend, match its keys, and no key occurs twice;
 - each epoch's counters account for each row, ``rows = applied + ignored``;
-- each version's ``live_rows`` is that of the version before it plus what its counters say,
-  so that the sum of all counters is the number of live rows;
-- the newest version has as many rows as it says;
-- of a table of contributions, each entry there is of one row or more;
-- no consumer has a lease on a version that is newer than the newest one.
+- each version's ``live_rows`` is the previous version's plus the change by its counters,
+  so that the sum over all counters is the live row count;
+- the newest version has the recorded row count;
+- in a table of contributions, each entry there covers one row or more;
+- no consumer has a lease on a version newer than the newest one.
 
-Findings are values: a damaged table is what this is made for, so that it does not raise. What an
-expiry and a vacuum have removed meanwhile is no finding.
+Findings are returned as values and not raised, because damaged tables are the expected input. Data
+that an expiry or a vacuum removed meanwhile is no finding.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spark_upsert.table.state.fold import impossible, told
 from spark_upsert.table.state.snapshot import Snapshot
 
 _CHUNK_ROWS = 1 << 17
-"""Entries that are looked at at once."""
+"""Entries checked per chunk."""
 
 _FIRST = np.zeros(1, dtype=np.int64)
 """The first row."""
@@ -62,7 +62,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The findings of a check, and how much it looked at."""
+    """Findings and coverage of a table check."""
 
     since: int
     newest: int
@@ -78,11 +78,11 @@ class Report:
 
 
 def check(store: Store, log: LogReader, told: Callable[[int, int], object] | None = None) -> Report:
-    """Verify all that the readable versions of a table depend on.
+    """Verify everything that a table's readable versions depend on.
 
     Notes
     -----
-    Reads every file once, those of the log too, whatever was read of them before. Memory is
+    Reads every file once, including log files, regardless of earlier reads. Memory is
     bounded by the largest file's mapping.
     """
     log = log.anew()
@@ -110,9 +110,9 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
 
 @dataclass(frozen=True, slots=True)
 class _Readable:
-    """The readable past of a table: the state before the first changes, and the commits from there.
+    """A table's readable history: the state before the first changes, and the commits since.
 
-    It is whole in memory, whatever is expired behind it.
+    It is held in memory, so that a concurrent expiry does not affect it.
     """
 
     head: Manifest
@@ -121,7 +121,7 @@ class _Readable:
 
     @classmethod
     def of(cls, log: LogReader) -> _Readable:
-        """Return what can be read now."""
+        """Return the currently readable history."""
         look = log.look()
         head = look.head()
         base = look.before(head.first_changes)
@@ -135,7 +135,7 @@ class _Readable:
 
 
 def newer_than_the_log(place: str, version: int, newest: int) -> Finding:
-    """Return the finding for what remembers a version that is newer than the newest one."""
+    """Return the finding for a recorded version that is newer than the newest one."""
     return Finding(
         place=place,
         expected=f"a version up to {newest}, the newest in the log",
@@ -249,7 +249,7 @@ def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
 
 
 def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return where a row is before another in the order of runs."""
+    """Return a mask: whether each left row precedes the right row in run order."""
     count = len(left[0])
     both = [
         pa.concat_arrays([one, right_column]) for one, right_column in zip(left, right, strict=True)
@@ -263,7 +263,7 @@ def _is_less(left: list[pa.Array], right: list[pa.Array]) -> npt.NDArray[np.bool
 
 
 def _check_newest(store: Store, log: LogReader) -> list[Finding]:
-    """Check the rows of the newest version."""
+    """Check the newest version's rows."""
     head = log.head()
     findings = [*_check_snapshot(store, head)]
     newest = log.head()

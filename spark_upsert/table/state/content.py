@@ -1,9 +1,9 @@
-"""The content of entries, beside key and order: the values, or that there are none.
+"""Entry contents besides key and order: the values, or a delete marker.
 
-Two entries of one key with equal order keys are *duplicates* if their contents are equal, and a
-*tie* otherwise. Where nothing else decides a tie, the greater content wins, by an order that
-depends on the contents alone; it has no meaning beyond that. Contents are looked at only in
-ties, which a total order key does not have.
+Two entries with equal keys and order keys are *duplicates* if their contents are equal, and a
+*tie* otherwise. If no other rule decides a tie, the greater content wins, by an order that
+depends only on the contents and has no further meaning. Contents are compared only in ties, which
+do not occur with a total order key.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from spark_upsert.table.run.rows import Rows
 
 
 def _names(schema: TableSchema) -> tuple[str, ...]:
-    """Return the columns of a content; `DIFF` is the first."""
+    """Return the content columns; `DIFF` is the first."""
     return (DIFF, *schema.contents, *((REASON,) if schema.has_quarantine else ()))
 
 
 def content_words(rows: Rows, chosen: Positions) -> list[Words]:
-    """Return words by which the contents of some rows are put in order, smallest first."""
+    """Return sort words that order the rows' contents, ascending."""
     diffs, *values = rows.take(_names(rows.schema), chosen)
     is_delete = diffs.to_numpy() == TOMBSTONE
     words = [word for value in values for word in _value_words(value)]
@@ -42,9 +42,9 @@ def content_words(rows: Rows, chosen: Positions) -> list[Words]:
 
 
 def _value_words(column: pa.Array) -> list[Words]:
-    """Return words that put the values of any type in some order.
+    """Return sort words that define some order for values with any type.
 
-    Nested values go through their text, row by row: some 10 us each, for ties only.
+    Nested values are compared by their text, row by row: some 10 us each, only in ties.
     """
     if pa.types.is_struct(column.type):
         return [
@@ -58,7 +58,7 @@ def _value_words(column: pa.Array) -> list[Words]:
 
 
 def equal_contents(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
-    """Return which rows have the content of the row beside them; both are of one schema."""
+    """Return a mask: whether paired rows have equal contents; both sides share one schema."""
     if not len(chosen):
         return np.empty(0, dtype=np.bool_)
     diffs, *values = one.take(_names(one.schema), chosen)
@@ -69,10 +69,10 @@ def equal_contents(one: Rows, chosen: Positions, other: Rows, against: Positions
 
 
 def have_reasons(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
-    """Return in which pairs of rows one has a reason: an error, or what took one away.
+    """Return a mask: the row pairs in which either row has a reason (an error or displacement).
 
-    It is tied with nothing, because it has its order from where it arrived. And a row that was bad
-    and is good when it is read again, by a mended declaration, has kept its order.
+    Such a row has no tie, because its order derives from its arrival. A bad row that
+    a corrected declaration makes valid on re-read retains its order.
     """
     if not one.schema.has_quarantine:
         return np.zeros(len(chosen), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Row accounting: nothing is dropped without a number.
+"""Row accounting: every input row is counted.
 
 For every epoch, with the counters of `Counters`::
 
@@ -8,25 +8,24 @@ For every epoch, with the counters of `Counters`::
                                                               + restored
     live   = live before + inserts - deletes - displaced - retracted + restored
 
-A row that cannot be applied goes, if the table has a quarantine, into ``quarantined``. The
-row of its key, if there was one, is retracted: that is ``displaced``, a part of
-``quarantined``. A put that clears an error entry is an insert, a delete that does so is
-``absent``: neither meets a row.
+If the table has a quarantine, a row that cannot be applied counts as ``quarantined``. An existing
+row with its key is retracted and counts as ``displaced``, a subset of ``quarantined``. A put that
+clears an error entry is an insert; a delete that does so is ``absent``: neither meets a row.
 
-A row that is no command is ``skipped``: it says nothing that another row does not say, or
-nothing of a key. In a feed of changes these are preimages with the key of their postimage; among
-change events the record without a value behind a delete, and a truncate. An event that takes a row
-from one key to another is two commands, and counts as two rows.
+A row that is no command is ``skipped``: it is redundant, or has no key. In change feeds these are
+preimages with their postimage's key; in change events the record without a value after a delete,
+and a truncate. An event that moves a row from one key to another is two commands, and counts as
+two rows.
 
-Two numbers cut across these: each of their rows is counted under what became of it, too.
-``tied`` are rows that met one of their key with an equal order key and another content
-(`table.state.content`), and ``late`` are rows that were applied below the low-water mark.
+Two counters overlap the others, and each of their rows is also counted by its outcome. ``tied``
+rows met a row with the same key and order key but another content (`table.state.content`).
+``late`` rows were applied below the low-water mark.
 
-An update that leaves the values as they are counts as an update; the changelog shows it
-only if asked to (``emitUnchanged``).
+An update that does not change the values counts as an update; the changelog contains it
+only on request (``emitUnchanged``).
 
 Source: Materialize, ``DrainStats`` of ``upsert_continual_feedback_v2.rs``; the reasons for
-ignored rows are ours.
+ignored rows are original to this project.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from spark_upsert.core.schema import TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """How the rows of one epoch, or a part of it, were used. Unit: rows."""
+    """Row counts for one epoch, or a part of it, by outcome. Unit: rows."""
 
     rows: int = 0
     """Rows that came in."""
@@ -51,29 +50,29 @@ class Counters:
     deletes: int = 0
     """Keys that had a row and were deleted by a command."""
     absent: int = 0
-    """Deletes of keys that had no row."""
+    """Deletes for keys without a row."""
     superseded: int = 0
-    """Beaten by another row of the same key in the same epoch, or folded into it."""
+    """Superseded by another row with the same key in the same epoch, or folded into it."""
     duplicates: int = 0
-    """Equal in order and content to a row of the same epoch, or to the committed entry."""
+    """Equal in order and content to a row in the same epoch, or to the committed entry."""
     stale: int = 0
-    """Older than the committed entry of the key; with `Ties.FIRST`, or tied with it."""
+    """Older than the key's committed entry; with `Ties.FIRST`, or tied with it."""
     rejected: int = 0
-    """Left out: of an unknown key, and so old that its delete may be forgotten."""
+    """Left out: unknown key, and so old that its delete may be forgotten."""
     skipped: int = 0
-    """Are no commands: another row says what they say, or they are of no key."""
+    """Rows that are no commands: redundant to another row, or without a key."""
     retracted: int = 0
-    """Rows of keys that an overwrite left out; of a restore, all rows that there were."""
+    """Rows whose keys an overwrite left out; for a restore, all previous rows."""
     restored: int = 0
-    """Rows of the old version that a restore brought back. They did not come in."""
+    """Rows from the old version that a restore brought back; not part of the input."""
     quarantined: int = 0
-    """Could not be applied, and became the error entry of their key."""
+    """Rows that could not be applied and became their key's error entry."""
     displaced: int = 0
-    """Rows that a quarantined one of their key took away."""
+    """Rows removed because a row with the same key was quarantined."""
     tied: int = 0
-    """Rows that met one of their key with an equal order key and another content."""
+    """Rows that met a row with the same key and order key but another content."""
     late: int = 0
-    """Rows of unknown keys that were applied although deletes so young are forgotten."""
+    """Rows with unknown keys, applied although deletes of their age are forgotten."""
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
@@ -93,7 +92,7 @@ class Counters:
 
     @property
     def output_count(self) -> int:
-        """Rows of the changelog, unchanged pairs included."""
+        """Changelog row count, including unchanged pairs."""
         gone = self.deletes + self.displaced + self.retracted
         return self.inserts + 2 * self.updates + gone + self.restored
 
@@ -110,12 +109,12 @@ class Counters:
         return self.rows == self.eligible + ignored
 
     def to_json(self) -> dict[str, int]:
-        """Return the form that stands in the log."""
+        """Return the log representation."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, record: Mapping[str, int]) -> Counters:
-        """Rebuild counters; those that an older release did not know are zero."""
+        """Rebuild counters from a log record; counters that it lacks are zero."""
         field_names = {f.name for f in _FIELDS}
         return cls(**{name: value for name, value in record.items() if name in field_names})
 
@@ -124,15 +123,16 @@ _FIELDS = fields(Counters)
 EMPTY = Counters()
 
 STALE_MIN = 10
-"""The rows of an epoch, or the epochs in a row, from which on it is reported that all are stale: a
-few late rows come in small batches, too."""
+"""Minimum rows in an epoch, or consecutive epochs, before an all-stale input is reported: a
+few late rows can also arrive in small batches.
+"""
 
 
 def count_all_stale(counters: Counters, schema: TableSchema) -> int:
-    """Return the stale rows of an epoch if no row of it took effect for being stale, else 0.
+    """Return an epoch's stale row count if no row took effect for that reason, else 0.
 
-    A duplicate among them is the sign of a replay: what the table holds has come again. With the
-    merge engine ``first-row`` all rows but the first of a key are stale, as they should be.
+    A duplicate among them indicates a replay of rows already in the table. With the
+    merge engine ``first-row``, all rows except a key's first are stale by design.
     """
     others = counters.eligible + counters.duplicates + counters.rejected
     is_usual = schema.engine.kind is Engine.FIRST_ROW

@@ -1,16 +1,15 @@
-"""Entries that count the rows behind them: when there is none left, and what cannot be.
+"""Entry folding: one entry per key, and empty or impossible entries.
 
-A table of contributions holds sums (`core.merge_engines`). An entry of nothing but zeros adds
-nothing to
-any other: it is no row, and a merge of any runs may leave it out. An entry with a count of zero
-beside other sums has to stay, because a later run completes it: it is the rest of a row that
-changed, where the runs before and behind it are not merged. At the bottom, where nothing older lies
-below, that cannot be: counts there are those of real rows.
+A table of contributions holds sums (`core.merge_engines`). An all-zero entry contributes nothing:
+it is no row, and a merge of any runs may omit it. An entry with a count of zero
+and other non-zero sums must be retained, because a later run completes it: it remains from a
+changed row if the earlier and later runs are not merged. At the bottom level, with nothing older
+below, it cannot occur: counts there are those of real rows.
 
-Fold the entries of each key into one, for the engines that do not choose.
+Fold each key's entries into one, for engines that do not choose.
 
-Entries stand in the order of `arrange`: by key, and within a key from the oldest row to the
-newest. Besides its columns an entry carries what makes folding associative:
+Entries are in `arrange` order: by key, and within a key from the oldest row to the
+newest. Besides its columns an entry has the columns that make folding associative:
 
 ================  ===========================================================================
 ``__at_<c>``      with an order key: the order key of the value in column ``c``; null without it
@@ -21,17 +20,17 @@ newest. Besides its columns an entry carries what makes folding associative:
 ``__older_<c>``   in the same columns: the values that can replace it after a late delete
 ================  ===========================================================================
 
-A delete forgets the values of all rows that are not after it in the order of rows. A column with an
-order of its own shows the remaining value that is greatest by that order. Where both orders
-disagree, a late delete can forget the shown value and leave one with a lower own order from a later
-row. So an entry holds values ``v1, v2, ...`` with falling own orders and rising orders of their
-rows. It needs no other value: each of those has a lower own order than a value of a later row.
-Mostly an entry holds one value.
+A delete removes the values from all rows that are not after it in the row order. A column with its
+own order shows the remaining value that is greatest by that order. If both orders
+disagree, a late delete can remove the shown value and leave one with a lower column order from a
+later row. So an entry holds values ``v1, v2, ...`` with falling column orders and rising row
+orders. It needs no other value: each of those has a lower column order than a later row's value.
+Usually an entry holds one value.
 
-All rules work on whole columns: the best of each group is found by a few ``reduceat`` passes,
+All rules work on complete columns: each group's best value is found by a few ``reduceat`` passes,
 sums and extremes by Arrow's grouped aggregation.
 
-In a table of contributions an entry of nothing but zeros is no row (`table.state.fold`).
+In a table of contributions an all-zero entry is no row (`table.state.fold`).
 """
 
 from __future__ import annotations
@@ -74,10 +73,10 @@ from spark_upsert.table.state.sums import exact_sums, sums_that_fit
 
 
 def without_sums(schema: TableSchema) -> TableSchema:
-    """Return the schema of the same entries without what does not say whether they are rows.
+    """Return the schema without the sums that are not needed to detect rows.
 
-    Where the count of a whole entry is zero all its sums are, so that of a table of contributions
-    the others need not be read to tell. Any other table's schema is returned as it is.
+    In a table of contributions, a complete entry with count zero has only zero sums, so that the
+    other sums need not be read. Any other table's schema is returned unchanged.
     """
     engine = schema.engine
     if engine.multiplicity is None:
@@ -93,12 +92,12 @@ def without_sums(schema: TableSchema) -> TableSchema:
 
 
 def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
-    """Return which entries of a table of contributions are all zero."""
+    """Return a mask: the all-zero entries in a table of contributions."""
     return _are_zero(schema, columns, schema.values)
 
 
 def impossible(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
-    """Return which entries no rows can have made: a count below zero, or sums of no rows."""
+    """Return a mask: entries that no rows can produce (negative count, or sums without rows)."""
     name = schema.engine.multiplicity
     assert name is not None
     counts = np.asarray(columns[name].fill_null(0), dtype=np.int64)
@@ -110,7 +109,7 @@ def impossible(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
 
 
 def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: str) -> None:
-    """Raise if an entry with nothing older below it cannot be of any rows."""
+    """Raise if an entry with nothing older below it cannot result from any rows."""
     wrong = np.flatnonzero(impossible(schema, columns))
     if not len(wrong):
         return
@@ -150,25 +149,25 @@ def _are_zero(
 
 
 class FoldedEntries(NamedTuple):
-    """One entry per key, made of all of its entries."""
+    """One folded entry per key."""
 
     rows: Rows
     """The entries, sorted by (hash, key), as one part in memory."""
     firsts: Positions
-    """One of the rows that went into each of them."""
+    """For each entry, one row that contributed to it."""
 
 
 def fold(
     rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None
 ) -> FoldedEntries:
-    """Fold the entries of each key into one."""
+    """Fold each key's entries into one."""
     schema = rows.schema
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
     return fold_arranged(rows, *arrange(rows, chosen, in_time))
 
 
 def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> FoldedEntries:
-    """Fold entries that are arranged by key (`resolve.Arrangement`): the rest of `fold`."""
+    """Fold entries that are arranged by key (`resolve.Arrangement`): the second step of `fold`."""
     schema = rows.schema
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if not bool(begins.all()):
@@ -184,7 +183,7 @@ def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> FoldedEntries:
 
 
 class _Groups:
-    """Entries sorted by key, the groups of equal keys, and the rules on them."""
+    """Entries sorted by key, the groups with equal keys, and the fold rules for them."""
 
     def __init__(self, schema: TableSchema, columns: dict[str, pa.Array], begins: Mask) -> None:
         self._schema = schema
@@ -197,7 +196,7 @@ class _Groups:
         self._has_order = self._precedence.has_order
 
     def folded(self) -> dict[str, pa.Array]:
-        """Return the columns of one entry per group."""
+        """Return the columns with one entry per group."""
         schema = self._schema
         result = {name: self._first(name) for name in (HASH, *schema.keys)}
         alive = self._alive(result)
@@ -218,7 +217,7 @@ class _Groups:
         return self._columns[name].take(pa.array(self._firsts))
 
     def _alive(self, result: dict[str, pa.Array]) -> Callable[[list[pa.Array] | None], Mask]:
-        """Fold the deletes; return a function that says which order keys they leave alive."""
+        """Fold the deletes; return a predicate for the order keys that survive them."""
         everything = np.ones(len(self._group), dtype=np.bool_)
         if self._schema.engine.kind is not Engine.PARTIAL_UPDATE:
             return lambda _: everything
@@ -271,7 +270,7 @@ class _Groups:
         result[at_column(name)] = _take(at, best)
 
     def _fold_own(self, name: str, result: dict[str, pa.Array]) -> None:
-        """Choose the greatest value by the own order of a column, and keep its replacements."""
+        """Choose a column's greatest value by the column's order, and retain its replacements."""
         values = self._values_of(name)
         group = self._group[values.entry]
         deletes, has_delete = result[DEAD].field(0), np.asarray(result[DEAD].is_valid())
@@ -301,7 +300,7 @@ class _Groups:
         result[older_column(name)] = self._older(name, values, last_rows[~begins], group)
 
     def _values_of(self, name: str) -> _Values:
-        """Return the values of a column that entries have: those that they show, then the older."""
+        """Return a column's values in all entries: the visible ones first, then the older ones."""
         column, at, row_at, older = (
             self._columns[column_name]
             for column_name in (name, at_column(name), row_at_column(name), older_column(name))
@@ -343,7 +342,7 @@ class _Groups:
         )
 
     def _greatest(self, keys: pa.Array, candidate: Mask) -> Positions:
-        """Return per group the candidate with the greatest order key, of equals as `Ties` say."""
+        """Return each group's candidate with the greatest order key, equal ones by `Ties`."""
         valid = validity(keys)
         candidate = candidate if valid is None else candidate & valid
         words = (word for index in range(self._width) for word in _words(keys.field(index)))
@@ -373,7 +372,7 @@ class _Groups:
         result[DIFF] = pa.array(np.where(best == NONE, -1, 1).astype(np.int8))
 
     def _aggregate(self, name: str, rule: Rule) -> pa.Array:
-        """Sum the values of each group, or take the greatest or smallest."""
+        """Return each group's sum, maximum or minimum, by the rule."""
         column = self._columns[name]
         if rule is Rule.SUM and not pa.types.is_floating(column.type):
             try:
@@ -393,7 +392,7 @@ class _Groups:
         return ordered.cast(column.type)
 
     def _collect(self, name: str) -> pa.Array:
-        """Return the sorted set of all elements of each group's lists."""
+        """Return the sorted set of all list elements in each group."""
         column = self._columns[name]
         parents = pc.list_parent_indices(column)
         elements = pa.table(
@@ -411,20 +410,20 @@ class _Groups:
 
 
 class _Values(NamedTuple):
-    """Values of a column with an order of its own, with the entries that hold them."""
+    """Values in a column with a column order, with the entries that hold them."""
 
     entry: Positions
     place: Positions
-    """Among those of its entry, the greatest by the own order first."""
+    """Rank within the entry, the greatest by the column's order first."""
     at: pa.Array
-    """By the order of the column."""
+    """Order key by the column's order."""
     row_at: pa.Array
-    """By the order of the rows."""
+    """Order key by the row order."""
     value: pa.Array
 
 
 def _dense_ranks(words: Sequence[Words]) -> Positions:
-    """Return the place of each sequence of words among the different ones."""
+    """Return each word sequence's rank among the distinct ones."""
     order = np.lexsort(words[::-1])
     differs = np.zeros(len(order), dtype=np.bool_)
     for word in words:
@@ -440,7 +439,7 @@ def _take(column: pa.Array, places: Positions) -> pa.Array:
 
 
 def _words(column: pa.Array) -> list[Words]:
-    """Return ordered words of a column; those of nulls are arbitrary."""
+    """Return a column's ordered words; words for nulls are arbitrary."""
     if column.null_count:
         filler = column.drop_null()[:1]
         if not len(filler):
@@ -465,10 +464,10 @@ def _greater_where(left: Sequence[pa.Array], right: Sequence[pa.Array], where: M
 
 
 def _in_time(rows: Rows, epochs: EpochOf) -> Callable[[Positions], list[Words]]:
-    """Return words that put the rows of a key in the order of time: the oldest epoch first.
+    """Return sort words that order a key's rows by time, the oldest epoch first.
 
-    Rows of one epoch come from several tasks, between which nothing is later: they are put
-    in the order of their contents.
+    Rows in one epoch come from several tasks without a time order between them: they are
+    ordered by content.
     """
 
     def words(members: Positions) -> list[Words]:

@@ -1,14 +1,14 @@
-"""Find the entry that the table holds for each of many keys.
+"""Look-up: find the table's entry for each of many keys.
 
-The keys come sorted by hash. Each run is searched once for all of them; among the runs that hold a
-key, `core.precedence` decides. The cost is O(keys * runs * log rows), with values untouched: a
+The keys are sorted by hash. Each run is searched once for all keys; if several runs hold a
+key, `core.precedence` decides. The cost is O(keys * runs * log rows), and values are not read: a
 caller that needs a column gathers it by position afterwards.
 
-Values with which keys are to begin: where they may lie in runs, and which rows really have them.
+Prefix search: hash ranges for key prefixes in runs, and the rows that match.
 
-Where the upper half of the hash is made of the first key columns, all keys that begin with some
-values have hashes of one range. Other values may share the range, so that what lies there is
-compared with the values in the end.
+If the hash's upper half derives from the first key columns, all keys with a common prefix
+have hashes in one range. Other prefixes may share the range, so that the rows in it are finally
+compared with the prefix values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_upsert.table.state.reduce import EntryMatches, Hits, mechanism_of
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
 _RARE = 0.3
-"""The share of the probes that are found, below which it pays to leave others out first."""
+"""The match share below which filtering out absent probes first pays off."""
 
 
 def find(
@@ -51,7 +51,7 @@ def find(
 
 
 def hits_of(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:
-    """Yield what each part holds of some keys, losers too; keys and hashes as of `find`."""
+    """Yield each part's matches, losers included; keys and hashes as in `find`."""
     for index, part in enumerate(rows.parts):
         probes, positions = _search(rows, index, part, hashes, keys)
         RUNS.settle(len(hashes))
@@ -96,7 +96,7 @@ def is_sparse(probes: int, entries: int) -> bool:
 
 
 def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
-    """Return which hashes a part holds, and where the first entry with each of them is."""
+    """Return the hashes that a part contains, and the position of the first entry with each."""
     part_hashes = part.unverified_hashes
     if not len(part_hashes) or not len(hashes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -119,16 +119,16 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
 
 
 def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:
-    """Return which part of some probes stands in a sequence."""
+    """Return the share of probes that a sequence contains."""
     indices = np.minimum(np.searchsorted(own, probes), len(own) - 1)
     return float((own[indices] == probes).mean())
 
 
 def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
-    """Return which probes stand in a part, and where, by entries that prove it.
+    """Return the probes in a part, and their positions, confirmed by verified entries.
 
-    For each probe it verifies both neighbours of the found place. As the run is sorted, they say
-    whether the search went right, whatever it met on its way.
+    For each probe it verifies both neighbours of the resulting position. As the run is sorted,
+    they prove the search result correct, even if the search read unverified data.
     """
     if not len(probes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -148,12 +148,12 @@ def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, 
 _LOWER = np.uint64((1 << 32) - 1)
 
 _VALUES = 1 << 14
-"""Values that are sought at once: their places in a thousand runs are 256 MiB."""
+"""Values per search: their positions in a thousand runs take 256 MiB."""
 
 
 @dataclass(frozen=True)
 class RunRanges:
-    """The places of some ranges of hashes in a run: ``starts <= i < stops``."""
+    """Row positions for hash ranges in a run: ``starts <= i < stops``."""
 
     starts: Positions
     stops: Positions
@@ -164,7 +164,7 @@ class RunRanges:
         return self.stops - self.starts
 
     def positions(self, low: int, high: int) -> Positions:
-        """Return the positions of the ranges ``low <= r < high``, ascending."""
+        """Return the row positions in ranges ``low <= r < high``, ascending."""
         starts, counts = self.starts[low:high], self.counts[low:high]
         before = np.cumsum(counts) - counts
         return np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
@@ -172,13 +172,13 @@ class RunRanges:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Wanted values of the leading key columns, in the order of the ranges of their hashes."""
+    """Requested values for the leading key columns, in hash range order."""
 
     names: tuple[str, ...]
     """The columns."""
     values: tuple[pa.Array, ...]
     ranges: Words
-    """For each value, the first hash of the range in which keys lie that begin with it."""
+    """For each value, the first hash in the range for keys with that prefix."""
 
     @classmethod
     def of(cls, schema: TableSchema, values: Sequence[pa.Array]) -> Prefixes:
@@ -204,7 +204,7 @@ class Prefixes:
         )
 
     def cut(self) -> Iterator[Prefixes]:
-        """Yield the values in pieces, none of which shares a range with another."""
+        """Yield the values in pieces that share no range with each other."""
         first = 0
         while first < len(self.ranges):
             last = self.ranges[min(first + _VALUES, len(self.ranges)) - 1]
@@ -218,12 +218,12 @@ class Prefixes:
 
     @cached_property
     def firsts(self) -> Words:
-        """The first hash of each range, ascending."""
+        """Each range's first hash, ascending."""
         return np.unique(self.ranges)
 
     @property
     def lasts(self) -> Words:
-        """The last hash of each range."""
+        """Each range's last hash."""
         return self.firsts | _LOWER
 
     @property
@@ -232,7 +232,7 @@ class Prefixes:
         return HashRange.spanning(self.firsts[0], self.lasts[-1])
 
     def places(self, run: Run, live: HashRange) -> RunRanges:
-        """Find the ranges in the live part of a run, by entries that prove it."""
+        """Return the ranges' positions in the run's live part, confirmed by verified entries."""
         low, high = live.rows_of(run.hashes)
         starts = np.searchsorted(run.hashes, self.firsts, side="left").astype(np.int64)
         stops = np.searchsorted(run.hashes, self.lasts, side="right").astype(np.int64)

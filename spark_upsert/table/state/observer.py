@@ -1,7 +1,7 @@
-"""The observer of runs: what a package above the table prepares while a writer has the rows.
+"""Run observer: an interface for preparations by a package above the table during run writes.
 
-The writers of runs call the registered observer and import none. The package `spark_upsert`
-registers a function that imports the mirror. The observer of commits is `table.observers`.
+The run writers call the registered observer and import none. The package `spark_upsert`
+registers a function that imports the mirror. The observer for commits is `table.observers`.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 class RunObserver(Protocol):
-    """Prepares the publication of tables from the rows of their runs."""
+    """Prepares table publications from the rows being written to runs."""
 
     def prepared(self, store: Store, manifest: Manifest) -> Preparation | None:
-        """Return what takes the rows of one task; None if nothing is to be prepared."""
+        """Return the receiver for one task's rows; None if nothing is to be prepared."""
         ...
 
 
 _PUBLISH = "publish"
-"""The property of the tables that are observed. Its module would load all others with it."""
+"""Table property that enables observation; importing its module would load all others."""
 
 _registered: list[Callable[[], RunObserver]] = []
 
 
 def register_run_observer(load: Callable[[], RunObserver]) -> None:
-    """Let an observer see the runs of this process, in place of the one before.
+    """Register an observer for this process's runs; it replaces the previous one.
 
-    ``load`` returns it, and is called when a run of a published table is written.
+    ``load`` returns it, and is called when a run for a published table is written.
     """
     _registered[:] = [load]
 
 
 def prepare(store: Store, manifest: Manifest) -> Preparation | None:
-    """Return what prepares the publication of a table; None if it is not published."""
+    """Return the publication preparation for a table; None if it is not published."""
     if _PUBLISH not in manifest.properties:
         return None
     assert _registered, "the face of the package registers one"

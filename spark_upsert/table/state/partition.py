@@ -1,11 +1,11 @@
-"""Cuts of a range of hashes into pieces with about as many entries, for hashes that cluster.
+"""Hash range partitioning into pieces with similar entry counts, for clustered hashes.
 
-Hashes of whole keys are uniform: equal widths hold about the same. Where the upper half of a hash
-is made of the first key columns (`TableSchema.hash_prefix`), all rows with a common value lie in
-one range 2**32 wide. Readers that bound their memory by a piece take their cuts from here.
+Complete-key hashes are uniform: equal widths hold about equal counts. If the hash's upper half
+derives from the first key columns (`TableSchema.hash_prefix`), all rows with a common value are in
+one range 2**32 wide. Readers that bound their memory per piece use these cuts.
 
-The hashes that are looked at need not be verified: any bounds make a valid cut, and the same files
-always make the same cut.
+The sampled hashes need not be verified: any bounds make a valid cut, and the same files
+always produce the same cut.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_upsert.core.key_hash import HASH_END, HashRange
 from spark_upsert.table.log.manifest import Slice
 
 _SAMPLES_PER_PIECE = 16
-"""A piece is larger than its share by a sixteenth at most, or by what one hash has."""
+"""A piece exceeds its share by at most a sixteenth, or by one hash's entries."""
 
 
 def cut_evenly(
@@ -47,10 +47,10 @@ def cut_evenly(
 
 
 class Spread:
-    """How the entries of some slices lie over a range, as the log alone tells; no file is opened.
+    """Entry distribution over a range, estimated from the log without opening files.
 
-    The log knows the rows of a file, its bounds, and where many keys begin alike
-    (`RunFile.crowds`). Elsewhere entries are taken to be uniform.
+    The log records each file's row count, its bounds, and its crowded prefixes
+    (`RunFile.crowds`). Elsewhere entries are assumed to be uniform.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Spread:
         return -(-self._reached[-1] // HASH_END)
 
     def hash_at(self, number: int, count: int) -> int:
-        """Return the hash below which ``number`` of ``count`` equal parts of the entries lie."""
+        """Return the hash that bounds the first ``number`` of ``count`` equal entry shares."""
         share, reached, bounds = self._reached[-1] * number // count, self._reached, self._bounds
         if not reached[-1]:
             return self._range.first + self._range.width * number // count
@@ -95,7 +95,7 @@ class Spread:
 def cut_by_files(
     hash_range: HashRange, slices: Iterable[Slice], count: int, *, is_uniform: bool
 ) -> list[HashRange]:
-    """Cut a range as well as the log alone can tell (`Spread`)."""
+    """Cut a range into pieces with similar entry counts, by the log alone (`Spread`)."""
     if is_uniform or count == 1:
         return hash_range.cut(count)
     spread = Spread(hash_range, slices)
@@ -105,7 +105,7 @@ def cut_by_files(
 
 
 def common(hash_range: HashRange, cuts: Iterable[Sequence[HashRange]]) -> list[HashRange]:
-    """Return the pieces of several cuts of a range, each within one piece of every cut."""
+    """Return the common refinement of several cuts: each piece is within one piece of every cut."""
     return _between(hash_range, [piece.first for pieces in cuts for piece in pieces])
 
 

@@ -1,12 +1,12 @@
-"""Preparations of a writer for the mirror of a table while the rows of its runs are in memory.
+"""Mirror preparations made by a writer while its run rows are in memory.
 
-A *twin* of each run, a copy for readers of another format, and the *deaths*: entries that lose
-their key to another one by what the writer looked up anyway. Both travel with what was staged to
-the commit, and from there to the publication behind it. Neither is needed: a publication makes the
-twins that are missing, and looks up what it was not told.
+A *mirror data file* for each run, a copy for readers of another format, and the *superseded
+rows*: entries that lose their key to another one, as determined by the writer's look-up. Both
+travel with the staged files to the commit, and then to the publication after it. Neither is
+required: a publication creates missing mirror data files, and looks up missing superseded rows.
 
-What makes them is the mirror (`spark_upsert.delta.prepared_files`), which lies above all that
-writes.
+The implementation is in the mirror (`spark_upsert.delta.prepared_files`), a layer above all
+writers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.reduce import EntryMatches
 
 Deaths: TypeAlias = Mapping[str, npt.NDArray[np.uint32]]
-"""Positions of dead entries, by the paths of their runs."""
+"""Positions of superseded rows, by run path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """A twin that was written."""
+    """A written mirror data file."""
 
     path: str
     bytes: int
@@ -40,43 +40,44 @@ class Twin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedFiles:
-    """The preparation of one task for a mirror. Travels by pickle."""
+    """One task's mirror preparation. Picklable."""
 
     place: str
-    """Where the twins lie."""
+    """Location of the mirror data files."""
     columns: pa.Schema
     """Their columns."""
     twins: Mapping[str, Twin]
-    """By the paths of their runs."""
+    """Mirror data files by run path."""
     deaths: Deaths
-    """Entries that are dead once the runs are there, and stay so until an overwrite; others may
-    be, too."""
+    """Entries superseded once the runs are committed, until an overwrite; possibly not
+    exhaustive.
+    """
 
     def without_deaths(self) -> PreparedFiles:
-        """Return the twins alone: what was looked up may not hold behind another version."""
+        """Return the mirror data files only: look-up results may not hold for another version."""
         return replace(self, deaths={})
 
 
 class Preparation(Protocol):
-    """Makes what a mirror needs, beside the runs of one task."""
+    """Creates the files and row sets that a mirror needs from one task's runs."""
 
     def write(self, file: RunFile, rows: pa.RecordBatch) -> None:
-        """Write the twin of a run; raises no error."""
+        """Write a run's mirror data file; raises no error."""
         ...
 
     def judged(
         self, rows: Rows, chosen: Positions, found: EntryMatches, kinds: npt.NDArray[np.int8]
     ) -> None:
-        """Take note of what commands do (`write.outcomes`) to the entries that were found."""
+        """Record the commands' effects (`write.outcomes`) on the matched entries."""
         ...
 
     def stored(self, file: RunFile | None) -> None:
-        """Take note of the run that has the commands that were judged last, one per entry.
+        """Record the run that stores the last recorded commands, one per entry.
 
         None if there is no such run.
         """
         ...
 
     def made(self) -> PreparedFiles | None:
-        """Return what was made."""
+        """Return the prepared files."""
         ...

@@ -1,11 +1,11 @@
-"""The quarantine: the error entries that stand in a table at one version.
+"""Quarantine: the error entries in a table at one version.
 
-An error entry stands where no later entry of its identity has replaced it. So the quarantine
-is a question to the same state as the rows, at any version, and everything that holds for rows
-(exactly once, whole epochs, compaction that changes no answer) holds for it.
+An error entry remains until a later entry with its identity replaces it. The quarantine is
+therefore a query on the same state as the rows, at any version, with the same guarantees
+(exactly once, complete epochs, compaction that changes no result).
 
-The cost follows the number of error entries: runs without any are only searched for what may
-have replaced those of others.
+The cost is proportional to the error entry count: runs without errors are only searched for
+entries that may have replaced errors in other runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELDS: tuple[pa.Field, ...] = (
 
 
 def quarantine_schema(schema: TableSchema) -> pa.Schema:
-    """Return the columns of a quarantine: the table's keys, then why, since when and what."""
+    """Return a quarantine's columns: the table's keys, then reason, time and payload."""
     keys = [schema.columns.field(key) for key in schema.keys]
     return pa.schema([*keys, *_FIELDS])
 
@@ -60,7 +60,7 @@ def read_quarantine(
 
 
 def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBatch:
-    """Return those of some error entries, sorted by hash, that nothing has replaced."""
+    """Return the error entries, sorted by hash, that no other entry has replaced."""
     schema = snapshot.manifest.schema
     hashes = rows.hashes[errors]
     state = snapshot.parts(HashRange.spanning(hashes[0], hashes[-1])) if len(errors) else []

@@ -43,10 +43,10 @@ ABSENT = NONE
 
 @dataclass(frozen=True, slots=True)
 class EntryMatches:
-    """The place of the table's entry of each probed key."""
+    """The position of the table's entry for each probed key."""
 
     rows: Rows
-    """The rows of the searched state."""
+    """All rows in the searched state."""
     at: Positions
     """For each key, the row number in ``rows``, or `ABSENT`."""
 
@@ -57,20 +57,20 @@ class EntryMatches:
 
 
 class RowsByKey(NamedTuple):
-    """The rows of some keys."""
+    """Rows for the requested keys."""
 
     rows: pa.RecordBatch
-    """Each row that was found, once, in the order of the hashes of their keys."""
+    """Each matching row, once, in key hash order."""
     at: Positions
-    """For each key, the place of its row, or `ABSENT`."""
+    """For each key, its row's position, or `ABSENT`."""
 
 
 LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], EntryMatches]
-"""Finds the entries of keys, given their hashes, ascending (`table.state.lookup`)."""
+"""Finds entries by key, from the ascending key hashes (`table.state.lookup`)."""
 
 
 class History(NamedTuple):
-    """The entries of keys before and after each epoch that does something to them, key by key."""
+    """Each key's entries before and after every epoch that affects it, grouped by key."""
 
     rows: Rows
     old: Positions
@@ -79,11 +79,11 @@ class History(NamedTuple):
     """The entry after."""
     epochs: npt.NDArray[np.int64]
     begins: Mask
-    """Whether it is the first of its key."""
+    """Whether the row is its key's first."""
 
 
 def chosen_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
-    """Return what the commands that win make of the entries; those that lose do nothing."""
+    """Return the effect of the winning commands on the entries; losing commands have none."""
     chosen, key_index = _winners_by_epoch(commands, epoch_of)
     firsts = np.flatnonzero(np.diff(key_index, prepend=-1))
     rows, base = _with_state(commands, chosen[firsts], look_up)
@@ -97,7 +97,7 @@ def chosen_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> Histor
 
 
 def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Rows, Positions]:
-    """Add what the state holds of some keys; return also where, or `ABSENT`."""
+    """Append the state's entries for the given keys; also return their positions, or `ABSENT`."""
     schema = commands.schema
     hashes = commands.hashes[probes]
     matches = look_up(hashes, commands.take(schema.identity, probes))
@@ -113,7 +113,7 @@ def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Row
 
 
 def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Positions]:
-    """Return the winning command of each (key, epoch), in that order, and the key's number."""
+    """Return the winning command per (key, epoch), in that order, and the key's number."""
     order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
     key_index = np.cumsum(begins) - 1
     if bool(begins.all()):
@@ -127,10 +127,10 @@ def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Pos
 
 
 def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positions) -> Mask:
-    """Return which commands take effect against all that came before them for their key.
+    """Return a mask: the commands that take effect over all earlier ones for their key.
 
-    Keys advance together, one epoch of each at a time: as many steps as the busiest key has
-    epochs.
+    All keys advance in parallel, one epoch per step: the number of steps is the busiest key's
+    epoch count.
     """
     precedence = Precedence.of(rows.schema)
     effective = np.ones(len(chosen), dtype=np.bool_)
@@ -163,9 +163,9 @@ def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positi
 
 
 def folded_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
-    """Fold the commands into the state, one epoch of each key at a time.
+    """Fold the commands into the state, one epoch per key at a time.
 
-    As many steps as the busiest key has epochs; each makes the entries of its keys anew.
+    The number of steps is the busiest key's epoch count; each step recreates its keys' entries.
     """
     schema = commands.schema
     order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
@@ -198,7 +198,7 @@ def folded_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> Histor
 
 
 def _folded_into(rows: Rows, known: Positions, sent: Positions) -> Rows:
-    """Fold commands of one epoch into entries of the state, which are older."""
+    """Fold one epoch's commands into the older state entries."""
     schema = rows.schema
     both = Rows(schema, [BatchPart(_batch(rows, chosen)) for chosen in (known, sent)])
     return fold(both, epochs=epochs_by_part(both, [0, 1])).rows
@@ -210,18 +210,18 @@ def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
 
 
 class ReducedEntries(NamedTuple):
-    """One entry for each key of some rows."""
+    """One entry per key."""
 
     rows: Rows
-    """Rows that hold the entries: the given ones, or others that were made of them."""
+    """Rows that contain the entries: the input rows, or newly created ones."""
     at: Positions
-    """Places of the entries in ``rows``, sorted by (hash, key)."""
+    """Entry positions in ``rows``, sorted by (hash, key)."""
     losers: Positions
-    """Places of the rows that lost, where one was chosen."""
+    """Positions of the losing rows, if an entry was chosen."""
     beaten_by: Positions
-    """The winner of each loser's key."""
+    """The winner for each loser's key."""
     folded: int = 0
-    """How many rows went into the entries of others, where none was chosen."""
+    """Number of rows folded into other entries, if none was chosen."""
 
     def batch(self) -> pa.RecordBatch:
         """Return the entries as a batch."""
@@ -238,23 +238,23 @@ class Hits(NamedTuple):
 
     part: int
     probes: Positions
-    """The keys, by their places among the probes."""
+    """The keys, as positions among the probes."""
     rows: Positions
     """Their entries."""
 
 
 class Meeting(NamedTuple):
-    """The effect of entries on older ones of their keys."""
+    """The effect of newer entries on older ones with the same keys."""
 
     was: pa.Array
-    """The `DIFF` of the older entries."""
+    """The older entries' `DIFF`."""
     becomes: pa.Array
-    """The `DIFF` of the entries then, where the newer ones take effect."""
+    """The resulting entries' `DIFF`, where the newer ones take effect."""
     standing: Standing
 
 
 class Mechanism(Protocol):
-    """The work of a merge engine on the entries of a key."""
+    """A merge engine's operations on a key's entries."""
 
     def reduce(
         self,
@@ -264,39 +264,42 @@ class Mechanism(Protocol):
         epochs: EpochOf | None = None,
         is_one_task: bool = False,
     ) -> ReducedEntries:
-        """Make one entry of all rows of a key."""
+        """Reduce each key's rows to one entry."""
         ...
 
     def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
-        """Return rows, and which of them count: those are of a key each.
+        """Return rows and a mask that selects one row per key.
 
-        For a read, which wants no order and passes on whole parts: most rows lie alone.
+        For a read, which needs no order and passes on complete parts: most keys have one row.
         """
         ...
 
     def gather(
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
     ) -> EntryMatches:
-        """Return the entry of each of ``count`` probed keys."""
+        """Return the entry for each of ``count`` probed keys."""
         ...
 
     def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
-        """Return what entries do to older ones of the same keys; both sorted by (hash, key)."""
+        """Return the effect on older entries with the same keys.
+
+        Both sides sorted by (hash, key).
+        """
         ...
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
-        """Return what commands of several epochs make of the entries that a look-up finds."""
+        """Return the effect of several epochs' commands on the entries that a look-up finds."""
         ...
 
 
 def mechanism_of(schema: TableSchema) -> Mechanism:
-    """Return how a table's engine makes one entry of many."""
+    """Return the mechanism by which a table's engine reduces entries."""
     return Folding() if schema.engine.folds else Choosing(Precedence.of(schema))
 
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """One of the entries wins, whole."""
+    """Selects one entry unchanged as the winner."""
 
     precedence: Precedence
 
@@ -359,7 +362,7 @@ class Choosing:
 
 
 class Folding:
-    """All entries go into a new one."""
+    """Folds all entries into a new one."""
 
     def reduce(
         self,
@@ -416,13 +419,13 @@ class Folding:
 
 
 def _lined_up(hits: Iterable[Hits]) -> tuple[Positions, Positions]:
-    """Return the probes of all parts, one part behind the other, and their entries."""
+    """Return all parts' probes, concatenated in part order, and their entries."""
     parts = list(hits)
     probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
     return probes, np.concatenate([_NOTHING, *(part.rows for part in parts)])
 
 
 REPLACING: Mechanism = Choosing(NEW_CONTENTS)
-"""How an overwrite meets what it replaces, whatever the engine."""
+"""Mechanism between an overwrite and the replaced entries, for any engine."""
 
 _NOTHING = np.empty(0, dtype=np.int64)

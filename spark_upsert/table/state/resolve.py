@@ -1,7 +1,7 @@
-"""The winning entry of each key, for the engines that choose one of them.
+"""Winner selection: the winning entry for each key, for engines that choose one.
 
-Entries are grouped by (key hash, key), and `core.precedence` says which of a group wins, or of
-two. Rows are given in the order of (epoch, task, position).
+Entries are grouped by (key hash, key), and `core.precedence` decides the winner in a group or a
+pair. Input rows are in (epoch, task, position) order.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _HALF = (1 << 31) - 1
 
 
 class Arrangement(NamedTuple):
-    """Rows in the order of their keys."""
+    """Rows sorted by key."""
 
     order: Positions
-    """Row numbers sorted by (hash, key), then as was asked for."""
+    """Row numbers sorted by (hash, key), then by the requested words."""
     begins: Mask
-    """Whether a place in ``order`` is the first of its key."""
+    """Whether an index in ``order`` is its key's first."""
 
 
 class Resolution(NamedTuple):
-    """Winners and losers of a set of entries."""
+    """Winners and losers among entries."""
 
     winners: Positions
     """One row per key, sorted by (hash, key)."""
     losers: Positions
     beaten_by: Positions
-    """The winner of each loser's key."""
+    """The winner for each loser's key."""
 
 
 def arrange(
@@ -55,8 +55,8 @@ def arrange(
     chosen : numpy.ndarray of int64 or None
         The row numbers to sort, ascending; None for all.
     within : callable
-        Takes row numbers, returns the words by which rows of one key are sorted, smallest
-        first. It is asked only about rows that share their hash with another.
+        Takes row numbers, returns the words that sort the rows within a key, smallest
+        first. It is called only for rows that share their hash with another.
     """
     order, begins = _grouped(rows, chosen)
     if not bool(begins.all()):
@@ -78,7 +78,7 @@ def _sorted_within(members: Positions, group: Positions, words: Sequence[Words])
 
 
 def _same_key_as_before(rows: Rows, members: Positions, group: npt.NDArray[Any]) -> Mask:
-    """Return for each row of a sorted sequence whether the row before it has the same key."""
+    """Return a mask: whether each sorted row has the same key as its predecessor."""
     same = np.zeros(len(members), dtype=np.bool_)
     near = np.flatnonzero(group[1:] == group[:-1]) + 1
     keys = rows.take(rows.schema.identity, members)
@@ -95,13 +95,13 @@ def resolve(
     contents: Rows | None = None,
     is_one_task: bool = False,
 ) -> Resolution:
-    """Return the winning entry of each key, sorted by (hash, key), and the losers.
+    """Return each key's winning entry, sorted by (hash, key), and the losers.
 
     Notes
     -----
-    Rows that share no hash win at once. The others are not sorted by precedence: the best
-    of each key is found in a few passes over them. Only where different keys share a hash
-    are they sorted by key.
+    Rows with a unique hash win immediately. The others are not sorted by precedence: each key's
+    best row is determined in a few passes. They are sorted by key only if different keys
+    share a hash.
     """
     decided = _decided(rows, chosen, epochs, contents, is_one_task)
     order, begins = decided.arrangement
@@ -115,7 +115,7 @@ def resolve(
 
 
 class _ResolvedKeys(NamedTuple):
-    """The keys of which there are several rows, and their winners."""
+    """Keys with several rows, and their winners."""
 
     arrangement: Arrangement
     members: Positions
@@ -125,7 +125,7 @@ class _ResolvedKeys(NamedTuple):
     firsts: Positions
     """Where each key begins in the arrangement."""
     best: Positions
-    """The winner of each key."""
+    """Each key's winner."""
 
 
 def _decided(
@@ -135,7 +135,7 @@ def _decided(
     contents: Rows | None,
     is_one_task: bool = False,
 ) -> _ResolvedKeys:
-    """Decide between the rows of each key; parameters as of `resolve`."""
+    """Decide between each key's rows; parameters as in `resolve`."""
     order, begins = _grouped(rows, chosen)
     shared = np.flatnonzero(_shared(begins))
     members = order[shared]
@@ -149,7 +149,7 @@ def _decided(
 
 
 def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
-    """Return rows sorted by (hash, key), those of one key in any order."""
+    """Return rows sorted by (hash, key); the order within a key is arbitrary."""
     hashes = rows.hashes if chosen is None else rows.hashes[chosen]
     row_indices = order_of(hashes)
     order: Positions = row_indices if chosen is None else chosen[row_indices]
@@ -176,7 +176,7 @@ def _begins(values: npt.NDArray[Any]) -> Mask:
 
 
 def _shared(begins: Mask) -> Mask:
-    """Return which places are of groups of more than one."""
+    """Return a mask: the positions in groups with more than one row."""
     shared = ~begins
     shared[:-1] |= ~begins[1:]
     return shared
@@ -191,7 +191,7 @@ def best_of_groups(
     contents: Rows | None = None,
     is_one_task: bool = False,
 ) -> Positions:
-    """Return the winner of each group of rows; parameters as of `resolve`."""
+    """Return the winner of each row group; parameters as in `resolve`."""
     all_rows = rows if contents is None else contents
     return Precedence.of(rows.schema).best_of_groups(
         members,
@@ -203,10 +203,10 @@ def best_of_groups(
 
 
 def unbeaten(rows: Rows, epochs: Sequence[int]) -> Mask:
-    """Return which rows no other part's entry of the same key beats.
+    """Return a mask: rows that no other part's entry with the same key beats.
 
-    Only hashes that the largest part shares with the others are compared: the rest of it
-    wins unseen, so that a large run under small ones costs a search, not a sort.
+    Only hashes that the largest part shares with the others are compared: its other rows
+    win unread, so that a large run under small ones costs a search, not a sort.
     """
     wins = np.ones(len(rows), dtype=np.bool_)
     if len(rows.parts) < 2:
@@ -225,7 +225,7 @@ def unbeaten(rows: Rows, epochs: Sequence[int]) -> Mask:
 
 
 def _sharing(rows: Rows, start: int, stop: int) -> Positions:
-    """Return the rows beside the sorted ones of a part, and those of it that share their hashes."""
+    """Return the rows outside a part's sorted slice, and those in it that share their hashes."""
     shares = np.ones(len(rows), dtype=np.bool_)
     slice_hashes = rows.hashes[start:stop]
     other_hashes = np.concatenate([rows.hashes[:start], rows.hashes[stop:]])
@@ -243,6 +243,6 @@ def _sharing(rows: Rows, start: int, stop: int) -> Positions:
 
 
 def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> EpochOf:
-    """Return a function that gives the epoch of a row from the epoch of its part."""
+    """Return a function that maps rows to the epochs of their parts."""
     table = np.asarray(epochs, dtype=np.uint64)
     return lambda chosen: table[rows.part_of(chosen)]

@@ -1,8 +1,7 @@
-"""The table at one version: its entries by hash range, its rows, its answers.
+"""Table snapshot: entries by hash range, rows and look-ups at one version.
 
-A snapshot is a manifest with a store to read from. Reads go range by range of the hash, so
-that memory is bounded by `CHUNK_ROWS` whatever the size of the table, and never merge what
-one run alone holds.
+A snapshot is a manifest with a store to read from. Reads proceed by hash range, so that memory
+is bounded by `CHUNK_ROWS` for any table size. They never merge rows that only one run holds.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from spark_upsert.table.state.partition import cut_evenly
 from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, mechanism_of
 
 CHUNK_ROWS = 1 << 17
-"""Entries that a read holds at once; large enough that the cost per chunk is noise."""
+"""Entries per read chunk; large enough to make the per-chunk cost negligible."""
 
 CHUNK_BYTES = 64 << 20
-"""Bytes that a read holds at once, by the average row of the runs; less where several share it."""
+"""Bytes per read chunk, by the runs' average row size; less if several readers share it."""
 
 _SMALL_BYTES = 1 << 20
 """Pieces below this are put together."""
 
 _Piece = tuple[list[pa.Array], Mask]
-"""Columns of some entries, with their diffs behind them, and which entries win."""
+"""Entry columns, followed by their diffs, and the mask that selects the winners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Snapshot:
         keys: Sequence[pa.Array],
         columns: Sequence[str] | None = None,
     ) -> EntryMatches:
-        """Find the entries of keys, each given once (`lookup.find`)."""
+        """Find entries by distinct keys (`lookup.find`)."""
         schema = self.manifest.schema
         if not len(hashes):
             return EntryMatches(Rows(schema, []), np.empty(0, dtype=np.int64))
@@ -87,10 +86,10 @@ class Snapshot:
         return find(schema, parts, hashes, keys)
 
     def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:
-        """Return whether a run lies far away of which a row is found, and read, without much else.
+        """Return whether a run is remote and a look-up can read a row without much other data.
 
-        Of keys with a common prefix the hashes crowd, so that their places cannot be told
-        beforehand; of nested columns all values are examined.
+        Keys with a common prefix have crowded hashes, whose positions are not predictable;
+        nested columns require all values.
         """
         schema = self.manifest.schema
         types = (schema.run.field(name).type for name in columns)
@@ -100,10 +99,10 @@ class Snapshot:
         return any(map(self.store.is_far, paths))
 
     def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
-        """Return the rows of some keys.
+        """Return the rows for the given keys.
 
-        Each run is searched once for all of them. Of its rows those blocks are read that hold a row
-        that is wanted, in the order of the hashes.
+        Each run is searched once for all keys. Only run blocks with a requested row are read,
+        in hash order.
         """
         schema = self.manifest.schema
         names = list(schema.columns.names) if columns is None else list(columns)
@@ -143,10 +142,10 @@ class Snapshot:
     def having_prefix(
         self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with keys that begin with some values, each once, in any order.
+        """Yield the rows with the given key prefixes, each once, in any order.
 
-        It reads the hash ranges of those values, and of these the blocks that hold the keys; the
-        cost follows the rows that are found.
+        It reads the prefixes' hash ranges, and in these the blocks that hold the keys; the
+        cost is proportional to the matching rows.
         """
         prefixes = Prefixes.of(self.manifest.schema, values)
         names = self.manifest.schema.columns.names if columns is None else columns
@@ -154,7 +153,7 @@ class Snapshot:
             yield from self._having(few, list(names) or list(prefixes.names))
 
     def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
-        """Return how many entries keys have that begin like some values; some may be dead."""
+        """Return the entry count for the given key prefixes; it may include superseded entries."""
         return sum(
             int(prefix.places(run, slice_.occupied).counts.sum())
             for prefix in Prefixes.of(self.manifest.schema, values).cut()
@@ -162,7 +161,7 @@ class Snapshot:
         )
 
     def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of not too many prefixes."""
+        """Yield the rows for a bounded number of prefixes."""
         requested = set(names)
         read = [*names, *(name for name in wanted.names if name not in requested)]
         for parts in self._parts_having(wanted):
@@ -171,7 +170,7 @@ class Snapshot:
             RUNS.settle(rows=0)
 
     def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
-        """Yield the entries of prefixes, some `CHUNK_ROWS` at a time, all of a key at once."""
+        """Yield the prefixes' entries, about `CHUNK_ROWS` at a time, with each key complete."""
         opened = list(self.opened(wanted.spanning))
         bounds = [wanted.places(run, slice_.occupied) for slice_, run in opened]
         counts = sum(
@@ -189,7 +188,7 @@ class Snapshot:
             yield [(part, epoch) for part, epoch in picked if len(part)]
 
     def _settled(self, parts: Sequence[tuple[Part, int]], names: list[str]) -> list[pa.RecordBatch]:
-        """Return the rows among entries, which are all that there is of their keys."""
+        """Return the rows among entries that are complete for their keys."""
         schema = self.manifest.schema
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
@@ -202,7 +201,7 @@ class Snapshot:
         return [batch for batch in live_pieces if batch.num_rows]
 
     def chunks(self, hash_range: HashRange = ALL_HASHES, *, at_least: int = 1) -> list[HashRange]:
-        """Cut a range of hashes so that each piece holds about `CHUNK_ROWS` entries."""
+        """Cut a hash range into pieces with about `CHUNK_ROWS` entries each."""
         if self.manifest.schema.hash_prefix:
             return self._even_chunks(hash_range, at_least)
         rows = size = 0.0
@@ -216,7 +215,7 @@ class Snapshot:
         return hash_range.cut(count)
 
     def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
-        """Cut a range where its entries lie, by a look into the runs."""
+        """Cut a hash range evenly by entry count, as sampled from the runs."""
         runs = []
         for slice_, run in self.opened(hash_range):
             start, stop = slice_.live.intersect(hash_range).rows_of(run.hashes)
@@ -228,7 +227,7 @@ class Snapshot:
 
 
 def _together(pieces: list[_Piece]) -> list[_Piece]:
-    """Put small pieces into one: to choose rows of a piece costs much the same for few rows."""
+    """Combine small pieces: row selection in a piece has a nearly constant cost."""
     is_small = [sum(column.nbytes for column in columns) < _SMALL_BYTES for columns, _ in pieces]
     if sum(is_small) < 2:
         return pieces
@@ -238,7 +237,7 @@ def _together(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordBatch:
-    """Return the entries of a piece that win and are rows of the table."""
+    """Return a piece's winning entries that are table rows."""
     columns, wins = piece
     live = is_live(columns[-1]) & wins
     # Without columns there is still a number of rows.

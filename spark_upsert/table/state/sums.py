@@ -1,19 +1,19 @@
-"""Exact sums of groups of integers and decimals: right, or an `OverflowError`; never wrapped.
+"""Exact group sums for integers and decimals: correct, or an `OverflowError`; never wrapped.
 
-A value is taken apart into limbs of 32 bits, the highest of them signed. Sums of limbs fit into
-64 bits for as many rows as a batch can hold, in any order of the rows, so that only the sum
-itself can overflow, and no partial one. Arrow's own sums wrap silently.
+A value is split into 32-bit limbs, the highest one signed. Limb sums fit into 64 bits for any
+batch size, in any row order, so that only the final sum can overflow, never a partial one.
+Arrow's own sums wrap silently.
 
-Values so small that all of them together fit into 64 bits, as nearly all do, are added up whole:
-the differences of one running sum, a fifth of the time.
+If all values together fit into 64 bits, as in nearly all cases, they are summed directly: as
+differences of one running sum, in a fifth of the time.
 
-A caller that adds up in several passes keeps limbs: `limbs_of` values, `carried` behind each pass,
+A caller that sums in several passes works on limbs: `limbs_of` values, `carried` after each pass,
 and `from_limbs` at the end.
 
-Averages of decimals are rounded half up to four more digits (`average_type`), from sums that may be
-beyond what a decimal of 128 bits can hold.
+Decimal averages are rounded half up to four more digits (`average_type`), from sums that may
+exceed a 128-bit decimal.
 
-Sums of floats are Arrow's: added up in another order they may differ in the last bits.
+Float sums are Arrow's: another summation order may change the last bits.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ from spark_upsert.core.reasons import Rounding
 _LIMB_BITS = 32
 _DIGITS = 38
 _MORE_DIGITS = 4
-"""Digits that an average of decimals gains behind the point, as in Spark."""
+"""Fraction digits that a decimal average gains, as in Spark."""
 _INTEGER = 20
-"""Digits of 2**64."""
+"""Number of digits in 2**64."""
 _WIDE, _COUNT, _ALL = 56, 19, 76
-"""Digits of a dividend, the sum of any number of decimals, and of a count: the quotient then has 20
-more behind the point, and 76 in all."""
+"""Digits for a dividend (the sum of any number of decimals) and for a count: the quotient then
+has 20 more fraction digits, and 76 in all.
+"""
 _LOW = np.uint64(0xFFFFFFFF)
 
 LimbColumns = list[npt.NDArray[np.int64]]
-"""Arrays of equal length, the lowest limb first."""
+"""Arrays with equal length, the lowest limb first."""
 
 
 def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the sum of each group of consecutive values, null where all are null."""
+    """Return the sum of each group of consecutive values, null if all are null."""
     valid = validity(column)
     no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
     small = _small(column, valid)
@@ -59,9 +60,9 @@ def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the sum of each group as `exact_sums` does, null where it does not fit.
+    """Return each group's sum as `exact_sums` does, null where it overflows.
 
-    Groups that do not are found by halves.
+    Overflowing groups are located by bisection.
     """
     ends = np.append(firsts[1:], len(column))
     parts, pending = [pa.array([], column.type)], [(0, len(firsts))]
@@ -81,7 +82,7 @@ def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None:
-    """Return the values, 0 for null, if no sum of some of them leaves 64 bits."""
+    """Return the values, 0 for null, or None if a partial sum could exceed 64 bits."""
     words = [word.view(np.int64) for word in fixed_words(column)]
     low = words[-1]
     if len(words) > 1:  # The high word of what fits into the low one repeats its sign.
@@ -98,7 +99,7 @@ def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None
 
 
 def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | None) -> pa.Array:
-    """Return sums of 64 bits in a type, null where there is no value."""
+    """Return 64-bit sums cast to a type, null where there is no value."""
     if pa.types.is_decimal(type_):
         mask = np.zeros(len(sums), dtype=np.bool_) if no_value is None else no_value
         return _of_words(sums >> 63, sums.view(np.uint64), type_, mask)
@@ -109,7 +110,7 @@ def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | 
 
 
 def from_limbs(limbs: LimbColumns, type_: pa.DataType, *, mask: Mask) -> pa.Array:
-    """Return the numbers that limbs are, null where the mask says so."""
+    """Return the numbers represented by limbs, null where masked."""
     if pa.types.is_decimal(type_):
         return _decimals(limbs, type_, mask)
     low, high = limbs
@@ -139,17 +140,17 @@ def wide_from_limbs(limbs: LimbColumns, scale: int, *, mask: Mask) -> pa.Array:
 
 
 def average_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of an average of decimals.
+    """Return the type for a decimal average.
 
-    It is Spark's: four digits more behind the point, at the cost of those before it where there are
-    38 in all. So the average of 1 and 2 is 1.5 whatever the digits of their type.
+    It is Spark's: four more fraction digits, at the expense of integer digits if the total
+    exceeds 38. So the average of 1 and 2 is 1.5 for any declared precision.
     """
     precision, scale = (min(n + _MORE_DIGITS, _DIGITS) for n in (type_.precision, type_.scale))
     return pa.decimal128(precision, scale)
 
 
 def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
-    """Return sums divided by counts, rounded half up; of no values zero."""
+    """Return sums divided by counts, rounded half up; zero if there are no values."""
     wide = convert(totals, pa.decimal256(_WIDE, totals.type.scale))
     divisor = pc.if_else(pc.greater(counts, 0), counts, 1)
     divisor = convert(divisor, pa.decimal256(_COUNT, 0))
@@ -157,7 +158,7 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
 
 
 def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return decimals as two each: sums of either fit into 38 digits, whatever the values are."""
+    """Split each decimal in two, such that sums of either part always fit into 38 digits."""
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63
     remainder, times = np.where(fits, high, 0), np.where(fits, 0, high)
@@ -170,7 +171,7 @@ def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def together(low: pa.Array, high: pa.Array) -> pa.Array:
-    """Return the sums that sums of both parts are (`apart`), in 38 digits or more."""
+    """Return the totals from the sums of both parts (`apart`), in 38 digits or more."""
     if not pc.any(pc.not_equal(high, 0), min_count=0).as_py():
         return low
     scale = low.type.scale
@@ -185,7 +186,7 @@ def together(low: pa.Array, high: pa.Array) -> pa.Array:
 
 
 def limbs_of(column: pa.Array) -> LimbColumns:
-    """Take values apart; those of nulls are arbitrary."""
+    """Split values into limbs; limbs for nulls are arbitrary."""
     words = fixed_words(column)  # The high word first.
     is_signed = not pa.types.is_unsigned_integer(column.type)
     limbs: LimbColumns = []
@@ -220,7 +221,7 @@ def _decimals(limbs: LimbColumns, type_: pa.DataType, mask: Mask) -> pa.Array:
 def _of_words(
     high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], type_: pa.DataType, mask: Mask
 ) -> pa.Array:
-    """Return decimals of two words each."""
+    """Return decimals assembled from two words each."""
     bound = 10**type_.precision - 1
     _require(
         bool((_at_most(high, low, bound) & ~_at_most(high, low, -bound - 1) | mask).all()), type_
@@ -234,7 +235,7 @@ def _of_words(
 def _at_most(
     high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int
 ) -> npt.NDArray[np.bool_]:
-    """Return which numbers of 128 bits are not above a bound."""
+    """Return a mask: the 128-bit numbers that do not exceed a bound."""
     top, low_bound = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
     return (high < top) | ((high == top) & (low <= low_bound))
 

@@ -1,6 +1,6 @@
-"""The feedback upsert: from commands, through the table's own past, to a version.
+"""Feedback upsert: from commands, through the table's history, to a version.
 
-`commands` are what rows ask for, `stash` keeps the one of each key that can still win, `stage`
-looks the keys up in the table and writes one run, `outcomes` says what each command did, and
-`commit` proposes what all tasks staged (`write_set`) behind the newest version.
+`commands` decodes rows into commands, `stash` retains each key's possibly winning command, `stage`
+looks the keys up in the table and writes one run, `outcomes` classifies each command's effect, and
+`commit` proposes all tasks' staged files (`write_set`) after the newest version.
 """

@@ -1,12 +1,12 @@
-"""Fitting: columns of rows cast to the types of their table, and the rows with values that do not.
+"""Row conversion: casts to the table's types, and rows with unconvertible values.
 
-A value that does not fit is treated like one that could not be decoded: the table's error policy
-decides. A type without any value that could fit is an error of the write, under every policy.
+An unconvertible value is treated like an undecodable one: the table's error policy
+decides. A type without any convertible value is an error for the write, under every policy.
 
-From rows to commands: what all envelopes share, and the plain ``upsert`` envelope.
+Command decoding: the shared part of all envelopes, and the plain ``upsert`` envelope.
 
-A command is (key, values or tombstone, order key). An `Envelope` takes rows apart into
-`DecodedRows`; their faults are judged in one place, by the table's `ErrorPolicy`:
+A command is (key, values or tombstone, order key). An `Envelope` splits rows into
+`DecodedRows`; the table's `ErrorPolicy` is applied to their faults in one function:
 
 =====================  ======  ========  ==========================================
 fault of a row         fail    inline    quarantine: an error entry
@@ -18,15 +18,15 @@ order key is no value  fails   fails     the same
 value is undecodable   fails   a row     of the key; if the order key is in it, as above
 =====================  ======  ========  ==========================================
 
-A key or value is undecodable, too, if it is no value of the type that the table has (`fitting`).
-A row that is at once a delete has no value to be wrong. In a quarantine a delete of a null
-or undecodable key clears the error entry of that identity, and is no error itself.
+A key or value that does not have the table's type is also undecodable (`fitting`).
+A delete has no value that could be wrong. In a quarantine, a delete for a null
+or undecodable key clears that identity's error entry, and is no error itself.
 
-The reason that is stored depends on the row alone: never on its place in a batch, a
+The stored reason depends on the row alone: never on its position in a batch, a
 partition or a topic. So a replay writes the same entry again.
 
 Source: Materialize, decode stage and ``UpsertKey`` (``render/sources.rs``, ``upsert.rs``).
-There, a live error makes every read fail; ours fails the write, or shows the error apart.
+There, a current error makes every read fail; here it fails the write, or is listed separately.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ from spark_upsert.table.write.contributions import collected, contributions
 
 @dataclass(frozen=True, slots=True)
 class FittedColumns:
-    """What fits, null where it does not. Reasons are texts, null where all is well; None: nowhere.
+    """Converted columns, null on failure. Reasons are strings, null for valid rows; None: no
+    failure.
 
-    A reason depends on the column alone, so that a replay gives the same one.
+    A reason depends on the column alone, so that a replay yields the same one.
     """
 
     columns: Mapping[str, pa.Array]
@@ -83,7 +84,7 @@ def fit(
     order: Sequence[pa.Array],
     own_order: Mapping[str, pa.Array],
 ) -> FittedColumns:
-    """Convert the columns of n rows; parameters as `DecodedRows` has them."""
+    """Convert the columns of n rows; parameters as in `DecodedRows`."""
     keys, values, ranks = _Reasons(), _Reasons(), _Reasons()
     converted_columns = {}
     for target in schema.columns:
@@ -106,7 +107,7 @@ def fit(
 
 
 class _Reasons:
-    """Why rows do not fit: what is said first stays."""
+    """Conversion failure reasons per row; the first reason is retained."""
 
     def __init__(self) -> None:
         self.texts: pa.Array | None = None
@@ -120,7 +121,7 @@ class _Reasons:
 
 
 def _fit(column: pa.Array, own: pa.Field, schema: TableSchema, reasons: _Reasons) -> pa.Array:
-    """Return a column in the type of the table's."""
+    """Return a column cast to the table column's type."""
     is_collected = schema.engine.rule(own.name) is Rule.COLLECT
     if is_collected and not pa.types.is_list(column.type):
         return collected(_converted(column, own, own.type.value_type, reasons), own)
@@ -142,24 +143,23 @@ def _converted(column: pa.Array, own: pa.Field, type_: pa.DataType, reasons: _Re
 
 
 _EXAMPLE_CHARS = 80
-"""How much of a bad value an error message shows."""
+"""Maximum characters of a bad value in an error message."""
 
 
 _SKIPPED = b"upsertflow.skipped"
-"""The metadata field of a batch of commands with the number of rows that are none."""
+"""Metadata field on a command batch with the number of rows that are no commands."""
 
 _GONE = "the record has no value"
 
 GONE = "__gone"
-"""The column that marks deletes by keys alone (`table.arguments`); no column of a table is called
-so."""
+"""The column that marks deletes by keys alone (`table.arguments`); the name is reserved."""
 
 _BY_KEYS = b"upsertflow.byKeys"
-"""The metadata field of a batch of commands that are deletes by keys alone."""
+"""Metadata field that marks a command batch as deletes by keys alone."""
 
 
 class Envelope(Protocol):
-    """Turns batches of rows into batches of commands. Pure; travels to the tasks by pickle."""
+    """Converts row batches to command batches. Pure; pickled to the tasks."""
 
     @property
     def schema(self) -> TableSchema:
@@ -167,13 +167,13 @@ class Envelope(Protocol):
         ...
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, in the order of its rows."""
+        """Return a batch's commands, in row order."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedRows:
-    """The findings of an envelope in n rows. Arrays have length n, and null where nothing is."""
+    """An envelope's decoding results for n rows. Arrays have length n, and null for no value."""
 
     columns: Mapping[str, pa.Array]
     """The table's columns, in any type that casts to theirs; those left out are null."""
@@ -181,9 +181,9 @@ class DecodedRows:
     """The order key, one array per ``sequenceBy`` column."""
     tombstones: Mask
     raw_values: Callable[[Positions], pa.Array]
-    """Gives the values of some rows as they came, as binary. Asked for bad rows only."""
+    """Returns rows' original values as binary. Called for bad rows only."""
     own_order: Mapping[str, pa.Array] = field(default_factory=dict)
-    """The order keys of columns that have their own."""
+    """Order keys for columns with a column order."""
     bad_values: pa.Array | None = None
     """Why a value could not be decoded, as text; None if all could."""
     bad_keys: pa.Array | None = None
@@ -196,15 +196,15 @@ class DecodedRows:
     bad_order: pa.Array | None = None
     """Why an order key is none, as text; it must be null."""
     ignores_null_deletes: bool = False
-    """Whether a delete of a null key is harmless under any policy."""
+    """Whether a delete for a null key is harmless under any policy."""
     takes_null_keys: bool = False
-    """Whether null is a key like others: that of a group, in a table that keeps a view's rows."""
+    """Whether null is a valid key: a group key in a table that materializes a view."""
     hint: str = ""
     """The hint about bad values and keys, if it is not the usual one."""
 
 
 class _Fault(IntEnum):
-    """The fault of a row, the first that applies."""
+    """A row's first applicable fault."""
 
     NONE = 0
     NULL_KEY = 1
@@ -232,14 +232,14 @@ _TOLD = {
     _Fault.BAD_ORDER: "an order key is not what is declared",
     **dict.fromkeys((_Fault.LOST, _Fault.BAD_VALUE), "a value is not what is declared"),
 }
-"""The texts of faults that quote the payload, for where rows are not to be shown."""
+"""Fault messages without the payload, for use where rows must not be shown."""
 
 _COVERED = {
     ErrorPolicy.FAIL: (),
     ErrorPolicy.INLINE: (_Fault.BAD_VALUE,),
     ErrorPolicy.QUARANTINE: tuple(_Fault),
 }
-"""The faults with which each policy goes on."""
+"""The faults that each policy tolerates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ def skipped_in(commands: pa.RecordBatch) -> int:
 def are_by_keys(commands: pa.RecordBatch) -> bool:
     """Return whether commands are deletes by keys alone: those marked by `GONE`.
 
-    Each has the order of the row that it deletes on purpose, so that it is tied with nothing.
+    Each deliberately has the order key of the row that it deletes, so that it has no ties.
     """
     return _BY_KEYS in (commands.schema.metadata or {})
 
@@ -325,7 +325,7 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
 
 
 def _fitted(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:
-    """Return rows in the types of the table; what does not fit is bad as what is not decoded."""
+    """Return rows in the table's types; unconvertible values count as undecodable."""
     fitted = fit(schema, decoded.columns, decoded.order, decoded.own_order)
     order, bad_order = order_keys(schema.order, fitted.order, schema.binlogs)
     own_fields = [
@@ -358,14 +358,14 @@ def _first(reasons: pa.Array | None, others: pa.Array | None) -> pa.Array | None
 
 
 def _at(where: Mask, values: pa.Array) -> pa.Array:
-    """Return values at the rows of a mask, null at others."""
+    """Return values at a mask's rows, null at others."""
     row_indices = np.zeros(len(where), dtype=np.int64)
     row_indices[where] = np.arange(len(values))
     return values.take(pa.array(row_indices, mask=~where))
 
 
 def _faults(schema: TableSchema, columns: Mapping[str, pa.Array], decoded: DecodedRows) -> _Faults:
-    """Judge every row; what a policy does about it is decided elsewhere."""
+    """Determine each row's fault; policies are applied elsewhere."""
     count = len(decoded.tombstones)
     is_bad_key = _valid(decoded.bad_keys, count)
     is_null_key = _all_null([columns[key] for key in schema.keys]) & ~is_bad_key
@@ -434,7 +434,7 @@ def _require_covered(
 
 
 def _kept_apart(schema: TableSchema) -> str:
-    """Return how rows that cannot be applied are kept, where the table can."""
+    """Return the phrase on how rejected rows can be retained, if the table supports it."""
     if schema.engine.kind is not Engine.DEDUPLICATE:
         return ""  # There is no entry of a key that an error could stand for.
     quarantine = setting("onError", "quarantine")
@@ -454,7 +454,7 @@ def _excerpt(raw: pa.Scalar) -> str:
 
 
 def _raw_identity(decoded: DecodedRows) -> pa.Array:
-    """Return the bytes of the keys that could not be decoded, null for all others."""
+    """Return the bytes of undecodable keys, null for all others."""
     count = len(decoded.tombstones)
     if decoded.bad_keys is None or decoded.raw_keys is None:
         return pa.nulls(count, pa.binary())
@@ -481,7 +481,7 @@ def _hashes(
 
 
 def _known_order(schema: TableSchema, order: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the column that tells rows without an order key; they are before all others."""
+    """Return the column that marks rows without an order key; they precede all others."""
     if len(schema.order_fields) == len(schema.order):
         return []
     return [pa.array(np.logical_and.reduce([_valid(column, len(column)) for column in order]))]
@@ -490,9 +490,9 @@ def _known_order(schema: TableSchema, order: Sequence[pa.Array]) -> list[pa.Arra
 def _quarantine_columns(
     raw_keys: pa.Array, decoded: DecodedRows, faults: _Faults, known_order: Sequence[pa.Array]
 ) -> list[pa.Array]:
-    """Return the columns that only a quarantine has, in the order of `TableSchema.run`.
+    """Return the quarantine-only columns, in `TableSchema.run` order.
 
-    A tombstone that takes an error away where it arrives has a reason, too (`have_reasons`).
+    A tombstone that removes an error on arrival also has a reason (`have_reasons`).
     """
     count = len(raw_keys)
     bad = np.flatnonzero(faults.kinds)
@@ -525,10 +525,10 @@ def _without(column: pa.Array, where: Mask) -> pa.Array:
 
 
 def filled_order(order: pa.Array) -> pa.Array:
-    """Return an order key with a fixed value for null: the stored column has no nulls.
+    """Return an order key with nulls replaced by a fixed value: the stored column has no nulls.
 
-    `_known_order` marks the rows that need it, unless they are deletes of the null key. For
-    positions in a log the value is the least.
+    `_known_order` marks the affected rows, except deletes for the null key. For
+    log positions the value is the least.
     """
     if order.null_count == 0:
         return order
@@ -538,10 +538,10 @@ def filled_order(order: pa.Array) -> pa.Array:
 
 
 def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
-    """Return some rows of a batch as JSON text, in binary.
+    """Return selected batch rows as JSON text, in binary.
 
-    A loop over rows, for those that are put into a quarantine: the raw form of a row that
-    never had another one. About 5 us per row of three columns.
+    A row-wise loop, for quarantined rows: the raw form for rows that
+    never had another one. About 5 us per row with three columns.
     """
     columns = (_read(column, rows) for column in batch.columns)
     texts = (
@@ -554,7 +554,7 @@ def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
 
 
 def _read(column: pa.Array, rows: Positions) -> list[Any]:
-    """Return some values as values of Python; one that Python does not have is a text."""
+    """Return values as Python objects; a value without a Python type becomes a string."""
     read_column, bad = readable(column)
     values: list[Any] = read_column.take(pa.array(rows)).to_pylist()
     if not pa.types.is_nested(column.type):
@@ -568,7 +568,7 @@ def _as_text(value: Any) -> str:
 
 
 class RowReader(Protocol):
-    """Reads what rows of another system's form mean. Travels to the tasks by pickle."""
+    """Decodes rows in another system's format. Pickled to the tasks."""
 
     @property
     def hint(self) -> str:
@@ -584,27 +584,27 @@ class RowReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class UpsertEnvelope:
-    """The envelope of plain columns.
+    """The envelope for plain columns.
 
-    A row is a tombstone if the column ``deletes`` says so. A row of nulls is a row, unless
-    ``nulls_as_deletes``: then it is a tombstone if all of its values are null, the order columns
-    apart.
+    A row is a tombstone if the column ``deletes`` is true. A row of nulls is a row, unless
+    ``nulls_as_deletes``: then it is a tombstone if all of its values except the order columns
+    are null.
 
     Parameters
     ----------
     schema : TableSchema
     sources : mapping of str to str
-        For each column of the table that the rows have, its name in the rows.
+        For each table column present in the rows, its name in the rows.
     order : tuple of str
-        Names of the order columns in the rows.
+        Order column names in the rows.
     deletes : str or None
         Name of the boolean column that marks tombstones.
     own_order : mapping of str to str
-        For each column of the rows that has an order of its own, the name of that order.
+        For each row column with a column order, that order's name.
     nulls_as_deletes : bool
-        Whether a row without values is a tombstone. Goes without ``deletes``.
+        Whether a row without values is a tombstone. Excludes ``deletes``.
     reader : RowReader or None
-        Reads flattened change events; None for rows that mean what their columns hold.
+        Decodes flattened change events; None for plain rows.
     """
 
     schema: TableSchema
@@ -634,12 +634,12 @@ class UpsertEnvelope:
 
     @property
     def _telling(self) -> list[str]:
-        """The columns of the rows that are all null in a row without values."""
+        """The row columns that are all null in a row without values."""
         given_names = (name for name in self.schema.values if name in self.sources)
         return [name for name in given_names if self.sources[name] not in self.order]
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, one per row (`Envelope.commands`)."""
+        """Return a batch's commands, one per row (`Envelope.commands`)."""
         schema = self.schema
         columns = {name: batch.column(source) for name, source in self.sources.items()}
         all_columns, tombstones, reasons = columns, None, None

@@ -1,10 +1,10 @@
-"""The commit of a write set: look at the newest version, write what only it needs, propose.
+"""Write set commits: read the newest version, write version-dependent files, propose.
 
-A commit that loses a race looks again, at the version that won. Mostly there is nothing to write:
-what the tasks staged fits behind any version. The exceptions are commands that are late because
+A commit that loses a race retries at the winning version. Usually there is nothing to write:
+staged files fit after any version. The exceptions are commands that are late because
 deletes were forgotten since, and truncates. Then the write set is *fitted* to the version, by
-further files. They serve for later versions, too, as long as those look the same to the write set;
-else they are removed, so that a commit leaves only files behind that the table uses.
+additional files. They remain valid for later versions that are equivalent for the write set;
+otherwise they are removed, so that a commit leaves only files that the table uses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spark_upsert.table.write.write_set import SealedDraft, WriteSet
 
 
 def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None:
-    """Make an epoch visible, whole, exactly once (`Table.commit`)."""
+    """Make an epoch visible atomically, exactly once (`Table.commit`)."""
     require_placed(write_set)
     is_first = write_set.base.manifest.is_unborn
     store = write_set.base.store
@@ -53,7 +53,7 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
 
 
 class _CommitResult(NamedTuple):
-    """A commit that was made, and what a person should know about its rows."""
+    """A completed commit, with notices for the user about its rows."""
 
     commit: Commit
     upon: Manifest
@@ -113,11 +113,12 @@ def _commit_next(
 def _commit_at_once(
     log: Log, write_set: WriteSet, scratch: Scratch, admission: Admission
 ) -> _CommitResult | None:
-    """Propose behind the version that was seen last, mostly just now, without a look for newer.
+    """Propose after the last seen version, which is usually current, without a check for newer
+    ones.
 
-    Whether there is one, the put itself finds out. What it must be told of before is another table
-    in this place, so that it is proven that the version is there. Whatever else speaks against it
-    is left to the newest version to say.
+    The put itself detects a newer version. It cannot detect another table at this location,
+    so the version's existence is verified first. All other objections are left to the retry
+    at the newest version.
     """
     head = log.seen
     if head is None or write_set.truncated is not None or not write_set.is_judged_for(head):
@@ -136,7 +137,7 @@ def _commit_at_once(
 
 
 def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
-    """Yield the newest version for each attempt; a table that is gone is told from its bases."""
+    """Yield the newest version for each attempt; detect a deleted table by the bases."""
     try:
         yield from log.heads()
     except TableNotFoundError:
@@ -147,7 +148,7 @@ def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
 
 @contextmanager
 def _in_doubt(scratch: Scratch) -> Iterator[None]:
-    """Leave what was written to a vacuum if a commit fails: it may have taken effect."""
+    """Leave written files to a vacuum if a commit fails: it may have taken effect."""
     try:
         yield
     except Exception:
@@ -157,7 +158,7 @@ def _in_doubt(scratch: Scratch) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedWrites:
-    """A write set as it fits behind a version, and behind those that look the same to it."""
+    """A write set fitted to a version and to equivalent later ones."""
 
     write_set: WriteSet
     """Without the commands that are late there."""
@@ -166,19 +167,19 @@ class FittedWrites:
     truncated: TruncatedVersion | None
 
     def fits(self, head: Manifest) -> bool:
-        """Return whether it fits behind a later version, too."""
+        """Return whether it also fits after a later version."""
         if self.truncated is not None:
             return (self.head.slices, self.head.low_water) == (head.slices, head.low_water)
         return self.write_set.overwrite or head.forgot <= self.head.version
 
     def upon(self, head: Manifest) -> Manifest:
-        """Return the table upon which the rows are judged: truncated, if that came among them."""
+        """Return the table version for the rows' outcomes: after the truncate, if any."""
         if self.truncated is None:
             return head
         return replace(self.truncated.after, version=head.version, schema=head.schema)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
-        """Return what to propose behind a version that it fits (`WriteSet.seal`)."""
+        """Return the proposal after a version that it fits (`WriteSet.seal`)."""
         sealed = self.write_set.seal(self.upon(head), between)
         if self.truncated is None:
             return sealed
@@ -186,7 +187,7 @@ class FittedWrites:
 
 
 def fit(write_set: WriteSet, head: Manifest, scratch: Scratch) -> FittedWrites:
-    """Make a write set fit behind a version; what that takes is written durably."""
+    """Fit a write set to a version; additional files are written durably."""
     cut, upon, mark = None, head, write_set.truncated
     if mark is not None:
         write_set = replace(write_set, late_rows=LateRows.REJECT)

@@ -1,4 +1,4 @@
-"""The contribution of one command to a fold: columns that make `table.state.fold` associative."""
+"""A command's contribution to a fold: columns that make `table.state.fold` associative."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def contributions(
     diffs: npt.NDArray[np.int8],
     own_order: Mapping[str, pa.Array],
 ) -> list[pa.Array]:
-    """Return the columns that a run of a folding table has beyond the others."""
+    """Return the additional run columns in a folding table."""
     deletes = diffs == TOMBSTONE
     if not schema.engine.takes_deletes and bool(deletes.any()):
         raise DataError(
@@ -64,7 +64,7 @@ def _require_own_order(name: str, engine: MergeEngine, own: pa.Array, no_value: 
 
 
 def as_collected(columns: pa.Schema, engine: MergeEngine) -> pa.Schema:
-    """Return a schema in which collected columns hold lists of what the rows hold."""
+    """Return a schema in which collected columns are lists of the rows' types."""
     fields = [
         field.with_type(pa.list_(pa.field("element", field.type)))
         if engine.rule(field.name) is Rule.COLLECT
@@ -75,7 +75,7 @@ def as_collected(columns: pa.Schema, engine: MergeEngine) -> pa.Schema:
 
 
 def collected(values: pa.Array, field: pa.Field) -> pa.Array:
-    """Return each value, of the type of the elements, as a list of one, null as null."""
+    """Return each value as a one-element list with the field's element type, null as null."""
     offsets = pa.array(np.arange(len(values) + 1, dtype=np.int32))
     mask = values.is_null() if values.null_count else None
     return pa.ListArray.from_arrays(offsets, values, type=field.type, mask=mask)

@@ -1,8 +1,8 @@
-"""The driver's part of an envelope, which is known before any row is seen.
+"""The driver-side part of an envelope, determined before any row is read.
 
-A `Form` is made from the columns of the rows and from options. It says which columns a table
-of such rows would have and what may order them, and makes the `Envelope` that travels to the
-tasks. All errors in options and columns are found here.
+A `Form` is made from the rows' columns and the options. It determines the columns of a
+table for such rows and the possible order columns, and makes the `Envelope` for the
+tasks. All errors in options and columns are raised here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spark_upsert.table.write.commands import Envelope, RowReader, UpsertEnvelop
 
 
 class Form(Protocol):
-    """Rows of an envelope, by their columns alone."""
+    """An envelope's rows, described by their columns alone."""
 
     @property
     def columns(self) -> pa.Schema:
-        """The columns that are stored unless options say otherwise."""
+        """The columns stored by default."""
         ...
 
     @property
@@ -40,16 +40,16 @@ class Form(Protocol):
 
     @property
     def refused(self) -> Mapping[str, SchemaError]:
-        """The columns of the rows that no table can hold, with the error of each."""
+        """The row columns that no table can store, each with its error."""
         ...
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the key columns if options do not say; empty if they must."""
+        """Key column names that apply by default; empty if options must name them."""
         ...
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return the order as names out of ``orders``, given those of ``sequenceBy``, if any."""
+        """Return the order as names from ``orders``, given those in ``sequenceBy``, if any."""
         ...
 
     @property
@@ -71,11 +71,11 @@ class UpsertForm:
     """Plain columns."""
 
     others: pa.Schema
-    """The columns of the rows."""
+    """The rows' columns."""
     deletes: str | None = None
     """The boolean column that marks deletes."""
     nulls_as_deletes: bool = False
-    """Whether a row of null values is a delete."""
+    """Whether a row with only null values is a delete."""
     reader: RowReader | None = None
     """Reads flattened change events."""
     keys: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class UpsertForm:
         nulls_as_deletes: bool,
         reader: RowReader | None = None,
     ) -> UpsertForm:
-        """Return the form of rows of some columns."""
+        """Return the form for rows with the given columns."""
         if deletes is not None:
             deletes = find_delete_mark(deletes, rows, may_be_text=reader is not None)
         return cls(others=rows, deletes=deletes, nulls_as_deletes=nulls_as_deletes, reader=reader)
@@ -102,7 +102,7 @@ class UpsertForm:
 
     @property
     def columns(self) -> pa.Schema:
-        """All columns but that of the deletes."""
+        """All columns except the delete mark."""
         return pa.schema([field for field in self.others if field.name != self.deletes])
 
     @property
@@ -111,7 +111,7 @@ class UpsertForm:
         return self.others
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return what is named."""
+        """Return the given names."""
         return tuple(named)
 
     def require_keys(self, keys: Sequence[str]) -> None:
@@ -133,7 +133,7 @@ class UpsertForm:
 
 
 def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str:
-    """Return the spelling of the column that marks deletes (``applyAsDeletes``)."""
+    """Return the exact name of the column that marks deletes (``applyAsDeletes``)."""
     role = "applyAsDeletes column"
     name = find_column(name, columns.names, role=role)
     type_ = columns.field(name).type
@@ -158,7 +158,7 @@ def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:
 def own_order_names(
     schema: TableSchema, orders: pa.Schema, stored: Container[str]
 ) -> dict[str, str]:
-    """Return the names in the rows of the order columns that stored columns have of their own."""
+    """Return the row column names for the stored columns' own orders."""
     return {
         column: find_in_schema(source, orders, role=f"sequenceBy.{column} column")
         for column, source in schema.engine.column_order.items()
@@ -185,9 +185,9 @@ def dotted(fields: pa.Schema | pa.StructType, above: Path = ()) -> list[pa.Field
 
 
 def at_path(column: pa.Array, path: Path) -> pa.Array:
-    """Return a nested field; null where anything above it is.
+    """Return a nested field; null where any parent is null.
 
-    The time follows the rows, not the fields of the struct, as it does with `pc.struct_field`.
+    The cost depends on the rows, not on the struct's field count, as with `pc.struct_field`.
     """
     for name in path:
         field = column.field(column.type.get_field_index(name))

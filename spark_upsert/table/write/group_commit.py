@@ -1,28 +1,28 @@
-"""Group commit: several appends as one epoch, each judged as if they came one after the other.
+"""Group commit: several appends as one epoch, each with the effect of a serial execution.
 
-Each caller seals the commands of its own append. Together the appends are *staged*: the effect of
-each is counted against the table and the appends before it, and the commands that are left of all
-are written as one run. Rows of one key are merged by the rule of consecutive epochs, as a
-compaction of such epochs would. So, for every scope, engine and policy of the table:
+Each caller seals its own append's commands. Together the appends are *staged*: each one's
+effect is counted against the table and the preceding appends, and all remaining commands
+are written as one run. Rows with one key are merged by the rule for consecutive epochs, as a
+compaction of such epochs would. So, for every scope, engine and policy:
 
-- the table is the same as if the appends had come one after the other, and each append gets the
+- the table is the same as after a serial execution, and each append gets the
   counters that it would have got then;
 - an append that cannot be applied is left out, and only its caller gets the error;
-- the version has one epoch of changes. For a key that several appends touch it shows the one step
-  from before the first to after the last, and its counters call the rows between *superseded* (or
-  duplicates), so that they agree with its changes: live rows and rows that came in are the sums.
+- the version has one epoch of changes. For a key in several appends it shows the one step
+  from before the first to after the last, and its counters count the rows between as *superseded*
+  (or duplicates), consistent with its changes: live rows and input rows are the sums.
 
-Rejected: one task of an epoch for each append. Within an epoch nothing orders the tasks, so that
+Rejected: one epoch task per append. Within an epoch the tasks are unordered, so that
 without order keys two appends to one key would be an error, ties would be decided by content, and
 with ``sequenceScope=epoch`` the first append could win.
 
-Group commit of appends to a table: appends of several threads that meet share a version.
+Concurrent appends by several threads share a version.
 
-Rows become commands in the thread that brings them, so that a fault in them never reaches the other
-threads. An append commits at once if no other is under way; the first append that came meanwhile
-then commits all that wait (`shared_calls`, `table.write.group_commit`). An append that replaces
-what
-came before it, such as an overwrite, or that is too large for a small version, commits alone.
+Rows become commands in the calling thread, so that their faults never affect the other
+threads. An append commits immediately if no other is in progress; the first append that arrives
+meanwhile then commits all waiting ones (`shared_calls`, `table.write.group_commit`). An append that
+replaces earlier contents, such as an overwrite, or that is too large for a small version, commits
+alone.
 """
 
 from __future__ import annotations
@@ -70,15 +70,16 @@ from spark_upsert.table.write.ties import count_losers, examples_of
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet, shared_hashes
 
 BYTES_MAX = 8 << 20
-"""Commands of one version that several appends share. A larger append gains nothing from company,
-and would keep the others waiting."""
+"""Maximum command bytes in a shared version. A larger append gains nothing from sharing,
+and would delay the others.
+"""
 
 MEMBERS_MAX = 1024
-"""Appends that share a version: so many transactions still are a small object of the log."""
+"""Maximum appends per version: this many transactions are still a small log object."""
 
 
 class SeparateCommit(Enum):
-    """The answer to an append that it has to commit by itself; nothing of it was committed."""
+    """The result for an append that must commit separately; nothing of it was committed."""
 
     APART = "apart"
 
@@ -92,19 +93,20 @@ class Committing(Protocol):
 APART: Final = SeparateCommit.APART
 
 AppendResult: TypeAlias = Commit | SeparateCommit | Exception | None
-"""The result of an append: its commit; None, if the table has its transaction already; `APART`, if
-it is to commit by itself; or its error."""
+"""An append's result: its commit; None if its transaction is already committed; `APART` if
+it must commit separately; or its error.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """The append of one caller: commands in a stash, sealed by `sealed`."""
+    """One caller's append: commands in a stash, sealed by `sealed`."""
 
     schema: TableSchema
     """The schema for which the commands were made."""
     stash: Stash
     commands: pa.RecordBatch
-    """One of each key, sorted by (hash, key)."""
+    """One command per key, sorted by (hash, key)."""
     transaction: Transaction | None = None
     late_rows: LateRows = LateRows.FAIL
 
@@ -116,7 +118,7 @@ class Append:
 def sealed(
     schema: TableSchema, stash: Stash, transaction: Transaction | None, late_rows: LateRows
 ) -> Append | None:
-    """Seal the commands of one caller; None if they are to be committed by themselves."""
+    """Seal one caller's commands; return None if they must be committed separately."""
     if schema.engine.multiplicity is not None:
         return None  # A step of a view is a version of its own (`table.write.moves`).
     batches = list(stash.seal())
@@ -135,11 +137,10 @@ def sealed(
 
 
 def joins(members: Sequence[Append], other: Append) -> bool:
-    """Return whether an append may share the version of some that came before it.
+    """Return whether an append may share a version with preceding ones.
 
-    A version names the last number of a writer: of two appends of one writer the second comes
-    with the next one.
-    Deletes by keys alone share with their like: their orders make no ties.
+    A version records one number per writer: a writer's second append goes into the next version.
+    Deletes by keys alone share only with each other: their orders make no ties.
     """
     writers = {member.transaction.writer for member in members if member.transaction is not None}
     return (
@@ -160,7 +161,7 @@ def append_together(
     admission: Admission,
     threads: int = 1,
 ) -> list[AppendResult]:
-    """Commit appends as one version; return the result of each, in their order."""
+    """Commit appends as one version; return their results, in input order."""
     results: dict[int, AppendResult] = {}
     due: dict[int, Append] = {}
     for index, member in enumerate(members):
@@ -241,10 +242,10 @@ def _each_told(members: Mapping[int, Append], error: Exception) -> dict[int, App
 
 
 def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
-    """Return whether a commit was refused as a whole because of some of the appends.
+    """Return whether only some of the appends caused a commit's rejection.
 
-    Rows are judged anew where another writer came between, and only some of the transactions may
-    have been committed by another writer meanwhile.
+    If another writer committed in between, rows are decided again; that writer may also have
+    committed only some of the transactions.
     """
     if isinstance(error, DataError):
         return True
@@ -263,10 +264,10 @@ def _recounted(
     taken: Mapping[int, Append],
     counted: dict[int, Counters],
 ) -> dict[int, Counters]:
-    """Return the counters of appends behind those that came between their plan and their commit.
+    """Return the appends' counters, including commits between their plan and their commit.
 
-    The version is there, whatever this finds: where it cannot be told, the counters are those
-    against the version that was planned on.
+    The version is committed in any case: if the recount fails, the counters are those
+    against the version used for the plan.
     """
     try:
         before = Snapshot(store, log.before(done.version))
@@ -278,21 +279,21 @@ def _recounted(
 
 
 AppendVerdict: TypeAlias = Counters | SeparateCommit | DataError
-"""The counters of an append after the table and the appends before it; or why it may not join."""
+"""An append's counters after the table and the preceding appends; or why it may not join."""
 
 
 class GroupedAppends(NamedTuple):
-    """Appends as one task of an epoch."""
+    """Appends staged as one task of an epoch."""
 
     staged: StagedRuns | None
-    """None if none of them may come."""
+    """None if no append is admitted."""
     verdicts: list[AppendVerdict]
 
 
 def stage_together(
     snapshot: Snapshot, members: Sequence[Append], *, threads: int = 1
 ) -> GroupedAppends:
-    """Write what is left of some appends durably, and count what each does."""
+    """Write the appends' remaining commands durably, and count each append's effect."""
     if len(members) == 1:
         return _staged_alone(snapshot, members[0], threads)
     judged = _judged(snapshot, members)
@@ -324,21 +325,21 @@ def _staged_alone(snapshot: Snapshot, member: Append, threads: int) -> GroupedAp
 
 
 class _AppendResults(NamedTuple):
-    """What appends do, one after the other, and what is left of them."""
+    """The appends' sequential effects and their remaining commands."""
 
     verdicts: list[AppendVerdict]
     commands: pa.RecordBatch
-    """Commands of the appends that may come: one of each key, sorted by (hash, key)."""
+    """The admitted appends' commands: one per key, sorted by (hash, key)."""
     counters: Counters
-    """The counters of the version."""
+    """The version's counters."""
     examples: Mapping[str, str]
 
 
 def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _AppendResults:
-    """Judge each append against the table and the appends before it.
+    """Decide each append against the table and the preceding appends.
 
-    Mostly no two of them touch the same key, and all may be committed: then one look at the table
-    is enough. Else they are judged one by one, to find those that may not.
+    Usually no two appends share a key, and all may be committed: then one look-up in the table
+    is enough. Otherwise they are decided one by one, to find those that may not.
     """
     at_once = _Judge(snapshot, members)
     if at_once.admits_all():
@@ -349,10 +350,10 @@ def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _AppendResults:
 
 
 class _Judge:
-    """The appends that were admitted so far.
+    """The appends admitted so far.
 
-    Rows of keys that only one append touches are kept apart from those of *contested* keys, which
-    are brought together from append to append, as a compaction would.
+    Rows whose keys occur in only one append are separate from those with *contested* keys, which
+    are merged from append to append, as a compaction would.
     """
 
     def __init__(self, snapshot: Snapshot, members: Sequence[Append]) -> None:
@@ -367,7 +368,7 @@ class _Judge:
         self._alone = self._contested = pa.RecordBatch.from_pylist([], schema=self._schema.run)
 
     def admits_all(self) -> bool:
-        """Judge all that is not contested at once; return whether all may come."""
+        """Decide all uncontested rows in one step; return whether all may be committed."""
         rows = Rows(self._schema, [BatchPart(member.commands) for member in self._members])
         contested = shared_hashes(rows.hashes, ())
         counted = self._admit_at_once(rows, np.flatnonzero(~contested))
@@ -382,12 +383,12 @@ class _Judge:
         return True
 
     def admit_each(self) -> None:
-        """Judge each append as a whole, and leave out those that may not come."""
+        """Decide each append as a unit, and leave out those that may not be committed."""
         for member in self._members:
             self._verdicts.append(self._admit(member, member.commands))
 
     def _admit_at_once(self, rows: Rows, chosen: Positions) -> list[Counters] | None:
-        """Admit rows that share no hash with others; return the counters of each append."""
+        """Admit rows that share no hash with others; return each append's counters."""
         chosen = chosen[order_of(rows.hashes[chosen])]
         try:
             outcomes = outcomes_of(
@@ -410,11 +411,11 @@ class _Judge:
         return [count(_of(outcomes, owners == index)) for index in range(len(rows.parts))]
 
     def _admit(self, member: Append, commands: pa.RecordBatch) -> AppendVerdict:
-        """Admit commands of an append behind what was admitted; or return why they may not come.
+        """Admit an append's commands after those already admitted; or return why they may not join.
 
-        Late rows come apart: they must not be brought together with others before they are left
-        out. So do rows that can be applied, but not be brought together, as sums that are too
-        large without those of the table.
+        Late rows must commit separately: they must not be merged with others before they are left
+        out. So must rows that can be applied but not merged, such as sums that overflow
+        without those in the table.
         """
         rows = Rows(self._schema, [BatchPart(commands)])
         everything = np.arange(len(rows))
@@ -437,7 +438,7 @@ class _Judge:
         return member.stash.counters + count(outcomes)
 
     def _outcomes(self, rows: Rows) -> Outcomes:
-        """Return what commands do to the table and to what was admitted before them."""
+        """Return the commands' effects on the table and on previously admitted commands."""
         manifest, everything = self._snapshot.manifest, np.arange(len(rows))
         if len(rows):
             spanned = HashRange.spanning(rows.hashes[0], rows.hashes[-1])
@@ -457,7 +458,7 @@ class _Judge:
         )
 
     def judged(self) -> _AppendResults:
-        """Return what became of all of them."""
+        """Return the results for all appends."""
         rows = Rows(self._schema, [BatchPart(self._contested)])
         everything = np.arange(len(rows))
         try:
@@ -514,7 +515,7 @@ class WritableTable(Protocol):
         heeds_pressure: bool = True,
         guard: Guard | None = None,
     ) -> Admission:
-        """Return what judges whether there is room."""
+        """Return the admission check for room."""
         ...
 
     def commit(self, epoch: WriteSet, *, admission: Admission | None = None) -> Commit | None:
@@ -522,7 +523,7 @@ class WritableTable(Protocol):
         ...
 
     def discard(self, staged: Iterable[StagedRuns]) -> None:
-        """Remove what was staged and not tried."""
+        """Remove staged files for which no commit was tried."""
         ...
 
 
@@ -601,7 +602,7 @@ class Appends:
         transaction: Transaction | None,
         late_rows: LateRows,
     ) -> AppendResult:
-        """Append rows together with those of other threads, if there are any."""
+        """Append rows together with those from other threads, if there are any."""
         # An older version will do: whether its columns are those of the newest is seen then.
         head = self._table.log.last_look().head()
         with Stash(head.schema) as stash:
@@ -614,7 +615,7 @@ class Appends:
             return APART if call is None else self.calls.call(call)
 
     def _round(self, calls: Sequence[Append]) -> list[AppendResult]:
-        """Commit the appends of some threads as one version."""
+        """Commit several threads' appends as one version."""
         table = self._table
         snapshot = Snapshot(table.store, table.log.head())
         # An append that must wait for room does so by itself.
@@ -632,7 +633,7 @@ def commands_of(
     *,
     may_lack: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the commands of rows, as a version of the table understands them."""
+    """Yield the commands for rows, by a table version's schema."""
     if envelope is None:
         envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes, may_lack=may_lack)
     yield from map(envelope.commands, rows.to_batches())

@@ -1,20 +1,20 @@
-"""Guards of a commit: conditions on the newest version, checked anew at each attempt.
+"""Commit guards: conditions on the newest version, checked again at each attempt.
 
-A write set is *due* if the table does not have it yet. If it is due and must not come in, its
-error says why. No guard looks at rows.
+A write set is *due* if the table does not have it yet. If it is due and must not be admitted, its
+error states the reason. No guard reads rows.
 
-Admission: whether an epoch may come in, by the caps of its table and the pressure on it.
+Admission: whether an epoch may be committed, by its table's caps and the pressure on it.
 
-Pressure is heeded only before anything is staged: refusing staged work would waste it, and not
+Pressure is checked only before staging: rejecting staged work would waste it, and not
 lower the pressure. The caps are exact.
 
-Caps are judged before anything is staged, when the bytes are not known yet, and again right before
-the put of a version, against the version that it follows: a writer that loses the race is judged
-anew. So what lies behind the slowest consumer never exceeds the caps, with any number of writers.
-An epoch that is committed already counts as done, whether or not there is room; so a caller checks
+Caps are checked before staging, when the byte count is not yet available, and again right before
+a version's put, against the version that it follows: a writer that loses the race is checked
+again. So the slowest consumer's backlog never exceeds the caps, with any number of writers.
+An epoch that is already committed counts as done, whether or not there is room; so a caller checks
 for that first.
 
-The leases of a table without caps are not read, nor are reports of pressure for a table without the
+Leases are not read for a table without caps, nor are pressure reports for a table without the
 property ``backpressure``.
 """
 
@@ -100,7 +100,7 @@ def _require_keeper(write_set: WriteSet, head: Manifest, url: str) -> None:
 
 
 def _require_historian(write_set: WriteSet, url: str) -> None:
-    """Refuse writes into a kept history by others than `table.keep_history`."""
+    """Raise for writes to a materialized history unless they are from `table.keep_history`."""
     writers = [transaction.writer for transaction in write_set.transactions]
     if not writers or not all(writer.startswith(HISTORY) for writer in writers):
         raise DataError(
@@ -111,7 +111,7 @@ def _require_historian(write_set: WriteSet, url: str) -> None:
 
 
 class UnchangedRowsGuard:
-    """Lets an epoch in only while the rows are those of one version."""
+    """Admits an epoch only while the rows equal those of one version."""
 
     def __init__(self, base: Manifest) -> None:
         self._changed = base.changed
@@ -123,9 +123,9 @@ class UnchangedRowsGuard:
 
 
 def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
-    """Return whether a table of contributions has yet to take a step (`moves`).
+    """Return whether a table of contributions still lacks a step (`moves`).
 
-    Its own marker says more than the numbers of writers do, which steps that are skipped leave out.
+    Its own marker is more precise than the writers' numbers, which omit skipped steps.
     """
     url = write_set.base.store.url
     if write_set.overwrite:
@@ -145,7 +145,7 @@ def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
 
 
 def is_new(write_set: WriteSet, head: Manifest) -> bool:
-    """Return whether no transaction of a write set is in the table; raise if only some are."""
+    """Return whether none of a write set's transactions is committed; raise if only some are."""
     count = len(write_set.transactions)
     known_transactions = [
         transaction for transaction in write_set.transactions if head.has(transaction)
@@ -162,7 +162,7 @@ def is_new(write_set: WriteSet, head: Manifest) -> bool:
 
 
 def require_placed(write_set: WriteSet) -> None:
-    """Refuse a truncate in an epoch that leaves open what came before the truncate."""
+    """Raise if an epoch's truncate would leave the rows before it in the table."""
     if write_set.truncated is None:
         return
     if write_set.overwrite or write_set.late_rows is LateRows.APPLY:
@@ -174,7 +174,7 @@ def require_placed(write_set: WriteSet) -> None:
 
 
 def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
-    """Refuse a batch of a query if earlier batches are not in the table."""
+    """Raise for a query's batch if earlier batches are not in the table."""
     if not head.lacks(transaction):
         return
     last = head.transactions.get(transaction.writer)
@@ -191,7 +191,7 @@ def require_no_gap(transaction: Transaction, head: Manifest, url: str) -> None:
 
 
 def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> None:
-    """Refuse an epoch of a writer of which the table knows no more what it committed."""
+    """Raise for an epoch whose writer's commits the table has forgotten."""
     if not head.has_forgotten(transaction.writer):
         return
     raise DataLossError(
@@ -205,7 +205,7 @@ def _require_remembered(transaction: Transaction, head: Manifest, url: str) -> N
 
 
 def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
-    """Refuse an epoch if a vacuum may have taken its staged files for left behind."""
+    """Raise for an epoch whose staged files a vacuum may have removed as orphans."""
     versions = [staged_task.base_version for staged_task in write_set.staged if staged_task.files]
     if versions and not head.accepts(min(versions)):
         raise ContentionError(
@@ -219,7 +219,7 @@ def _require_unfenced(write_set: WriteSet, head: Manifest, url: str) -> None:
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
-"""Each look at the leases of a table is a handful of requests: one a second is harmless."""
+"""Maximum pause between lease reads, each a few requests: one per second is harmless."""
 
 Sleep = Callable[[float], None]
 
@@ -227,24 +227,24 @@ Guard = Callable[[Manifest], UpsertFlowError | None]
 
 
 class Admission:
-    """Lets the epochs of one write into a table, or refuses them.
+    """Admits or rejects one write's epochs.
 
     Parameters
     ----------
     log : Log
     store : Store
     counter : BacklogCounter
-        The counter of this table; what it has counted stays for the next write.
+        This table's counter; its counts are cached for the next write.
     gauge : PressureGauge, optional
-        The gauge of this table. None: the write heeds no pressure.
+        This table's gauge. None: the write ignores pressure.
     wait_ms : int
-        How long it waits altogether, in a table that waits.
+        Maximum total wait, in a table that waits.
     waits_for_relief : bool
-        Whether it waits, too, where pressure refuses it.
+        Whether to wait also when rejected by pressure.
     sleep : callable, optional
-        Waits for some seconds.
+        Sleeps for the given seconds.
     guard : callable, optional
-        Returns why nothing of this write may come behind a version, asked right before each put.
+        Returns why this write may not follow a version; called right before each put.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Admission:
         self._guard = guard
 
     def require(self, head: Manifest, draft: Draft | None = None) -> Manifest:
-        """Return the version behind which there is room for an epoch, once there is."""
+        """Wait if necessary, then return the version after which there is room for an epoch."""
         while True:
             refusal = self.refusal(head, draft)
             if refusal is None:
@@ -290,7 +290,7 @@ class Admission:
         )
 
     def refusal(self, head: Manifest, draft: Draft | None = None) -> UpsertFlowError | None:
-        """Return why an epoch may not come in behind a version, None if it may."""
+        """Return why an epoch may not follow a version, None if it may."""
         if head.is_unborn or not (draft is None or draft.is_epoch):
             return None
         guarded = self._guard(head) if self._guard and draft is not None else None

@@ -1,19 +1,19 @@
-"""The rule by which a kept table takes each step of its view exactly once.
+"""Step rule: a materialized table applies each view step exactly once.
 
-Each write into a table of contributions brings one marker (`core.merge_engines`): the positions
+Each write into a table of contributions carries one marker (`core.merge_engines`): the positions
 ``from``
-and ``to`` of its step. The table's own marker is the position that it has *recorded*.
+and ``to`` for its step. The table's own marker is its *recorded* position.
 
     from = recorded    apply
     to <= recorded     skip: the step is in the table already
-    otherwise          refuse: steps are missing, or it is of another way through the inputs
+    otherwise          refuse: steps are missing, or it took another path through the inputs
 
-The rule is applied to the version that the epoch is to follow, in the very attempt that puts it
-there (`table.write.guards`). So two queries that write at once cannot both add a step, and no step
-counts twice or is left out, whatever happened to a checkpoint.
+The rule is applied to the version that the epoch will follow, in the same attempt that commits
+it (`table.write.guards`). So two concurrent queries cannot both add a step, and no step
+is counted twice or omitted, regardless of checkpoint state.
 
-A position is a text (`kept_position`): the table and version reached in each input, and how far a
-first snapshot is. A table without a marker has the position `NOTHING`.
+A position is a string (`kept_position`): the table and version reached in each input, and the
+first snapshot's progress. A table without a marker has the position `NOTHING`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_upsert.table.log.view_position import KeptPosition
 from spark_upsert.table.state.snapshot import Snapshot
 
 NOTHING = ""
-"""The position of a table before its first step."""
+"""A table's position before its first step."""
 
 
 class Verdict(Enum):
@@ -46,13 +46,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A step of a view: the positions before and behind it, as the marker has them."""
+    """A view step: the positions before and after it, from the marker."""
 
     lower: str
     upper: str
 
     def judged(self, recorded: str) -> Verdict:
-        """Return what becomes of the step in a table that is at a position."""
+        """Return the verdict on the step in a table at a position."""
         if self.lower == recorded:
             return Verdict.APPLY
         return Verdict.SKIP if is_reached(self.upper, recorded) else Verdict.REFUSE
@@ -68,7 +68,7 @@ def is_reached(position: str, recorded: str) -> bool:
 
 
 def recorded_position(snapshot: Snapshot) -> str:
-    """Return up to which position of its view a kept table is."""
+    """Return a materialized table's position in its view."""
     manifest, schema = snapshot.manifest, snapshot.manifest.schema
     keys = [
         pa.array([MARKER_PART if name == PART else None], schema.columns.field(name).type)
@@ -90,14 +90,14 @@ def _newest_first(slices: Iterable[Slice]) -> list[Slice]:
 
 
 def moves_in(entries: pa.RecordBatch) -> list[Move]:
-    """Return the step that the marker among some entries tells; there is one entry of a key."""
+    """Return the step in the marker entry, if present; there is one entry per key."""
     indices = np.flatnonzero(np.asarray(entries.column(PART)) == MARKER_PART)
     markers = entries.select([FROM, TO]).take(pa.array(indices)).to_pylist()
     return [Move(lower=marker[FROM], upper=marker[TO]) for marker in markers]
 
 
 def require_move(moves: Iterable[Move | None], url: str) -> Move:
-    """Return the step of a write, of which each task tells what it saw."""
+    """Return a write's step, which all its tasks must agree on."""
     distinct_moves = {move for move in moves if move is not None}
     if len(distinct_moves) != 1:
         raise DataError(
@@ -109,7 +109,7 @@ def require_move(moves: Iterable[Move | None], url: str) -> Move:
 
 
 def refused(move: Move, recorded: str, url: str) -> OtherTableError:
-    """Return the error of a step that neither follows what a table has nor is in it."""
+    """Return the error for a step that neither follows the table's position nor is in it."""
     return OtherTableError(
         f"the table at '{url}' is at {recorded or 'nothing'} of its view, and the write goes from "
         f"{move.lower or 'nothing'} to {move.upper}. Nothing was committed.",

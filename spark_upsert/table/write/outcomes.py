@@ -1,6 +1,6 @@
-"""The outcome of each command, decided against the table's persisted past, and the counts.
+"""Command outcomes, decided against the table's persisted history, and their counts.
 
-With ``new`` the command and ``old`` the table's entry of its key just before the epoch:
+With ``new`` the command and ``old`` the table's entry for its key just before the epoch:
 
 ====================  =====  ===========  =================================
 order against old     new    old          outcome
@@ -16,14 +16,14 @@ greater, or no entry  error  no row       QUARANTINED
 below the low-water   any    no entry     REJECTED, not even stored
 ====================  =====  ===========  =================================
 
-`core.precedence` compares the order of a command with that of the entry. The first two lines and
-the last hold only where order keys reach across epochs (`Scope.TABLE`); the last is the price of
+`core.precedence` compares the command's order with the entry's. The first two lines and
+the last hold only where order keys apply across epochs (`Scope.TABLE`); the last is the price for
 forgetting deletes, and depends on `LateRows` (`table.log.properties`). A *tie*, an equal order key
 with another content, counts as a greater order key, or with `Ties.FIRST` as a smaller one. "No row"
 is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
-and two are the rule of its predecessor ``upsert.rs`` and of Spark's AUTO CDC.
+and two are the rule in its predecessor ``upsert.rs`` and in Spark's AUTO CDC.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(IntEnum):
-    """The outcome of a command."""
+    """A command's outcome."""
 
     INSERT = 0
     UPDATE = 1
@@ -66,10 +66,10 @@ class Outcome(IntEnum):
 
 
 class Outcomes(NamedTuple):
-    """The outcomes of commands, one row each."""
+    """Command outcomes, one row per command."""
 
     kinds: npt.NDArray[np.int8]
-    """Values of `Outcome`."""
+    """`Outcome` values."""
     are_tied: Mask
     """Whether the table's entry has an equal order key and another content."""
     are_late: Mask
@@ -77,7 +77,7 @@ class Outcomes(NamedTuple):
 
     @classmethod
     def joined(cls, pieces: Iterable[Outcomes]) -> Outcomes:
-        """Return the outcomes of consecutive pieces as one."""
+        """Return the outcomes concatenated from consecutive pieces."""
         return cls(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
@@ -91,7 +91,7 @@ def classify(
     is_overwrite: bool = False,
     is_by_keys: bool = False,
 ) -> Outcomes:
-    """Return the outcome of each command, one per key."""
+    """Return each command's outcome; there is one command per key."""
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)
@@ -127,7 +127,7 @@ def classify(
 def may_reject(
     schema: TableSchema, *, low_water: str | None, late_rows: LateRows, is_overwrite: bool
 ) -> bool:
-    """Return whether any command can be `Outcome.REJECTED`; parameters as of `classify`."""
+    """Return whether any command can be `Outcome.REJECTED`; parameters as in `classify`."""
     return _can_be_late(schema, low_water, is_overwrite) and late_rows is not LateRows.APPLY
 
 
@@ -145,7 +145,7 @@ def are_ordered(rows: Rows, chosen: Positions) -> Mask:
 
 
 def count(outcomes: Outcomes) -> Counters:
-    """Count outcomes, under the names of `Counters`."""
+    """Count outcomes, by `Counters` field name."""
     numbers = np.bincount(outcomes.kinds, minlength=len(Outcome)).tolist()
     return Counters(
         inserts=numbers[Outcome.INSERT],
@@ -172,9 +172,9 @@ def outcomes_of(
     is_by_keys: bool,
     ahead: Preparation | None = None,
 ) -> Outcomes:
-    """Return what commands, one per key and sorted by hash, do to a snapshot.
+    """Return the effect on a snapshot of commands, one per key and sorted by hash.
 
-    What makes ready for a mirror is told of it, too.
+    The mirror preparation receives the outcomes, too.
     """
     rows = Rows(without_sums(rows.schema), rows.parts)
     # The table may have gained columns since.

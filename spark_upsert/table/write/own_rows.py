@@ -1,8 +1,8 @@
-"""Rows of a table's own columns, which need no options to be understood: they are commands as is.
+"""Rows with a table's own columns, which need no options: they are plain commands.
 
-`envelopes.write_plan`, which knows every envelope, plans writes with options. An append by a
-program, and the records that the engine keeps in tables of its own, need only the plain envelope,
-so that no code here knows an option or a payload.
+`envelopes.write_plan`, which imports every envelope, plans writes with options. Appends from a
+program, and the engine's records in its own tables, need only the plain envelope,
+so that this module depends on no option and no payload format.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def envelope_of_rows(
     nulls_as_deletes: bool = False,
     may_lack: bool = False,
 ) -> Envelope:
-    """Return the envelope that makes commands of rows of plain columns, for a table as it is.
+    """Return the envelope that converts plain-column rows to commands for an existing table.
 
-    Values are cast to the table's types; a value that does not fit is an error when it comes.
-    Columns that order the rows or mark deletes and that the table lacks are not stored.
+    Values are cast to the table's types; an unconvertible value raises when it is read.
+    Order and delete mark columns that the table lacks are not stored.
     """
     refuse_repeated(incoming.names)
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}

@@ -1,7 +1,7 @@
-"""Runs that are written before it is certain that a version will use them.
+"""Scratch runs: written before it is certain that a version will use them.
 
-No other process knows of them, so the writer removes the runs that turn out useless. A vacuum finds
-those that it could not remove.
+They are private to the writing process, so the writer removes those that turn out useless. A
+vacuum finds those that it could not remove.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Scratch:
-    """Writes runs, and removes them at the end of its block if that ends with an error.
+    """Writes runs, and removes them if its block ends with an error.
 
     Parameters
     ----------
     store : Store
     ahead : Preparation, optional
-        Makes what the mirror of the table needs of each.
+        Prepares the table's mirror for each run.
     """
 
     def __init__(self, store: Store, ahead: Preparation | None = None) -> None:
@@ -44,7 +44,7 @@ class Scratch:
         return file
 
     def keep(self, paths: Set[str]) -> None:
-        """Remove what was written so far, but for some runs, which have an owner now."""
+        """Remove the runs written so far except those given, which now have an owner."""
         remove_runs(self._store, (file for file in self._written if file.path not in paths))
         self.leave()
 
@@ -66,7 +66,7 @@ class Scratch:
 
 
 def remove_runs(store: Store, files: Iterable[RunFile]) -> None:
-    """Remove runs of no use, as far as that is possible."""
+    """Remove unused runs as far as possible."""
     for file in files:
         with suppress(Exception):
             store.delete(file.path)

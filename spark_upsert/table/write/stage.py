@@ -1,8 +1,8 @@
 """Staging: a task stashes, resolves, writes and counts its commands. Nothing is visible yet.
 
-A task stashes its commands, writes them as one run (in files of disjoint hash ranges) and counts
-what they do to the table as of the version that the epoch was planned on. The staged work of all
-tasks is committed as one `WriteSet`.
+A task stashes its commands, writes them as one run (in files with disjoint hash ranges) and counts
+their effects on the version used for the epoch's plan. All tasks' staged work
+is committed as one `WriteSet`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def stage(
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
 ) -> StagedRuns:
-    """Write the commands of one task durably and count their effects."""
+    """Write one task's commands durably and count their effects."""
     with Stash(snapshot.manifest.schema) as stash:
         for batch in commands:
             stash.add(batch)
@@ -57,7 +57,7 @@ def stage_sealed(
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
 ) -> StagedRuns:
-    """Seal a stash, write what wins durably and count its effects (`stage`).
+    """Seal a stash, write the winning commands durably and count their effects (`stage`).
 
     After an error it may be repeated, on any snapshot.
     """
@@ -126,7 +126,7 @@ def _judged(
     threads: int,
     ahead: Preparation | None,
 ) -> Outcomes:
-    """Return what all commands do to a snapshot, pieces of the keys at once."""
+    """Return all commands' effects on a snapshot, computed by key range in parallel."""
     outcomes_in = partial(
         outcomes_of,
         snapshot,

@@ -1,12 +1,12 @@
-"""The stash: commands of one epoch, waiting for the seal.
+"""Command stash for one epoch, until the seal.
 
-It keeps, per key, the one command that can still win. Batches pile up unsorted; when they
-outgrow what is settled, all is resolved again, so that sizes double, each row is moved
-O(log n) times and memory is O(keys), not O(rows). What exceeds the memory goes to local
-disk as sorted runs, and the seal merges them range by range of the hash.
+It retains each key's one command that can still win. Batches accumulate unsorted; when they
+outgrow the resolved part, all is resolved again, so that sizes double, each row is moved
+O(log n) times and memory is O(keys), not O(rows). Commands beyond the memory bound go to local
+disk as sorted runs, and the seal merges them by hash range.
 
 Source: Materialize, ``upsert_continual_feedback_v2.rs`` (consolidation of ``UpsertDiff``
-in a merge batcher). We settle by bytes instead of by chunk count.
+in a merge batcher). This code triggers by bytes instead of by chunk count.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from spark_upsert.table.write.ties import are_unplaced, count_losers, in_task
 from spark_upsert.table.write.truncate import truncated_at
 
 SETTLE_BYTES = 64 << 20
-"""Pending batches are resolved when they reach this size, or the settled size if larger."""
+"""Pending batches are resolved at this size, or at the resolved part's size if larger."""
 
 SPILL_BYTES = 192 << 20
-"""Settled commands beyond this go to disk. A task needs about three times as much."""
+"""Resolved commands beyond this size go to disk. A task needs about three times as much."""
 
 
 class Stash:
-    """Commands of one epoch and one task. A context manager: it may own files on disk."""
+    """One task's commands in one epoch. A context manager: it may own files on disk."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class Stash:
         self._counted = EMPTY
         self._counted_by_seal = EMPTY
         self.examples: dict[str, str] = {}
-        """Keys of rows that a person should know about (`ambiguity`)."""
+        """Example keys for user-facing warnings (`ambiguity`)."""
         self.logs: frozenset[str] = frozenset()
         """The binlogs that order the commands (`core.source_positions`)."""
         self.truncated: str | None = None
-        """The mark of the youngest truncate that came among the commands."""
+        """The mark of the youngest truncate among the commands."""
         self.has_arrivals = False
         """Whether commands came that have a key and no order (`arrivals`)."""
 
@@ -72,7 +72,7 @@ class Stash:
 
     @property
     def schema(self) -> TableSchema:
-        """The schema of the commands."""
+        """The commands' schema."""
         return self._schema
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Stash:
 
     @property
     def counters(self) -> Counters:
-        """Rows taken in, and those that are already beaten: all that are, behind a seal."""
+        """Row count, and losing rows so far; after a seal, all losing rows are included."""
         return self._counted + self._counted_by_seal
 
     def __enter__(self) -> Stash:
@@ -101,9 +101,9 @@ class Stash:
             self._folder = None
 
     def add(self, commands: pa.RecordBatch) -> None:
-        """Take commands in; columns as `TableSchema.run`, in any order.
+        """Add commands; columns as in `TableSchema.run`, in any order.
 
-        If an error is raised, for want of disk space perhaps, none of them was taken.
+        If an error is raised, for example for lack of disk space, none of them was added.
         """
         mark, skipped = truncated_at(commands), skipped_in(commands)
         if commands.num_rows == 0:
@@ -122,7 +122,7 @@ class Stash:
         self._pending_bytes += commands.nbytes
 
     def _placed(self, commands: pa.RecordBatch) -> pa.RecordBatch:
-        """Return commands, those of no order where they arrived."""
+        """Return the commands; those without an order adopt one by arrival."""
         if not are_unplaced(commands, self._schema).any():
             return commands
         self.has_arrivals = True
@@ -132,9 +132,9 @@ class Stash:
         return in_task(commands, self._schema, parts)
 
     def seal(self) -> Iterator[pa.RecordBatch]:
-        """Yield the winning command of each key, sorted by (hash, key), in bounded batches.
+        """Yield each key's winning command, sorted by (hash, key), in bounded batches.
 
-        The batches have disjoint, ascending ranges of hashes. Nothing may be added after. A
+        The batches have disjoint, ascending hash ranges. Nothing may be added after. A
         seal may be repeated: it yields the same again, and nothing is counted twice.
         """
         self._settle()
@@ -155,7 +155,7 @@ class Stash:
                 yield batch
 
     def _pieces(self) -> list[HashRange]:
-        """Cut the hashes so that what is spilled of each piece fits into memory."""
+        """Cut the hash range so that each piece's spilled commands fit into memory."""
         count = 1 + 2 * sum(run.file.bytes for run in self._spilled) // self._spill_bytes
         if not self._schema.hash_prefix:
             return ALL_HASHES.cut(count)
@@ -174,7 +174,7 @@ class Stash:
             self._spill(batch)
 
     def _resolve(self, rows: Rows) -> tuple[pa.RecordBatch, Counters]:
-        """Return what wins, and count what loses."""
+        """Return the winners, and count the losers."""
         reduced = mechanism_of(self._schema).reduce(rows, is_one_task=True)
         counters, examples = count_losers(rows, reduced)
         self.examples |= examples

@@ -1,32 +1,32 @@
-"""Rows with a doubtful place in time: their errors and warnings.
+"""Ambiguous order: errors and warnings for rows whose order is doubtful.
 
-- *unordered*: without order keys, two tasks hold different values of one key;
-- *tied*: two commands of a key have equal order keys and different contents (`Ties`);
+- *unordered*: without order keys, two tasks hold different values for one key;
+- *tied*: two commands with one key have equal order keys and different contents (`Ties`);
 - *late*: the key is unknown and the order key so old that a delete may be forgotten
   (`table.log.properties.LateRows`);
-- *stale* as an epoch: no row took effect, as after the order of a source has restarted.
+- *stale* as an epoch: no row took effect, for example after a source restarted its order.
 
-None of them is silent: where a policy goes on, the commit counts them, and one warning per
-epoch and kind names a key.
+None of them is silent: where a policy continues, the commit counts them, and one warning per
+epoch and type names a key.
 
-Entries without a known order: they take their place by arrival.
+Entries without a known order: they are ordered by arrival.
 
-A change event that cannot be read is the newest word on its key, and its order is lost with
-everything else in it. The event *adopts* the greatest order of what its key held when it came: it
+An unreadable change event is its key's newest event, and its order is lost with
+its other contents. The event *adopts* the greatest order of its key's entries at arrival: it
 replaces that entry, any greater order is newer than it, and older entries stay older. A record that
-says only that its key is gone (a tombstone of Kafka) adopts likewise, but only where an error
-stands: elsewhere the delete that it follows has been applied, and the row may be a newer one.
+only deletes its key (a Kafka tombstone) adopts likewise, but only if the key has an error
+entry: otherwise the delete that it follows has been applied, and the row may be a newer one.
 
-The earlier entry of the key is looked for among the earlier commands of the same task (`in_task`),
-and else in the table (`in_table`). Where there is none, there is no order to adopt. Then the
-entry's order stays unknown: it sorts before all others, and cannot tell whether a delete of its key
-was forgotten.
+The key's earlier entry is searched among the same task's earlier commands (`in_task`),
+and otherwise in the table (`in_table`). If there is none, there is no order to adopt. Then the
+entry's order stays unknown: it sorts before all others, and cannot show whether a delete for its
+key was forgotten.
 
 From then on an entry has one order, as all have, and all code that compares entries works as for
 any other.
 
-Rejected: errors of unknown order at the bytes of their key, apart from it. No later word of the key
-took them away, the row stayed, and a delete that could not be read was cleared by its tombstone.
+Rejected: errors with unknown order, identified by their key bytes and separate from the key. No
+later event for the key removed them, the row stayed, and a tombstone cleared an unreadable delete.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.outcomes import Outcomes
 
 Examples = Mapping[str, str]
-"""Examples by counter (``tied``, ``late``): the key of one such row."""
+"""Examples by counter (``tied``, ``late``): one such row's key."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 def key_text(rows: Rows, row: int) -> str:
-    """Return the key of a row for a message: ``id=7``."""
+    """Return a row's key for a message: ``id=7``."""
     keys = rows.schema.keys
     values = rows.take(keys, np.array([row]))
     return ", ".join(f"{k}={v[0].as_py()!r}" for k, v in zip(keys, values, strict=True))
@@ -100,7 +100,7 @@ def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Example
 
 
 def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: LateRows) -> Examples:
-    """Return keys of tied and late commands, one per kind."""
+    """Return example keys for tied and late commands, one per type."""
     examples = dict(_tied_examples(rows, chosen[outcomes.are_tied]))
     late = chosen[outcomes.are_late]
     if len(late):
@@ -154,7 +154,7 @@ def mark_text(schema: TableSchema, mark: str) -> str:
 
 
 def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
-    """Log what a person should know about an epoch, once per kind."""
+    """Log user-facing warnings about an epoch, once per type."""
     schema = head.schema
     counters = Counters.from_json(commit.counters)
     _warn_of_stale(commit, head, counters)
@@ -191,7 +191,7 @@ _STREAKS_LOCK = threading.Lock()
 
 
 def _warn_of_stale(commit: Commit, head: Manifest, counters: Counters) -> None:
-    """Log that all rows of an epoch were stale, if they or such epochs are many (`STALE_MIN`)."""
+    """Log that all rows in an epoch were stale, if such rows or epochs are many (`STALE_MIN`)."""
     stale = count_all_stale(counters, head.schema)
     with _STREAKS_LOCK:
         epochs = (_STREAKS.get(head.table_id) or 0) + 1 if stale else 0
@@ -213,9 +213,9 @@ def _warn_of_stale(commit: Commit, head: Manifest, counters: Counters) -> None:
 
 
 def require_order(rows: Rows, reduced: ReducedEntries) -> None:
-    """Refuse two different commands of one key when nothing orders their tasks.
+    """Raise if one key has two different commands and nothing orders their tasks.
 
-    Two deletes of one key are no choice, nor are two error entries: either says what is wrong.
+    Two deletes or two error entries for one key are no conflict: both have the same meaning.
     """
     if Precedence.of(rows.schema).has_order or not len(reduced.losers):
         return
@@ -240,9 +240,9 @@ _NONE = -1
 
 
 def are_unplaced(commands: pa.RecordBatch, schema: TableSchema) -> Mask:
-    """Return which commands have a key and no order.
+    """Return a mask: the commands with a key and without an order.
 
-    Commands may be of a writer that began before the table kept errors: all of these have one.
+    Commands from a writer that began before the table had a quarantine all have an order.
     """
     if ORDER_KNOWN not in schema.order_columns or ORDER_KNOWN not in commands.schema.names:
         return np.zeros(commands.num_rows, dtype=np.bool_)
@@ -256,11 +256,11 @@ def are_unplaced(commands: pa.RecordBatch, schema: TableSchema) -> Mask:
 def in_task(
     commands: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]
 ) -> pa.RecordBatch:
-    """Return commands of which some have adopted the order of what came before them.
+    """Return the commands, some with the order adopted from earlier commands in the task.
 
     Notes
     -----
-    O(n log n) of the rows that share a key with an unplaced one; the others are not touched.
+    O(n log n) in the rows that share a key with an unplaced one; the others are not touched.
     """
     unplaced = np.flatnonzero(are_unplaced(commands, schema))
     if not len(unplaced):
@@ -277,7 +277,7 @@ def in_task(
 
 
 def in_table(commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
-    """Return commands of which some have adopted the order of what the table holds."""
+    """Return the commands, some with the order adopted from the table's entries."""
     unplaced = np.flatnonzero(are_unplaced(commands, schema))
     if not len(unplaced):
         return commands
@@ -296,7 +296,7 @@ def in_table(commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema) 
 
 
 def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> pa.RecordBatch:
-    """Return the entries that the keys of some commands had before them, one of each."""
+    """Return the entries that the commands' keys had before them, one per key."""
     rows = Rows(schema, [BatchPart(own)])
     order, begins = arrange(rows, None, lambda _: ())
     firsts = order[begins]
@@ -307,10 +307,10 @@ def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> p
 
 
 def _adopted(rows: Rows) -> Positions:
-    """Return for each row the row from which it adopts the order, or `_NONE`.
+    """Return for each row the row whose order it adopts, or `_NONE`.
 
-    Rows of a key are taken in their order of arrival. After each, one of them *stands*: the last
-    row that no other had beaten when it came.
+    A key's rows are processed in arrival order. After each step one of them *stands*: the last
+    row that no other had beaten on arrival.
     """
     order, begins = arrange(rows, None, lambda _: ())
     [diffs] = rows.take([DIFF], order)
@@ -332,7 +332,7 @@ def _adopted(rows: Rows) -> Positions:
 
 
 def _ranks(rows: Rows, order: Positions) -> npt.NDArray[np.int64]:
-    """Return the place of each row's order key among all of them; equal ones have the same."""
+    """Return each row's order key rank; equal order keys have equal ranks."""
     words = [
         np.asarray(word)
         for column in rows.take(rows.schema.order_columns, order)
@@ -347,7 +347,7 @@ def _ranks(rows: Rows, order: Positions) -> npt.NDArray[np.int64]:
 
 
 def _last(where: Mask, group: npt.NDArray[np.int64], *, before: bool = False) -> Positions:
-    """Return for each place the last one of its group up to there, or before it, or `_NONE`."""
+    """Return for each index the group's last marked index up to it, or before it, or `_NONE`."""
     row_indices = np.where(where, np.arange(len(where)), _NONE)
     last = np.maximum.accumulate(row_indices)
     if before:
@@ -358,7 +358,7 @@ def _last(where: Mask, group: npt.NDArray[np.int64], *, before: bool = False) ->
 def _with_order(
     commands: pa.RecordBatch, schema: TableSchema, at: Positions, order: Sequence[pa.Array]
 ) -> pa.RecordBatch:
-    """Return commands, some of them with another order."""
+    """Return the commands, with the order replaced at the given positions."""
     if not len(at):
         return commands
     row_indices = np.arange(commands.num_rows)

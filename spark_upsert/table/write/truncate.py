@@ -1,41 +1,41 @@
-"""A truncate at an order key: all rows up to that key go, and stay away if they come late.
+"""Truncate at an order key: all rows up to that key are removed, and late ones stay out.
 
-A truncate and the rows among which it came are one version: an overwrite by the younger entries of
-the table (there are some only where changes arrived out of order) and by those rows. The version's
-**low-water mark** is the truncate's order key. So a row before the truncate is late, whether of the
-same epoch, of another task or of a later epoch, by the rule that guards forgotten deletes
+A truncate and its epoch's rows are one version: an overwrite by the table's younger entries
+(which exist only if changes arrived out of order) and by those rows. The version's
+**low-water mark** is the truncate's order key. So a row before the truncate is late, whether from
+the same epoch, from another task or from a later epoch, by the rule for forgotten deletes
 (`table.log.properties`).
 
-A truncate may be repeated: where nothing is left below the mark, there is nothing to do.
+A truncate is idempotent: if nothing is left below the mark, there is nothing to do.
 
-Rejected: a delete per key. A row that comes late, of a key that the table did not know, would
-come back. Also rejected: a version of its own, before that of the rows. If the batch is refused
-after it, or its process dies there, the table is left empty, and readers see that meanwhile.
+Rejected: a delete per key. A late row whose key the table did not contain would
+come back. Also rejected: a separate version before the rows' version. If the batch is rejected
+after it, or its process dies, the table is left empty, and readers see that meanwhile.
 
-A restore: an overwrite by the slices of an old version, which are there already.
+A restore: an overwrite by an old version's slices, which already exist.
 
-The commit lists the old slices with the epochs that they cover, so that every rule that goes by
-epochs works as it did then: which entry wins, which deletes are old enough to be forgotten, which
-runs are merged. Later rows are out of the table, as if they had never been sent: order keys of the
-present do not make rows of the past stale.
+The commit lists the old slices with the epochs that they cover, so that every epoch-based rule
+works as it did then: which entry wins, which deletes are old enough to be forgotten, which
+runs are merged. Later rows leave the table as if they had never been sent: present order keys
+do not make old rows stale.
 
-So the **low-water mark** is that of the old version. Deletes that were forgotten since are
-tombstones again; a higher mark would reject commands that the old table would have taken, for
+So the **low-water mark** is the old version's. Deletes that were forgotten since are
+tombstones again; a higher mark would reject commands that the old table would have accepted, for
 example those that are sent again after a mistake.
 
-**Transactions** are no part of the contents: they say which batches a writer need not repeat, and
-stay. The schema stays, too: it only ever grows, and old rows show null in new columns.
+**Transactions** are not part of the contents: they record which batches a writer need not repeat,
+and are retained. The schema is retained, too: it only grows, and old rows show null in new columns.
 
-The changelog of the epoch compares the table before it with the table after it, as for any
-overwrite. Epochs that were staged before the restore and sealed after it are judged again;
-compactions that were planned before it are dropped (`Table.commit_compactions`).
+The epoch's changelog compares the table before and after it, as for any
+overwrite. Epochs staged before the restore and sealed after it are decided again;
+compactions planned before it are dropped (`Table.commit_compactions`).
 
-A table that keeps the rows of a view is not restored: the query that writes it would go on with its
-next batch, and the rows of the batches between would be missing. A table that keeps groups has its
-position at each version (`moves`), so that the query that writes it goes on from there.
+A table that materializes a view's rows is not restored: the query that writes it would continue
+with its next batch, and the rows of the batches between would be missing. A materialized grouping
+records its position at each version (`moves`), so that its query continues from there.
 
-Rejected: to write the old rows anew. It costs the table's size, forgets tombstones, and loses
-the epochs by which late commands are told from new ones.
+Rejected: rewriting the old rows. It costs the table's size, forgets tombstones, and loses
+the epochs that distinguish late commands from new ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.scratch import Scratch
 
 _FIELD = b"upsertflow.truncated"
-"""The metadata field of a batch of commands with the mark of its youngest truncate."""
+"""Metadata field on a command batch with its youngest truncate's mark."""
 
 
 def with_truncates(
@@ -83,7 +83,7 @@ def with_truncates(
 
 
 def with_truncate(commands: pa.RecordBatch, mark: str | None) -> pa.RecordBatch:
-    """Attach the mark of a truncate to commands, of which there may be none; None: no truncate."""
+    """Attach a truncate mark to commands, which may be empty; None: no truncate."""
     if mark is None:
         return commands
     return commands.replace_schema_metadata(
@@ -92,18 +92,18 @@ def with_truncate(commands: pa.RecordBatch, mark: str | None) -> pa.RecordBatch:
 
 
 def truncated_at(commands: pa.RecordBatch) -> str | None:
-    """Return the mark of the youngest truncate among some commands, if there is one."""
+    """Return the youngest truncate's mark among the commands, or None."""
     recorded = (commands.schema.metadata or {}).get(_FIELD)
     return None if recorded is None else recorded.decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedVersion:
-    """A version, and what a truncate would leave of it."""
+    """A version, and its contents after a truncate."""
 
     before: Manifest
     after: Manifest
-    """The table after the truncate, against which the rows of the epoch are judged."""
+    """The table after the truncate, against which the epoch's rows are decided."""
 
     @property
     def is_needed(self) -> bool:
@@ -114,9 +114,9 @@ class TruncatedVersion:
         )
 
     def with_rows(self, rows: Draft) -> Draft:
-        """Return the draft of an epoch, made on ``after``, as one that truncates, too.
+        """Return an epoch's draft, made on ``after``, with the truncate included.
 
-        A row that stays and is changed by a command is counted once, by what the command did.
+        A retained row that a command changes is counted once, by the command's outcome.
         """
         if not self.is_needed:
             return rows
@@ -135,10 +135,10 @@ class TruncatedVersion:
 
 
 def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> TruncatedVersion:
-    """Return what a truncate leaves: the entries above its mark.
+    """Return a truncate's result: the entries above its mark.
 
-    A pass over the whole table, a piece at a time. Pieces of which something goes are written
-    again; the others stay where they are.
+    One pass over the complete table, piece by piece. Pieces with removed entries are rewritten;
+    the others are reused.
     """
     head = snapshot.manifest
     pieces = [_above(snapshot, chunk, mark, scratch) for chunk in snapshot.chunks()]
@@ -154,12 +154,12 @@ def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> TruncatedVersi
 
 
 class _Piece(NamedTuple):
-    """The part of a range of hashes that a truncate leaves."""
+    """The remainder of a hash range after a truncate."""
 
     slices: tuple[Slice, ...]
     live_rows: int
     is_cut: bool
-    """Whether something goes."""
+    """Whether any entries are removed."""
 
 
 def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -> _Piece:
@@ -191,7 +191,7 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
 
 
 def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
-    """Return the draft that makes the contents of ``head`` those of ``old``; pure.
+    """Return the draft that restores ``old``'s contents on top of ``head``; pure.
 
     None if they are the same.
     """

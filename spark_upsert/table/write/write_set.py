@@ -1,11 +1,11 @@
-"""A write set: all that the tasks staged for one epoch, ready to be proposed behind any version.
+"""Write set: all tasks' staged work for one epoch, ready to be proposed after any version.
 
-The tasks' counts add up exactly, except for keys that stand in more than one task, or that
-another writer changed since. Those keys, and only those, are judged again against the newest
-version. So a commit costs a look at the hashes of its own runs, and a lost race costs the rows
+The tasks' counts add up exactly, except for keys that occur in several tasks, or that
+another writer changed since. Those keys, and only those, are decided again against the newest
+version. So a commit costs a hash scan over its own runs, and a lost race costs the rows
 that both writers touched.
 
-The changes of other writers are taken from the runs that their commits added, not from the newest
+Other writers' changes are taken from the runs that their commits added, not from the newest
 version, which no longer holds a delete that a compaction has forgotten since.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import PreparedFiles
 
 SEAL_ROWS = 1 << 20
-"""Hashes that the seal compares at once: 8 MiB per task."""
+"""Hashes compared per seal step: 8 MiB per task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +57,17 @@ class StagedRuns:
     files: tuple[RunFile, ...] = ()
     counters: Counters = EMPTY
     examples: Examples = field(default_factory=dict)
-    """Keys of rows that a person should know about (`ambiguity`)."""
+    """Example keys for user-facing warnings (`ambiguity`)."""
     truncated: str | None = None
-    """The mark of the youngest truncate that came among the commands (`truncate`)."""
+    """The mark of the youngest truncate among the commands (`truncate`)."""
     is_by_keys: bool = False
     """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
     logs: frozenset[str] = frozenset()
     """The binlogs that order the commands (`core.source_positions`)."""
     move: Move | None = None
-    """The step of which the marker came among contributions (`moves`)."""
+    """The step from the marker among contributions (`moves`)."""
     ahead: PreparedFiles | None = None
-    """The preparation for the mirror of the table."""
+    """The preparation for the table's mirror."""
 
     @property
     def base_version(self) -> int:
@@ -76,14 +76,14 @@ class StagedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSet:
-    """The staged work of all tasks for one epoch; it fits behind any version."""
+    """All tasks' staged work for one epoch; it fits after any version."""
 
     base: Snapshot
     """The oldest version that a task has counted upon."""
     staged: tuple[StagedRuns, ...]
-    """In the order of the tasks."""
+    """In task order."""
     bases: Mapping[int, Snapshot] = field(default_factory=dict)
-    """Where tasks have counted upon different versions, each of these."""
+    """The base versions, if tasks have counted against different ones."""
     transactions: tuple[Transaction, ...] = ()
     """Transactions that the commit makes idempotent, all of them or none."""
     overwrite: bool = False
@@ -92,7 +92,7 @@ class WriteSet:
 
     @property
     def truncated(self) -> str | None:
-        """The mark of the youngest truncate that came in the epoch."""
+        """The mark of the youngest truncate in the epoch."""
         schema, youngest = self.base.manifest.schema, None
         for staged_task in self.staged:
             youngest = higher_mark(youngest, staged_task.truncated, schema)
@@ -100,7 +100,7 @@ class WriteSet:
 
     @property
     def files(self) -> tuple[RunFile, ...]:
-        """The files that the tasks wrote, in the order of the tasks."""
+        """The files written by the tasks, in task order."""
         return tuple(file for staged_task in self.staged for file in staged_task.files)
 
     @property
@@ -127,7 +127,7 @@ class WriteSet:
         return replace(self, staged=staged)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
-        """Return the draft that makes the epoch visible right behind ``head``."""
+        """Return the draft that makes the epoch visible immediately after ``head``."""
         newest = Snapshot(self.base.store, head)
         counters = sum((staged_task.counters for staged_task in self.staged), EMPTY)
         examples = {k: v for staged_task in self.staged for k, v in staged_task.examples.items()}
@@ -151,10 +151,10 @@ class WriteSet:
     def _contested(
         self, head: Manifest, between: Iterable[Commit]
     ) -> Iterator[tuple[Rows, list[StagedRuns], npt.NDArray[np.int64]]]:
-        """Yield the commands with counts that do not simply add up, range by range of the hash.
+        """Yield the commands whose counts do not simply add up, by hash range.
 
-        Each range comes as all of its commands, the task that counted each part of them, and the
-        positions of the commands to be counted anew.
+        Each item has the range's complete commands, the task that counted each of their parts, and
+        the positions of the commands to recount.
         """
         writing = [staged_task for staged_task in self.staged if staged_task.files]
         if not writing:
@@ -186,7 +186,7 @@ class WriteSet:
                 yield rows, counted_by, chosen
 
     def _pieces(self, head: Manifest, staged: Sequence[StagedRuns]) -> list[HashRange]:
-        """Cut the hashes so that about `SEAL_ROWS` of what is staged are in each piece."""
+        """Cut the hash range so that each piece has about `SEAL_ROWS` staged rows."""
         files = [file for staged_task in staged for file in staged_task.files]
         count = 1 + sum(file.rows for file in files) // SEAL_ROWS
         if not head.schema.hash_prefix:
@@ -197,9 +197,9 @@ class WriteSet:
     def _rows(
         self, head: Manifest, staged: Sequence[StagedRuns], hash_range: HashRange
     ) -> tuple[Rows, list[StagedRuns]]:
-        """Return the staged commands with hashes in a range, in the order of the tasks.
+        """Return the staged commands with hashes in a range, in task order.
 
-        And the task of each part.
+        Also returns each part's task.
         """
         pairs = [
             (staged_task, file)
@@ -267,15 +267,15 @@ class WriteSet:
 
 
 class SealedDraft(NamedTuple):
-    """The result of a seal."""
+    """A seal's result."""
 
     draft: Draft
     examples: Examples
-    """Keys of rows that a person should know about (`ambiguity`)."""
+    """Example keys for user-facing warnings (`ambiguity`)."""
 
 
 def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
-    """Return which hashes stand twice among their own, or among the others."""
+    """Return a mask: the hashes that occur twice among their own, or among the others."""
     order = order_of(own)
     ordered = own[order]
     same = ordered[1:] == ordered[:-1]
