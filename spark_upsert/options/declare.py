@@ -65,12 +65,12 @@ class Life:
     exact: Change | None = None
 
     def __str__(self) -> str:
-        told = [self.change.value]
+        sentences = [self.change.value]
         if self.exact is not None:
-            told.append(f"in an exact order {self.exact.value}")
+            sentences.append(f"in an exact order {self.exact.value}")
         if self.note:
-            told.append(self.note)
-        return "; ".join(told)
+            sentences.append(self.note)
+        return "; ".join(sentences)
 
 
 FREE, NEXT, REFUSED = Life(Change.FREE), Life(Change.NEXT), Life(Change.REFUSED)
@@ -249,8 +249,8 @@ def absolute_path(path: str, *, option: str = "path") -> str:
 def path_below(root: str, folder: str) -> str:
     """Return the path of a folder below a root, which is a path or a URL."""
     # A URL holds no bare '%', '#' or '?'.
-    below = quote(folder, safe="/!$&'()*+,:;=@~") if ":/" in root else folder
-    return f"{root.rstrip('/')}/{below}"
+    escaped = quote(folder, safe="/!$&'()*+,:;=@~") if ":/" in root else folder
+    return f"{root.rstrip('/')}/{escaped}"
 
 
 def whole_number(text: str, *, bits: int = 63) -> int | None:
@@ -283,16 +283,16 @@ class Options:
             if family is not None and column:
                 self._columns[family][column] = value
                 continue
-            own = by_fold.get(fold(name))
-            if own is None:
+            option = by_fold.get(fold(name))
+            if option is None:
                 raise _unknown(name, known)
-            if self._values.get(own, value) != value:
+            if self._values.get(option, value) != value:
                 raise OptionError(
                     # Without the values: one may be a password.
-                    f"option '{own}' is given twice, with different values.",
+                    f"option '{option}' is given twice, with different values.",
                     hint="give it once; case, '-' and '_' do not tell options apart.",
                 )
-            self._values[own] = value
+            self._values[option] = value
 
     def text(self, name: str) -> str | None:
         """Return an option's text, None if absent or empty."""
@@ -361,9 +361,9 @@ class Options:
 
     def refuse_together(self, *names: str) -> None:
         """Raise if more than one of these options is given."""
-        given = [name for name in names if self.text(name) is not None]
-        if len(given) > 1:
-            raise OptionError.conflict(given[0], given[1])
+        given_names = [name for name in names if self.text(name) is not None]
+        if len(given_names) > 1:
+            raise OptionError.conflict(given_names[0], given_names[1])
 
     def refuse(self, names: str | Iterable[str], reason: str, *, hint: str) -> None:
         """Raise if an option is given that does not apply here."""
@@ -424,11 +424,11 @@ def one_of(name: str, value: str, known: Sequence[str]) -> str:
 
     Raises `OptionError` if there is none.
     """
-    by_fold = {fold(each): each for each in known}
-    found = by_fold.get(fold(value.strip()))
-    if found is None:
+    by_fold = {fold(known_choice): known_choice for known_choice in known}
+    matching = by_fold.get(fold(value.strip()))
+    if matching is None:
         raise OptionError.not_one_of(name, value, known)
-    return found
+    return matching
 
 
 T = TypeVar("T")
@@ -491,8 +491,8 @@ class Option(Generic[T]):
     def held(self, meaning: str) -> T:
         """Return the field of a dataclass for this option; one without a default may be None."""
         default: Any = MISSING if self.required else self.default
-        found: T = field(default=default, metadata={_ONE: self.means(meaning)})
-        return found
+        declared_field: T = field(default=default, metadata={_ONE: self.means(meaning)})
+        return declared_field
 
 
 def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
@@ -515,23 +515,23 @@ def declared(*classes: Any) -> dict[str, Option[Any]]:
 
 
 def _options_of(cls: Any) -> Iterator[Option[Any]]:
-    own = get_annotations(cls)  # What is inherited, another class declares.
-    for each in fields(cls):
-        if each.name not in own:
+    own_annotations = get_annotations(cls)  # What is inherited, another class declares.
+    for option_field in fields(cls):
+        if option_field.name not in own_annotations:
             continue
-        if _ONE in each.metadata:
-            yield each.metadata[_ONE]
-        elif _PART in each.metadata:
-            yield from _options_of(each.metadata[_PART])
+        if _ONE in option_field.metadata:
+            yield option_field.metadata[_ONE]
+        elif _PART in option_field.metadata:
+            yield from _options_of(option_field.metadata[_PART])
         else:
-            yield from each.metadata.get(_TOGETHER, ())
+            yield from option_field.metadata.get(_TOGETHER, ())
 
 
 def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
     """Yield the fields with one option each: their names, options and defaults."""
-    for each in fields(cls):
-        if _ONE in each.metadata:
-            yield each.name, each.metadata[_ONE], each.default
+    for option_field in fields(cls):
+        if _ONE in option_field.metadata:
+            yield option_field.name, option_field.metadata[_ONE], option_field.default
 
 
 def values(cls: Any, options: Options) -> dict[str, Any]:
@@ -541,8 +541,8 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
     """
     held = list(_single(cls))
     for _, option, _ in held:
-        for other in option.excludes:
-            options.refuse_together(option.name, other)
+        for excluded_name in option.excludes:
+            options.refuse_together(option.name, excluded_name)
     read = ((name, option.read(options, option.name)) for name, option, _ in held)
     return {name: value for name, value in read if value is not None}
 
@@ -554,8 +554,8 @@ def given_only(held: Any, only: AppliesTo) -> list[str]:
 
 def given_among(held: Any, *names: str) -> list[str]:
     """Return the names, in their order, of options with a value other than the default."""
-    given = {option.name for option in _given(held)}
-    return [name for name in names if name in given]
+    given_names = {option.name for option in _given(held)}
+    return [name for name in names if name in given_names]
 
 
 def _given(held: Any) -> Iterator[Option[Any]]:

@@ -151,8 +151,8 @@ class DiscoveryOptions:
         """
         _refuse_what_is_not_consistent(options)
         root = options.path().rstrip("/")
-        below = {name: path.strip().rstrip("/") for name, path in paths.items()}
-        for name, path in below.items():
+        path_by_name = {name: path.strip().rstrip("/") for name, path in paths.items()}
+        for name, path in path_by_name.items():
             if not path.startswith(f"{root}/"):
                 raise OptionError(
                     f"the input '{name}' lies at '{path}', and not below '{root}': inputs are read "
@@ -168,7 +168,9 @@ class DiscoveryOptions:
             as_of_batch=options.number("asOfBatch"),
             named={
                 name: unquote(folder) if ":/" in root else folder
-                for name, folder in ((name, path[len(root) + 1 :]) for name, path in below.items())
+                for name, folder in (
+                    (name, path[len(root) + 1 :]) for name, path in path_by_name.items()
+                )
             },
         )
 
@@ -206,10 +208,10 @@ class DiscoveryOptions:
 
         A table that ``joins`` a running stream is read from its beginning: all its rows are new.
         """
-        told = {"path": path_below(self.root, self.named.get(name, name))}
+        texts = {"path": path_below(self.root, self.named.get(name, name))}
         if joins and self.begins_at_latest:
-            told["startingVersion"] = "earliest"
-        return told
+            texts["startingVersion"] = "earliest"
+        return texts
 
 
 def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
@@ -310,16 +312,18 @@ class InputOptions:
 
     def with_all_columns(self) -> InputOptions:
         """Return what is said of an input of a read that chooses no columns."""
-        kept = {name: text for name, text in self.shared.items() if fold(name) != "columns"}
-        return replace(self, shared=kept)
+        remaining = {name: text for name, text in self.shared.items() if fold(name) != "columns"}
+        return replace(self, shared=remaining)
 
     def _merged(self) -> dict[str, str]:
-        said = {fold(name) for name in self.own}
+        folded_names = {fold(name) for name in self.own}
         for group in _EXCLUSIVE:
             folded = {fold(name) for name in group}
-            if said & folded:
-                said |= folded
-        shared = {name: text for name, text in self.shared.items() if fold(name) not in said}
+            if folded_names & folded:
+                folded_names |= folded
+        shared = {
+            name: text for name, text in self.shared.items() if fold(name) not in folded_names
+        }
         return {**shared, **self.own}
 
 
@@ -373,7 +377,10 @@ class ReadPlan:
         if self.inputs[0].format == VIEW:
             return plan_paths(self.view.plan)
         return [
-            text for each in self.inputs for name, text in each.own.items() if fold(name) == "path"
+            text
+            for input_ in self.inputs
+            for name, text in input_.own.items()
+            if fold(name) == "path"
         ]
 
     def input_below(
@@ -381,8 +388,8 @@ class ReadPlan:
     ) -> InputOptions:
         """Return what is said of an input that was found (`DiscoveryOptions.told`)."""
         assert self.below is not None
-        told = self.below.told(name, joins=joins)
-        return InputOptions(name=name, format=TABLE, own=told, shared=self.below.shared, pin=pin)
+        texts = self.below.told(name, joins=joins)
+        return InputOptions(name=name, format=TABLE, own=texts, shared=self.below.shared, pin=pin)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadPlan:
@@ -406,7 +413,7 @@ class ReadPlan:
         shared = {
             name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
         }
-        if (below := DiscoveryOptions.parse(options, shared)) is not None:
+        if (discovery := DiscoveryOptions.parse(options, shared)) is not None:
             _refuse_of_inputs(of_inputs)
             options.refuse(
                 "allowInputRemoval",
@@ -414,37 +421,40 @@ class ReadPlan:
                 hint="give failOnDataLoss=false to go on without tables that are gone.",
             )
             return cls(
-                query=QueryOptions.parse(options), inputs=(), below=below, storage=options.storage
+                query=QueryOptions.parse(options),
+                inputs=(),
+                below=discovery,
+                storage=options.storage,
             )
         if not names:
             _refuse_without_root(options)
             _refuse_without_inputs(options, of_inputs)
             if options.text(PLAN) is not None:
                 view = ViewOptions.parse(of_query)
-                only = InputOptions(name=UNNAMED, format=VIEW, own=of_query)
-                return cls(query=view.query, inputs=(only,), storage=view.storage)
-            only = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
-            return cls(query=QueryOptions.parse(options), inputs=(only,))
-        told = _told(names, of_inputs)
-        if (below := _at_one_batch(options, shared, told)) is not None:
-            query = QueryOptions.parse(options, _priorities(told))
-            return cls(query=query, inputs=(), below=below, storage=options.storage)
-        for name, what in (
+                only_input = InputOptions(name=UNNAMED, format=VIEW, own=of_query)
+                return cls(query=view.query, inputs=(only_input,), storage=view.storage)
+            only_input = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
+            return cls(query=QueryOptions.parse(options), inputs=(only_input,))
+        texts_by_input = _told(names, of_inputs)
+        if (discovery := _at_one_batch(options, shared, texts_by_input)) is not None:
+            query = QueryOptions.parse(options, _priorities(texts_by_input))
+            return cls(query=query, inputs=(), below=discovery, storage=options.storage)
+        for name, reason in (
             ("path", "each input has its own"),
             ("metadata", "it is of one table"),
             (PLAN, "a view names its tables itself"),
         ):
             options.refuse(
                 name,
-                f"has no meaning beside 'inputs': {what}",
+                f"has no meaning beside 'inputs': {reason}",
                 hint=f"drop 'path', and give '{_PREFIX}{names[0]}.path'."
                 if name == "path"
                 else "drop 'inputs', and give the 'path' of the table."
                 if name == "metadata"
                 else "drop 'inputs'.",
             )
-        priorities = _priorities(told)
-        inputs = tuple(_input(name, told[name], shared) for name in names)
+        priorities = _priorities(texts_by_input)
+        inputs = tuple(_input(name, texts_by_input[name], shared) for name in names)
         _refuse_one_path_twice(inputs)
         _refuse_of_tables(shared, inputs)
         query = QueryOptions.parse(options, priorities)
@@ -467,14 +477,14 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str
         if not name.lower().startswith(_PREFIX):
             of_query[name] = text
             continue
-        input_name, dot, own = name[len(_PREFIX) :].partition(".")
-        if not (input_name and dot and own):
+        input_name, dot, option_name = name[len(_PREFIX) :].partition(".")
+        if not (input_name and dot and option_name):
             raise OptionError.refused(
                 name,
                 "names no option of an input",
                 hint=f"write {_PREFIX}<name>.<option>, such as '{_PREFIX}east.path'.",
             )
-        of_inputs.setdefault(input_name.lower(), {})[own] = text
+        of_inputs.setdefault(input_name.lower(), {})[option_name] = text
     return of_query, of_inputs
 
 
@@ -483,10 +493,10 @@ def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions])
 
     Other options of tables apply to the tables among the inputs.
     """
-    other = next((each for each in inputs if each.format != TABLE), None)
-    if other is None:
+    first_other = next((input_ for input_ in inputs if input_.format != TABLE), None)
+    if first_other is None:
         return
-    tables = [each.name for each in inputs if each.format == TABLE]
+    tables = [input_.name for input_ in inputs if input_.format == TABLE]
     for name in shared:
         meant = _meant(name, READ_OPTIONS)
         if meant is None or meant in _QUERY_OPTIONS or meant in _OF_EVERY_INPUT:
@@ -495,13 +505,13 @@ def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions])
             raise OptionError.refused(
                 meant,
                 "is of tables, and no input is one",
-                hint=f"drop '{meant}'; or, if '{other.name}' is a table, "
-                f"'{_PREFIX}{other.name}.{_FORMAT}'.",
+                hint=f"drop '{meant}'; or, if '{first_other.name}' is a table, "
+                f"'{_PREFIX}{first_other.name}.{_FORMAT}'.",
             )
         if meant == "filter":
             raise OptionError(
-                f"option 'filter' is of tables, and '{other.name}' is none: its rows would not be "
-                "filtered.",
+                f"option 'filter' is of tables, and '{first_other.name}' is none: its rows would "
+                "not be filtered.",
                 hint=f"give '{_PREFIX}{tables[0]}.filter', for that table alone; or filter behind "
                 "the read, with where(...).",
                 option=meant,
@@ -521,16 +531,16 @@ def _names(text: str | None) -> tuple[str, ...]:
                 hint="give names of letters, digits, '_' and '-', and say by 'input.<name>.path' "
                 "where each lies: a folder may have other characters in its name.",
             )
-    seen: dict[str, str] = {}
+    first_spellings: dict[str, str] = {}
     for name in names:
-        if (other := seen.get(name.lower())) is not None:
-            as_what = "" if other == name else f", as '{other}', too"
+        if (first_spelling := first_spellings.get(name.lower())) is not None:
+            as_what = "" if first_spelling == name else f", as '{first_spelling}', too"
             raise OptionError.refused(
                 "inputs",
                 f"names '{name}' twice{as_what}",
                 hint="name each input once; case does not tell them apart.",
             )
-        seen[name.lower()] = name
+        first_spellings[name.lower()] = name
     return names
 
 
@@ -539,17 +549,17 @@ def _told(
 ) -> dict[str, dict[str, str]]:
     """Return what each input is told by itself, by its name as it was written."""
     by_lower = {name.lower(): name for name in names}
-    told: dict[str, dict[str, str]] = {name: {} for name in names}
-    for lower, own in of_inputs.items():
+    texts_by_input: dict[str, dict[str, str]] = {name: {} for name in names}
+    for lower, texts in of_inputs.items():
         if lower not in by_lower:
             raise OptionError(
-                f"option '{_PREFIX}{lower}.{next(iter(own))}' is of an input that 'inputs' "
+                f"option '{_PREFIX}{lower}.{next(iter(texts))}' is of an input that 'inputs' "
                 f"({', '.join(names)}) does not name.",
                 hint=did_you_mean(lower, names),
                 option="inputs",
             )
-        told[by_lower[lower]] = own
-    return told
+        texts_by_input[by_lower[lower]] = texts
+    return texts_by_input
 
 
 def _at_one_batch(
@@ -568,8 +578,8 @@ def _at_one_batch(
         hint="drop it.",
     )
     paths = {}
-    for name, own in told.items():
-        for option in own:
+    for name, texts in told.items():
+        for option in texts:
             if fold(option) not in (_PATH, _PRIORITY):
                 raise OptionError(
                     f"option '{_PREFIX}{name}.{option}': inputs that are read at one batch differ "
@@ -577,16 +587,16 @@ def _at_one_batch(
                     hint=f"give '{option}' without '{_PREFIX}{name}.', for all of them.",
                     option=f"{_PREFIX}{name}.{option}",
                 )
-        path = next((text for option, text in own.items() if fold(option) == _PATH), None)
+        path = next((text for option, text in texts.items() if fold(option) == _PATH), None)
         paths[name] = path_below(options.path(), name) if path is None else path
     _refuse_one_path_twice(tuple(_input(name, {_PATH: path}, {}) for name, path in paths.items()))
     return DiscoveryOptions.of_named(options, shared, paths)
 
 
 def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
-    for name, own in of_inputs.items():
+    for name, texts in of_inputs.items():
         raise OptionError(
-            f"option '{_PREFIX}{name}.{next(iter(own))}' is given, but not 'inputs'.",
+            f"option '{_PREFIX}{name}.{next(iter(texts))}' is given, but not 'inputs'.",
             hint=f"give 'inputs', such as 'inputs' = '{','.join(of_inputs)}'.",
             option="inputs",
         )
@@ -621,32 +631,34 @@ def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str,
 
 def _priorities(told: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
     """Return the priorities that inputs are told, by their names."""
-    found: dict[str, int] = {}
-    for input_name, own in told.items():
-        for name, text in own.items():
+    priority_by_input: dict[str, int] = {}
+    for input_name, texts in told.items():
+        for name, text in texts.items():
             if fold(name) == _PRIORITY:
                 option = f"{_PREFIX}{input_name}.{_PRIORITY}"
-                found[input_name] = parse_priority(text, option=option)
-    return found
+                priority_by_input[input_name] = parse_priority(text, option=option)
+    return priority_by_input
 
 
 def _input(name: str, told: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
-    own = {key: text for key, text in told.items() if fold(key) != _PRIORITY}
-    formats = [own.pop(key) for key in list(own) if fold(key) == _FORMAT]
-    return InputOptions(name=name, format=(formats or [TABLE])[-1].strip(), own=own, shared=shared)
+    texts = {key: text for key, text in told.items() if fold(key) != _PRIORITY}
+    formats = [texts.pop(key) for key in list(texts) if fold(key) == _FORMAT]
+    return InputOptions(
+        name=name, format=(formats or [TABLE])[-1].strip(), own=texts, shared=shared
+    )
 
 
 def _refuse_one_path_twice(inputs: tuple[InputOptions, ...]) -> None:
-    seen: dict[tuple[str, str], str] = {}
-    for each in inputs:
-        path = next((text for name, text in each.own.items() if fold(name) == _PATH), None)
+    name_by_path: dict[tuple[str, str], str] = {}
+    for input_ in inputs:
+        path = next((text for name, text in input_.own.items() if fold(name) == _PATH), None)
         if path is None:
             continue
         path = path.strip().rstrip("/")
-        place = path if is_url(path) else os.path.abspath(path)
-        other = seen.setdefault((each.format, place), each.name)
-        if other != each.name:
-            raise listed_twice(other, each.name, f"at '{place}'")
+        full_path = path if is_url(path) else os.path.abspath(path)
+        first_name = name_by_path.setdefault((input_.format, full_path), input_.name)
+        if first_name != input_.name:
+            raise listed_twice(first_name, input_.name, f"at '{full_path}'")
 
 
 def listed_twice(one: str, other: str, what: str) -> OptionError:
@@ -662,7 +674,7 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
     """Return the known option that a given name is, None if it is none of them."""
-    return next((each for each in known if fold(each) == fold(name)), None)
+    return next((option for option in known if fold(option) == fold(name)), None)
 
 
 INPUT_OPTIONS = declared(ReadPlan, DiscoveryOptions, InputOptions, MergeOptions)

@@ -83,15 +83,16 @@ def _seed(options: Options, name: str) -> int | None:
 
 def _columns(options: Options, name: str) -> tuple[str, ...]:
     columns = options.names(name)
-    seen: dict[str, str] = {}
+    first_spellings: dict[str, str] = {}
     for column in columns:
-        if (other := seen.get(column.lower())) is not None:
+        if (first_spelling := first_spellings.get(column.lower())) is not None:
             raise OptionError.refused(
                 name,
-                f"names '{column}' twice{'' if other == column else f', as {other!r}, too'}",
+                f"names '{column}' "
+                f"twice{'' if first_spelling == column else f', as {first_spelling!r}, too'}",
                 hint="name each column once.",
             )
-        seen[column.lower()] = column
+        first_spellings[column.lower()] = column
     return columns
 
 
@@ -111,8 +112,8 @@ def _offsets_path(options: Options, name: str) -> str | None:
 
 
 def _merge_columns(options: Options, name: str) -> tuple[str, ...]:
-    asked = {one_of(name, column, MERGE_COLUMNS) for column in options.names(name)}
-    return tuple(column for column in MERGE_COLUMNS if column in asked)
+    requested = {one_of(name, column, MERGE_COLUMNS) for column in options.names(name)}
+    return tuple(column for column in MERGE_COLUMNS if column in requested)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,9 +253,9 @@ class QueryOptions(MergeOptions):
     @classmethod
     def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
         """Check the options, beside those of inputs that decide together; raises `OptionError`."""
-        found = cls(priorities=priorities or {}, **values(cls, options))
-        found._require_consistent()
-        return found
+        query_options = cls(priorities=priorities or {}, **values(cls, options))
+        query_options._require_consistent()
+        return query_options
 
     def _require_consistent(self) -> None:
         if (self.rows_min or 0) > (self.rows_max or self.rows_min or 0):
@@ -297,8 +298,8 @@ class QueryOptions(MergeOptions):
 
     @property
     def _told_priorities(self) -> list[str]:
-        told = [f"input.{name}.priority" for name in self.priorities]
-        return [*told, *(["autoPriority"] if self.auto_priority else [])]
+        priority_names = [f"input.{name}.priority" for name in self.priorities]
+        return [*priority_names, *(["autoPriority"] if self.auto_priority else [])]
 
     @property
     def order(self) -> Order | None:
@@ -586,15 +587,15 @@ class ReadOptions:
         why = "is of a view, which may have rows that cannot be computed, or of a write"
         options.refuse("onError", why, hint="drop it, or give it beside 'plan'.")
         options.refuse_together("startingTimestamp", "startingPosition")
-        found = cls(
+        read_options = cls(
             query=QueryOptions.parse(options),
             storage=options.storage,
             deduplication=_deduplication(options, "deduplicationMode"),
             **values(cls, options),
         )
-        if found.metadata is not Metadata.GROUP:
-            return found
-        return replace(found, path=path_below(found.path, GROUP))
+        if read_options.metadata is not Metadata.GROUP:
+            return read_options
+        return replace(read_options, path=path_below(read_options.path, GROUP))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -612,8 +613,8 @@ class ReadOptions:
         self._refuse_apart_from_history()
         refuse_wrong_bounds(self)
         if not self.change_feed:
-            other = "a history" if self.history else "metadata" if self.metadata else ""
-            refuse_of_changes(self, other)
+            unsuitable = "a history" if self.history else "metadata" if self.metadata else ""
+            refuse_of_changes(self, unsuitable)
         if not self.change_feed and not self.history:
             for name in given_among(self, *STARTS, *ENDS):
                 raise OptionError(
@@ -698,11 +699,11 @@ class ReadOptions:
 def refuse_of_changes(read: ReadOptions, other: str = "") -> None:
     """Refuse, in a batch of rows or of an `other` thing, what says how changes are shown."""
     add = "" if other else f"add {setting('readChangeFeed', 'true')}, or "
-    given = (
+    conflicting = (
         ("computeUpdates", not read.compute_updates),
         ("deduplicationMode", read.deduplication is not Deduplication.DROP_CARRYOVERS),
     )
-    for name, is_given in given:
+    for name, is_given in conflicting:
         if is_given:
             raise OptionError.refused(
                 name,

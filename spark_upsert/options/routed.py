@@ -195,10 +195,12 @@ class RoutedOptions:
         Raises `OptionError`: one is unknown, malformed, or of the whole write and given for a
         table.
         """
-        own = users_own(given)
-        told = tuple(_told(name, text) for name, text in own.items() if _is_told(name))
-        said = {name: text for name, text in own.items() if not _is_told(name)}
-        options = Options(said, {**WRITE_OPTIONS, **ROUTED_OPTIONS})
+        user_texts = users_own(given)
+        table_options = tuple(
+            _told(name, text) for name, text in user_texts.items() if _is_told(name)
+        )
+        shared_texts = {name: text for name, text in user_texts.items() if not _is_told(name)}
+        options = Options(shared_texts, {**WRITE_OPTIONS, **ROUTED_OPTIONS})
         options.refuse("deferred", "is of one table", hint="drop it: 'keep' sets it.")
         options.refuse(
             "operation",
@@ -208,7 +210,7 @@ class RoutedOptions:
         app_id, app_version = named_transaction(options)
         own_values = values(cls, options)
         of_write = {fold(name) for name in _OF_WRITE}
-        found = cls(
+        routed_options = cls(
             storage=options.storage,
             commit_threads=_commit_threads(
                 options, is_remote=is_remote(own_values["template"].root)
@@ -217,24 +219,26 @@ class RoutedOptions:
             app_id=app_id,
             app_version=app_version,
             allow_missing_batches=options.flag("allowMissingBatches"),
-            shared={name: text for name, text in said.items() if fold(name) not in of_write},
-            told=told,
+            shared={
+                name: text for name, text in shared_texts.items() if fold(name) not in of_write
+            },
+            told=table_options,
             **own_values,
         )
-        found._require_consistent()
-        return found
+        routed_options._require_consistent()
+        return routed_options
 
     @property
     def parks_nameless(self) -> bool:
         """Whether rows whose values name no table are kept, and do not stop the write."""
-        asked = {fold(name): text.strip().lower() for name, text in self.shared.items()}
-        return self.park or asked.get("onerror") == ErrorPolicy.QUARANTINE.value
+        shared_by_fold = {fold(name): text.strip().lower() for name, text in self.shared.items()}
+        return self.park or shared_by_fold.get("onerror") == ErrorPolicy.QUARANTINE.value
 
     @property
     def allows_non_empty_root(self) -> bool:
         """Whether the root may hold files of others when its first table is made."""
-        asked = {fold(name): text.strip().lower() for name, text in self.shared.items()}
-        return asked.get(fold("allowNonEmptyPath")) == "true"
+        shared_by_fold = {fold(name): text.strip().lower() for name, text in self.shared.items()}
+        return shared_by_fold.get(fold("allowNonEmptyPath")) == "true"
 
     def of(self, name: str, folder: str) -> WriteOptions:
         """Return the options of a table, by its name and its folder below the root.
@@ -252,8 +256,12 @@ class RoutedOptions:
 
         Where patterns contradict each other (`of`), none of them counts.
         """
-        told = self._told_all(_chosen(name, self._about(name), skips_contradictions=True))
-        return {each: text for each, text in told.items() if not _is_secret(each)}
+        table_texts = self._told_all(_chosen(name, self._about(name), skips_contradictions=True))
+        return {
+            option_name: text
+            for option_name, text in table_texts.items()
+            if not _is_secret(option_name)
+        }
 
     def tells(self, name: str) -> bool:
         """Return whether something is said of a table by its own name."""
@@ -262,18 +270,23 @@ class RoutedOptions:
     @cached_property
     def digest(self) -> str:
         """Stand for all that tables are told, but for secrets: 32 hexadecimal digits."""
-        told = [("", name, text) for name, text in self.shared.items()]
-        told += [(each.pattern, each.option, each.text) for each in self.told]
-        open_ = sorted((p, _meant(name), text) for p, name, text in told if not _is_secret(name))
+        entries = [("", name, text) for name, text in self.shared.items()]
+        entries += [
+            (table_option.pattern, table_option.option, table_option.text)
+            for table_option in self.told
+        ]
+        open_ = sorted((p, _meant(name), text) for p, name, text in entries if not _is_secret(name))
         return hashlib.blake2b(repr(open_).encode(), digest_size=16).hexdigest()
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the patterns that match none of some tables, sorted."""
         lower = {name.lower() for name in names}
         met = lower | {
-            told.pattern for matcher, told in self._by_pattern if any(map(matcher.match, lower))
+            table_option.pattern
+            for matcher, table_option in self._by_pattern
+            if any(map(matcher.match, lower))
         }
-        return tuple(sorted({told.pattern for told in self.told} - met))
+        return tuple(sorted({table_option.pattern for table_option in self.told} - met))
 
     def __getstate__(self) -> dict[str, object]:
         # What is derived does not travel.
@@ -281,16 +294,18 @@ class RoutedOptions:
 
     @cached_property
     def _by_name(self) -> dict[str, list[TableOption]]:
-        found: dict[str, list[TableOption]] = {}
-        for told in self.told:
-            if told.is_name:
-                found.setdefault(told.pattern, []).append(told)
-        return found
+        options_by_name: dict[str, list[TableOption]] = {}
+        for table_option in self.told:
+            if table_option.is_name:
+                options_by_name.setdefault(table_option.pattern, []).append(table_option)
+        return options_by_name
 
     @cached_property
     def _by_pattern(self) -> list[tuple[re.Pattern[str], TableOption]]:
-        patterns = [told for told in self.told if not told.is_name]
-        return [(re.compile(translate(told.pattern)), told) for told in patterns]
+        patterns = [table_option for table_option in self.told if not table_option.is_name]
+        return [
+            (re.compile(translate(table_option.pattern)), table_option) for table_option in patterns
+        ]
 
     @cached_property
     def _kept(self) -> dict[frozenset[tuple[str, str]], WriteOptions]:
@@ -299,17 +314,19 @@ class RoutedOptions:
 
     def _about(self, name: str) -> list[TableOption]:
         lower = name.lower()
-        matching = (told for pattern, told in self._by_pattern if pattern.match(lower))
+        matching = (
+            table_option for pattern, table_option in self._by_pattern if pattern.match(lower)
+        )
         return [*self._by_name.get(lower, ()), *matching]
 
     def _parsed(self, name: str, chosen: Mapping[str, str]) -> WriteOptions:
         key = frozenset(chosen.items())
-        found = self._kept.get(key)
-        if found is None:
-            told = self._told_all(chosen)
+        write_options = self._kept.get(key)
+        if write_options is None:
+            texts = self._told_all(chosen)
             with about("table", name):
-                found = self._kept[key] = WriteOptions.parse({**told, "path": "/"})
-        return found
+                write_options = self._kept[key] = WriteOptions.parse({**texts, "path": "/"})
+        return write_options
 
     def _told_all(self, chosen: Mapping[str, str]) -> dict[str, str]:
         """Return what all tables are told, but for what one of them is told otherwise."""
@@ -317,12 +334,16 @@ class RoutedOptions:
 
     def _require_consistent(self) -> None:
         """Check what can be checked before there are tables: each pattern as if it were a name."""
-        patterns = {told.pattern for told in self.told}
+        patterns = {table_option.pattern for table_option in self.told}
         for pattern in sorted(patterns):
-            own = [told for told in self.told if told.pattern == pattern]
-            heard = [*sorted(self._about(pattern), key=lambda told: told.weight), *own]
-            held = {_meant(told.option): told for told in heard}
-            self._parsed(pattern, {told.option: told.text for told in held.values()})
+            pattern_options = [
+                table_option for table_option in self.told if table_option.pattern == pattern
+            ]
+            heard = [*sorted(self._about(pattern), key=lambda told: told.weight), *pattern_options]
+            held = {_meant(table_option.option): table_option for table_option in heard}
+            self._parsed(
+                pattern, {table_option.option: table_option.text for table_option in held.values()}
+            )
         if "*" not in patterns:
             WriteOptions.parse({**self.shared, "path": "/"})
 
@@ -333,11 +354,18 @@ def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[s
     One of ``columnList`` and ``exceptColumnList`` removes the other; an empty text removes an
     option.
     """
-    said = set(map(_meant, otherwise))
+    replaced = set(map(_meant, otherwise))
     for group in _EXCLUSIVE:
-        said |= set(group) if said & set(group) else set()
-    kept = {each: text for each, text in given.items() if _meant(each) not in said}
-    return {**kept, **{each: text for each, text in otherwise.items() if text.strip()}}
+        replaced |= set(group) if replaced & set(group) else set()
+    remaining = {
+        option_name: text
+        for option_name, text in given.items()
+        if _meant(option_name) not in replaced
+    }
+    return {
+        **remaining,
+        **{option_name: text for option_name, text in otherwise.items() if text.strip()},
+    }
 
 
 def _is_secret(name: str) -> bool:
@@ -395,7 +423,7 @@ _FAMILIES = tuple(fold(name.removesuffix(COLUMN)) for name in WRITE_OPTIONS if C
 
 def _is_of_tables(option: str) -> bool:
     folded = fold(option)
-    is_of_column = any(folded.startswith(each) and folded != each for each in _FAMILIES)
+    is_of_column = any(folded.startswith(prefix) and folded != prefix for prefix in _FAMILIES)
     return folded in _FOLDED or is_of_column
 
 
@@ -410,12 +438,12 @@ def _chosen(
 ) -> dict[str, str]:
     """Return of all that is said about a table what holds."""
     by_option: dict[str, list[TableOption]] = {}
-    for told in about:
-        by_option.setdefault(_meant(told.option), []).append(told)
+    for table_option in about:
+        by_option.setdefault(_meant(table_option.option), []).append(table_option)
     chosen = {}
-    for each in by_option.values():
+    for candidates in by_option.values():
         try:
-            strongest = _strongest(name, each)
+            strongest = _strongest(name, candidates)
         except OptionError:
             if not skips_contradictions:
                 raise
@@ -430,16 +458,16 @@ def option_of_table(name: str) -> str:
 
 
 def _strongest(name: str, about: Sequence[TableOption]) -> TableOption:
-    most = max(told.weight for told in about)
-    one, *others = (told for told in about if told.weight == most)
-    for other in others:
-        if other.text != one.text:
+    most = max(table_option.weight for table_option in about)
+    one, *others = (table_option for table_option in about if table_option.weight == most)
+    for competitor in others:
+        if competitor.text != one.text:
             raise OptionError(
-                f"options '{one.given}' and '{other.given}' say different things about the table "
-                f"'{name}', and neither says more of its name.",
+                f"options '{one.given}' and '{competitor.given}' say different things about the "
+                f"table '{name}', and neither says more of its name.",
                 hint=f"add '{TABLE_PREFIX}{name}.{one.option}', or change one of the two.",
                 option=one.given,
-                other=other.given,
+                other=competitor.given,
             )
     return one
 

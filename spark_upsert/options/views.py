@@ -60,10 +60,12 @@ class ViewOptions(ReadOptions, PlanOptions):
             options.refuse(name, f"has no meaning beside '{PLAN}': {why}", hint=f"drop '{name}'.")
         plan = options.raw(PLAN)
         assert plan is not None, "who asks has seen it"
-        apart = {PLAN, fold(ON_ERROR)}
-        kept = {name: text for name, text in given.items() if fold(name) not in apart}
+        view_names = {PLAN, fold(ON_ERROR)}
+        remaining_texts = {
+            name: text for name, text in given.items() if fold(name) not in view_names
+        }
         # All other options mean the same as for a table.
-        like = ReadOptions.parse({**kept, "path": "/"})
+        like = ReadOptions.parse({**remaining_texts, "path": "/"})
         on_error = choice(options, ON_ERROR, OnError) or OnError.FAIL
         if like.deduplication is Deduplication.NONE:
             raise OptionError(
@@ -89,8 +91,8 @@ class ViewOptions(ReadOptions, PlanOptions):
         JSON and invalid options in it are an `OptionError`.
         """
         try:
-            found = texts(json.loads(text))
-            found[PLAN]
+            decoded_texts = texts(json.loads(text))
+            decoded_texts[PLAN]
         except MALFORMED as error:
             raise OptionError.invalid(
                 "deferred",
@@ -98,8 +100,8 @@ class ViewOptions(ReadOptions, PlanOptions):
                 f"the options of a read of a view, as a JSON object with '{PLAN}'",
                 hint="drop it: 'keep' sets it.",
             ) from error
-        own = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
-        return cls.parse({**found, **own})
+        storage_texts = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
+        return cls.parse({**decoded_texts, **storage_texts})
 
     def require_batch(self) -> None:
         """Refuse options that only a stream knows."""
@@ -144,10 +146,10 @@ def put_off_text(given: Mapping[str, str]) -> str:
 
     Those of the storage, which may hold secrets, are left out: the writer has them.
     """
-    own = {
+    own_texts = {
         name: value for name, value in given.items() if not name.lower().startswith(STORAGE_PREFIX)
     }
-    return json.dumps(own)
+    return json.dumps(own_texts)
 
 
 def plan_paths(plan: str) -> list[str]:
@@ -162,5 +164,5 @@ def _paths(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("path"), str):
             yield value["path"]
-        for each in value.values():
-            yield from _paths(each)
+        for item in value.values():
+            yield from _paths(item)

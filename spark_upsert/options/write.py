@@ -93,21 +93,21 @@ def schema_sources(
     format of the values unless options set another. Raises `OptionError` if the format has no such
     schemas.
     """
-    found: dict[str, SchemaFrom] = {}
+    source_by_side: dict[str, SchemaFrom] = {}
     for side in ("value", "key"):
         text, written = payloads[f"{side}Schema"], payloads[f"{side}Format"]
         if side == "key" and is_debezium:
             written = written or payloads["valueFormat"]
             if (
                 text is None
-                and found.get("value") is SchemaFrom.INLINE
+                and source_by_side.get("value") is SchemaFrom.INLINE
                 and fold(written or "") == "json"
             ):
                 text = SchemaFrom.INLINE.value
         source = _source(side, text, fold(written or ""), has_registry=has_registry)
         if source is not None:
-            found[side] = source
-    return found
+            source_by_side[side] = source
+    return source_by_side
 
 
 def _source(side: str, text: str | None, written: str, *, has_registry: bool) -> SchemaFrom | None:
@@ -172,7 +172,7 @@ def registry_settings(options: Options) -> RegistrySettings | None:
 
 
 def _headers(text: str) -> tuple[tuple[str, str], ...]:
-    found = []
+    header_names = []
     for number, line in enumerate(text.splitlines(), 1):
         match = _HEADER.fullmatch(line.strip())
         if match is None:
@@ -181,8 +181,8 @@ def _headers(text: str) -> tuple[tuple[str, str], ...]:
                 f"expects 'Name: value' in each line, and line {number} is none",
                 hint="write 'Name: value', each header in a line of its own.",
             )
-        found.append((match[1], match[2]))
-    return tuple(found)
+        header_names.append((match[1], match[2]))
+    return tuple(header_names)
 
 
 class Truncates(Enum):
@@ -334,7 +334,7 @@ class EnvelopeOptions:
         kind = choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
         registry = registry_settings(options)
         names = [
-            *(f"{side}{what}" for side in SIDES for what in ("Format", "Schema", "SchemaId")),
+            *(f"{side}{suffix}" for side in SIDES for suffix in ("Format", "Schema", "SchemaId")),
             *(f"{side}Subject" for side in SIDES),
         ]
         if kind in (EnvelopeKind.UPSERT, EnvelopeKind.CHANGELOG):
@@ -773,5 +773,5 @@ def _engine(options: Options) -> MergeEngine | None:
 
 
 def _properties(options: Options) -> dict[str, str]:
-    given = {name: options.text(name) for name in PROPERTIES}
-    return checked({name: text for name, text in given.items() if text is not None})
+    property_texts = {name: options.text(name) for name in PROPERTIES}
+    return checked({name: text for name, text in property_texts.items() if text is not None})

@@ -63,5 +63,5 @@ def check(
 ) -> Report:
     """Verify a table and its indexes (`Table.check`)."""
     report = check_entries(store, log, progress)
-    below = [finding for index in indexes for finding in check_index(index)]
-    return replace(report, findings=(*report.findings, *below))
+    index_findings = [finding for index in indexes for finding in check_index(index)]
+    return replace(report, findings=(*report.findings, *index_findings))

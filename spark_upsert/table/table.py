@@ -337,9 +337,9 @@ class Table:
         MirroredTypeError, NotMirroredError, OtherTableError
             The table is or will be published, and would have no mirror, or not at that location.
         """
-        given = checked(properties, self.log.head().properties)
-        require_place(self, given)
-        return schema_changes.alter(self.log, schema, given, upon)
+        checked_properties = checked(properties, self.log.head().properties)
+        require_place(self, checked_properties)
+        return schema_changes.alter(self.log, schema, checked_properties, upon)
 
     def drop_columns(self, *names: str) -> Manifest:
         """Give up value columns; nothing is rewritten, and their names never come back.
@@ -726,10 +726,10 @@ class Table:
         """Remove the files of expired versions and crashed writers; see `retention.vacuum`."""
         grace_ms = duration_argument("grace_ms", grace_ms)
         result = expiry.vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
-        for folder, other in self.below(
+        for folder, vacuumed in self.below(
             lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
         ):
-            result = result.with_those_below(other, folder)
+            result = result.with_those_below(vacuumed, folder)
         return vacuum_mirrors(self, result)
 
     def consumers(self) -> list[Lease]:

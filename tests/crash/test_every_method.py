@@ -159,7 +159,7 @@ class Life:
     def _append(self, number: int, *, overwrite: bool = False) -> None:
         transaction = Transaction(writer="own", number=number)
         self.call(
-            "append",
+            "upsert",
             lambda: self.table.upsert(
                 pa.Table.from_batches([self._batch(number)]),
                 envelope=self._wire(),

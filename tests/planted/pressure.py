@@ -71,7 +71,7 @@ def _() -> Patch:
         self.admission(0).require(self.log.head())
         return original(self, *args, **how)
 
-    return wrapped(table.Table, "append", judge_first)
+    return wrapped(table.Table, "upsert", judge_first)
 
 
 @bug(

@@ -223,7 +223,7 @@ def _() -> Patch:
         is_empty = how.get("deletes") == GONE and not len(rows)
         return None if is_empty else original(self, rows, **how)
 
-    return wrapped(Table, "append", append)
+    return wrapped(Table, "upsert", append)
 
 
 def test_p2_snapshot_changes_and_counters_agree_about_zeros(other: bool) -> None:

@@ -80,9 +80,11 @@ def events_of(
     names = event_columns(schema, options)
     stored = [name for name in names if has_column(schema.columns, name)]
     taken = rows.take(stored, np.where(is_put, changes.new, changes.old))
-    found = dict(zip(stored, taken, strict=True))
+    column_by_name = dict(zip(stored, taken, strict=True))
     columns = [
-        found[name] if name in found else pa.nulls(len(epochs), shown.field(name).type)
+        column_by_name[name]
+        if name in column_by_name
+        else pa.nulls(len(epochs), shown.field(name).type)
         for name in names
     ]
     if options.by is ValidBy.ORDER:
