@@ -61,7 +61,7 @@ import pyarrow as pa
 from spark_upsert.table.table import Table
 properties = dict(pair.split("=") for pair in sys.argv[2:])
 how = {"keys": ["id"], "properties": properties}
-Table.create(sys.argv[1], pa.schema({"id": pa.int64()}), **how).append(pa.table({"id": [1]}))
+Table.create(sys.argv[1], pa.schema({"id": pa.int64()}), **how).upsert(pa.table({"id": [1]}))
 assert any(name.startswith("spark_upsert.delta") for name in sys.modules) == bool(properties)
 """
 
