@@ -1,15 +1,12 @@
-"""The stream reader of all releases, and that of PySpark 4.1.
+"""The stream reader of all releases, and the one for PySpark 4.1.
 
-The base class holds the plan; `spark_upsert.streams.planner.stream` decides its answers. PySpark 4.1
-requests the end of a batch without a start and a limit.
+The base class holds the plan; `spark_upsert.streams.planner.stream` computes the offsets.
 
-So the reader remembers where the last batch ended, and its options alone bound the next one. The
-process that plans lives as long as the query. Behind a restart Spark asks for the partitions of the
-last batch in the checkpoint, from its end to its end, before it asks for a new one
-(`PythonMicroBatchStream.setLatestSeenOffset`): PySpark's own simple readers go by the same.
-
-Of the trigger nothing is said. With ``availableNow`` and ``once`` this release makes one batch of
-what the reader answers: without limits all there is, with limits as much as they allow.
+PySpark 4.1 requests the end of a batch without a start or a limit. So its reader remembers the end
+of the last batch, and only its options limit the next one. The planning process lives as long as
+the query. After a restart Spark requests the partitions of the last batch in the checkpoint before
+it requests a new one (`PythonMicroBatchStream.setLatestSeenOffset`). PySpark 4.1 does not pass the
+trigger: with ``availableNow`` and ``once`` it runs one batch, up to the limits in the options.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _QUERY_ID = "sql.streaming.queryId"
-"""Spark tells it to each task of a streaming query."""
+"""A local property that Spark sets in each task of a streaming query."""
 
 
 @called_by_spark

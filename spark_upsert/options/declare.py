@@ -549,16 +549,16 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
 
 def given_only(held: Any, only: AppliesTo) -> list[str]:
     """Return the non-default options that apply to batches or streams only."""
-    return [option.name for option in _given(held) if option.only is only]
+    return [option.name for option in _non_default(held) if option.only is only]
 
 
 def given_among(held: Any, *names: str) -> list[str]:
     """Return the names, in their order, of options with a value other than the default."""
-    given_names = {option.name for option in _given(held)}
+    given_names = {option.name for option in _non_default(held)}
     return [name for name in names if name in given_names]
 
 
-def _given(held: Any) -> Iterator[Option[Any]]:
+def _non_default(held: Any) -> Iterator[Option[Any]]:
     for name, option, default in _single(type(held)):
         if getattr(held, name) != default:
             yield option

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.hints.told import Told
+from tests.hints.followed_hint import FollowedHint
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Told]:
+def hint(tmp_path: Path) -> Iterator[FollowedHint]:
     """Yield an empty hint, and require that some advice was followed."""
-    scene = Told(tmp_path)
+    scene = FollowedHint(tmp_path)
     yield scene
     assert scene.followed, "no advice was followed"

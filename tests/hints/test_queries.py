@@ -18,7 +18,7 @@ from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
-from tests.hints.told import Told
+from tests.hints.followed_hint import FollowedHint
 from tests.support.notebooks import few_are_many
 from tests.support.queries import InputRows, Query, inputs_of, lake, stream_of
 from tests.support.written import ROW
@@ -124,117 +124,117 @@ RESTARTS = {
 
 @pytest.mark.parametrize("case", RESTARTS.values(), ids=RESTARTS)
 @pytest.mark.sweep(4)
-def test_a_query_that_restarts_with_other_options(case: Restart, told: Told) -> None:
-    write_batch(LocalStore(str(told.folder)), 0, [("east", 1, 1), ("west", 1, 1)])
-    before, after = case.before(told.folder), case.after(told.folder)
+def test_a_query_that_restarts_with_other_options(case: Restart, hint: FollowedHint) -> None:
+    write_batch(LocalStore(str(hint.folder)), 0, [("east", 1, 1), ("west", 1, 1)])
+    before, after = case.before(hint.folder), case.after(hint.folder)
     query = Query()
     query.run(
         {**before, "maxRowsPerTrigger": "1"} if case.is_within_order else before, batches_max=1
     )
     checkpoint = query.checkpoint
-    with told:
+    with hint:
         query.run(after)
-    told(case.advice)
+    hint(case.advice)
     query.checkpoint = checkpoint
     query.run(before)
-    told("a new checkpointLocation")
+    hint("a new checkpointLocation")
     assert len(Query().run(after)) == case.row_count
 
 
-def test_an_input_that_is_removed(told: Told) -> None:
-    paths = lake(told.folder, "east", "west")
+def test_an_input_that_is_removed(hint: FollowedHint) -> None:
+    paths = lake(hint.folder, "east", "west")
     query = Query()
     query.run(inputs_of(paths))
     fewer = inputs_of({"east": paths["east"]})
-    with told:
+    with hint:
         query.run(fewer)
-    told("give allow_input_removal=true")
-    assert query.run({**fewer, **told.options}) == []
+    hint("give allow_input_removal=true")
+    assert query.run({**fewer, **hint.options}) == []
 
 
-def test_an_order_whose_count_was_altered(told: Told) -> None:
-    paths = lake(told.folder, "east", "west")
+def test_an_order_whose_count_was_altered(hint: FollowedHint) -> None:
+    paths = lake(hint.folder, "east", "west")
     given = inputs_of(paths, merge="roundrobin", maxRowsPerTrigger="1")
     query = Query()
     query.run(given, batches_max=1)
     offset = json.loads(query.checkpoint or "")
     offset["state"]["order"]["rows"] = -1
     query.checkpoint = json.dumps(offset)
-    with told:
+    with hint:
         query.run(given)
-    told("give the query a new checkpointLocation")
+    hint("give the query a new checkpointLocation")
     assert len(Query().run(given)) == 2
 
 
-def test_a_table_made_again(told: Told) -> None:
-    path = lake(told.folder, "table")["table"]
+def test_a_table_made_again(hint: FollowedHint) -> None:
+    path = lake(hint.folder, "table")["table"]
     query = Query()
     query.run({"path": path})
     shutil.move(path, f"{path}_before")
-    lake(told.folder, "table")
-    with told:
+    lake(hint.folder, "table")
+    with hint:
         query.run({"path": path})
-    told("give the query a new checkpointLocation")
+    hint("give the query a new checkpointLocation")
     assert Query().run({"path": path})
-    told("put it back")
+    hint("put it back")
     shutil.rmtree(path)
     shutil.move(f"{path}_before", path)
     query.run({"path": path})
 
 
-def test_a_table_that_was_moved(told: Told) -> None:
-    paths = lake(told.folder, "east", "west")
+def test_a_table_that_was_moved(hint: FollowedHint) -> None:
+    paths = lake(hint.folder, "east", "west")
     query = Query()
-    given = {"path": str(told.folder), "inputsPattern": "*"}
+    given = {"path": str(hint.folder), "inputsPattern": "*"}
     query.run(given)
-    shutil.move(paths["west"], told.folder / "_west")
-    with told:
+    shutil.move(paths["west"], hint.folder / "_west")
+    with hint:
         query.run(given)
-    told("put back what was moved")
-    shutil.move(told.folder / "_west", paths["west"])
+    hint("put back what was moved")
+    shutil.move(hint.folder / "_west", paths["west"])
     query.run(given)
     shutil.rmtree(paths["west"])
-    told("give fail_on_data_loss=false")
-    query.run({**given, **told.options})
+    hint("give fail_on_data_loss=false")
+    query.run({**given, **hint.options})
 
 
-def test_a_batch_with_fewer_rows_than_counted(told: Told) -> None:
-    given = {**inputs_of(lake(told.folder, "table")), **TURNS}
+def test_a_batch_with_fewer_rows_than_counted(hint: FollowedHint) -> None:
+    given = {**inputs_of(lake(hint.folder, "table")), **TURNS}
     query = Query()
     start, end = query.planned(given)
     counted = json.loads(json.dumps(end))
     counted["state"]["order"].update(given={"table": 9}, rows=9)
-    with told:
+    with hint:
         query.replay(given, start, counted)
-    told("restore it")
+    hint("restore it")
     assert len(query.replay(given, start, end)) == 1
-    told("give the query a new checkpointLocation")
+    hint("give the query a new checkpointLocation")
     assert len(Query().run(given)) == 1
 
 
-def test_a_folder_of_offsets_that_was_moved(told: Told) -> None:
-    lake(told.folder / "lake", "east", "west")
-    offsets, moved = told.folder / "offsets", told.folder / "moved"
-    given = {"path": str(told.folder / "lake"), "inputsPattern": "*", "offsetsPath": str(offsets)}
+def test_a_folder_of_offsets_that_was_moved(hint: FollowedHint) -> None:
+    lake(hint.folder / "lake", "east", "west")
+    offsets, moved = hint.folder / "offsets", hint.folder / "moved"
+    given = {"path": str(hint.folder / "lake"), "inputsPattern": "*", "offsetsPath": str(offsets)}
     query = Query()
     with few_are_many(inputs=1):
         query.run(given)
         shutil.move(offsets, moved)
-        with told:
+        with hint:
             query.run(given)
-        told("If the folder was moved, name it by offsets_path=...")
+        hint("If the folder was moved, name it by offsets_path=...")
         query.run({**given, "offsetsPath": str(moved)})
-        told("restore that file from a copy")
+        hint("restore that file from a copy")
         shutil.copytree(moved, offsets)
         query.run(given)
-        told("give the query a new checkpointLocation")
+        hint("give the query a new checkpointLocation")
         shutil.rmtree(offsets)
         assert len(Query().run(given)) == 2
 
 
-def test_a_query_that_reads_its_own_table(told: Told) -> None:
+def test_a_query_that_reads_its_own_table(hint: FollowedHint) -> None:
     own = Transaction(writer=Transaction.writer_of_query("one"), number=0)
-    paths = lake(told.folder, "east", "west")
+    paths = lake(hint.folder, "east", "west")
     Table.open(paths["east"]).upsert(pa.table(ROW), transaction=own)
 
     def checked(path: str) -> None:
@@ -244,39 +244,39 @@ def test_a_query_that_reads_its_own_table(told: Told) -> None:
         for work in stream.splits(stream.initial(), end):
             refuse_own_epochs(splits_of(work), "one")
 
-    with told:
+    with hint:
         checked(paths["east"])
-    told("write into another table")
+    hint("write into another table")
     checked(paths["west"])
 
 
-def test_another_beginning_of_a_planned_batch(told: Told) -> None:
-    given = {"path": lake(told.folder, "east")["east"]}
+def test_another_beginning_of_a_planned_batch(hint: FollowedHint) -> None:
+    given = {"path": lake(hint.folder, "east")["east"]}
     query = Query()
     planned = query.planned(given)
     later = {**given, "startingVersion": "0"}
-    with told:
+    with hint:
         query.replay(later, *planned)
-    told("give 'startingVersion' as it was, at least until that batch is delivered")
+    hint("give 'startingVersion' as it was, at least until that batch is delivered")
     assert len(query.replay(given, *planned)) == 1
     query.checkpoint = json.dumps(planned[1])
     query.run(later)
-    told("give the query a new checkpointLocation")
+    hint("give the query a new checkpointLocation")
     assert len(Query().run(later)) == 1
 
 
-def test_an_input_removed_before_its_batch_is_done(told: Told) -> None:
-    paths = lake(told.folder, "east", "west")
+def test_an_input_removed_before_its_batch_is_done(hint: FollowedHint) -> None:
+    paths = lake(hint.folder, "east", "west")
     given = inputs_of(paths, **TURNS)
     query = Query()
     start, end = query.planned(given)
     fewer = inputs_of({"east": paths["east"]}, **TURNS, allowInputRemoval="true")
-    with told:
+    with hint:
         query.replay(fewer, start, end)
-    told("name it again until that batch is done")
+    hint("name it again until that batch is done")
     assert len(query.replay(given, start, end)) == 2
     query.checkpoint = json.dumps(end)
-    told("and remove it then")
+    hint("and remove it then")
     assert query.run(fewer) == []
 
 
@@ -309,12 +309,12 @@ def two(*names: str) -> Graph:
     ids=["another width", "sources in another order"],
 )
 def test_a_flow_that_restarts_with_another_graph(
-    before: Graph, after: Graph, advice: str, told: Told
+    before: Graph, after: Graph, advice: str, hint: FollowedHint
 ) -> None:
-    remember(before, str(told.folder / "one"), {})
-    with told:
-        remember(after, str(told.folder / "one"), {})
-    told(advice)
-    remember(before, str(told.folder / "one"), {})
-    told("another checkpoint")
-    remember(after, str(told.folder / "two"), {})
+    remember(before, str(hint.folder / "one"), {})
+    with hint:
+        remember(after, str(hint.folder / "one"), {})
+    hint(advice)
+    remember(before, str(hint.folder / "one"), {})
+    hint("another checkpoint")
+    remember(after, str(hint.folder / "two"), {})

@@ -32,7 +32,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from tests.hints.told import Told
+from tests.hints.followed_hint import FollowedHint
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
 from tests.support.column_types import ROWS, TYPES, earlier_release
 from tests.support.delta import DeltaTable
@@ -79,7 +79,7 @@ def require_copy(table: Table, to: str | None = None) -> None:
     assert rows.num_rows == table.snapshot().num_rows
 
 
-def test_times_that_are_yet_to_come(told: Told) -> None:
+def test_times_that_are_yet_to_come(hint: FollowedHint) -> None:
     now = Now()
     store = ClockedStore(now)
     table = Table(store, clock=now)
@@ -92,15 +92,15 @@ def test_times_that_are_yet_to_come(told: Told) -> None:
     store.objects[path] = encode(
         {**record, "timestamp_ms": record["timestamp_ms"] + int(1000 * YEARS_S)}
     )
-    with told:
+    with hint:
         Table(store, clock=now).expire(retain_ms=DAY_MS)
-    told("run 'upsertflow repair-clock' on the table")
+    hint("run 'upsertflow repair-clock' on the table")
     assert "repair-clock" in upsertflow.commands
     Table(store, clock=now).repair_clock()
     Table(store, clock=now).expire(retain_ms=DAY_MS)
 
 
-def test_a_writer_that_was_forgotten(told: Told) -> None:
+def test_a_writer_that_was_forgotten(hint: FollowedHint) -> None:
     now = Now()
     table = Table(ClockedStore(now), clock=now)
     table.ensure(schema_of(Scope.EPOCH))
@@ -108,32 +108,32 @@ def test_a_writer_that_was_forgotten(told: Told) -> None:
         now.advance(100 * DAY_S)
         append(table, [Command(1, 1, 0)], transaction=by(writer, 4))
     table.expire(retain_ms=DAY_MS)
-    with told:
+    with hint:
         append(table, [Command(2, 2, 0)], transaction=by("old", 5))
-    told("write under another name")
+    hint("write under another name")
     assert append(table, [Command(2, 2, 0)], transaction=by("other", 0))
 
 
-def test_missing_batches(told: Told) -> None:
+def test_missing_batches(hint: FollowedHint) -> None:
     query = Transaction.writer_of_query("one")
-    table = write_and_open(told.folder)
+    table = write_and_open(hint.folder)
     rows = rows_of(ROW)
-    with told:
+    with hint:
         table.upsert(rows, transaction=by(query, 7, is_consecutive=True))
-    told("give the query a new checkpointLocation, so that it begins anew")
+    hint("give the query a new checkpointLocation, so that it begins anew")
     anew = Transaction.writer_of_query("two")
     assert table.upsert(rows, transaction=by(anew, 0, is_consecutive=True))
-    told("give allow_missing_batches=true")
+    hint("give allow_missing_batches=true")
     assert table.upsert(rows, transaction=by(query, 7))
 
 
-def test_late_rows(told: Told) -> None:
+def test_late_rows(hint: FollowedHint) -> None:
     options = {"sequenceBy": "n", "applyAsDeletes": "gone", "tombstoneRetention": "1 ms"}
-    path = told.folder / "table"
+    path = hint.folder / "table"
 
     def written(key: int, n: int, *, gone: bool = False) -> None:
         rows = {"id": [key], "n": [n], "v": ["a"], "gone": [gone]}
-        write(told.folder, rows, **options)
+        write(hint.folder, rows, **options)
 
     for n in range(1, 5):
         written(1, n)
@@ -145,119 +145,119 @@ def test_late_rows(told: Told) -> None:
         table.compact(full=True)
         written(2, 10)
     late = rows_of({"id": [3], "n": [2], "v": ["late"]})
-    with told:
+    with hint:
         table.upsert(late)
-    told("give late_rows=apply")
-    shutil.copytree(path, told.folder / "copy")
+    hint("give late_rows=apply")
+    shutil.copytree(path, hint.folder / "copy")
     assert table.upsert(late, late_rows=LateRows.APPLY)
-    told("late_rows=reject leaves them out")
+    hint("late_rows=reject leaves them out")
     forget_runs_and_logs()
     shutil.rmtree(path)
-    shutil.copytree(told.folder / "copy", path)
+    shutil.copytree(hint.folder / "copy", path)
     assert Table.open(str(path)).upsert(late, late_rows=LateRows.REJECT)
 
 
-def test_a_record_of_an_earlier_release(told: Told) -> None:
-    table = write_and_open(told.folder)
+def test_a_record_of_an_earlier_release(hint: FollowedHint) -> None:
+    table = write_and_open(hint.folder)
     record = read_record(table.store, commit_path(0), dict)
     assert record is not None
     table.store.put(commit_path(0), encode({**record, "transactions": {"w": time.time()}}))
     forget_runs_and_logs()
-    with told:
+    with hint:
         Table.open(table.store.url)
-    told("run 'upsertflow repair' with the path of the table")
+    hint("run 'upsertflow repair' with the path of the table")
     assert CliRunner().invoke(upsertflow, ["repair", table.store.url]).exit_code == 0
     assert Table.open(table.store.url).snapshot().num_rows == 1
 
 
-def test_a_damaged_file(told: Told) -> None:
-    table = write_and_open(told.folder)
-    write(told.folder, {**ROW, "id": [2]})
-    [run] = (told.folder / "table" / "data").rglob(
+def test_a_damaged_file(hint: FollowedHint) -> None:
+    table = write_and_open(hint.folder)
+    write(hint.folder, {**ROW, "id": [2]})
+    [run] = (hint.folder / "table" / "data").rglob(
         Path(table.at(1).manifest.slices[-1].file.path).name
     )
     whole = run.read_bytes()
     run.write_bytes(whole[:-1])
     forget_runs_and_logs()
-    with told:
-        Table.open(str(told.folder / "table")).snapshot()
-    told("read an older version that does not use it")
-    assert Table.open(str(told.folder / "table")).snapshot(0).num_rows == 1
-    told("restore this file from a copy")
+    with hint:
+        Table.open(str(hint.folder / "table")).snapshot()
+    hint("read an older version that does not use it")
+    assert Table.open(str(hint.folder / "table")).snapshot(0).num_rows == 1
+    hint("restore this file from a copy")
     run.write_bytes(whole)
     forget_runs_and_logs()
-    assert Table.open(str(told.folder / "table")).snapshot().num_rows == 2
+    assert Table.open(str(hint.folder / "table")).snapshot().num_rows == 2
 
 
-def test_a_gap_in_the_log(told: Told) -> None:
+def test_a_gap_in_the_log(hint: FollowedHint) -> None:
     for number in range(3):
-        write(told.folder, {**ROW, "id": [number]})
-    lost = told.folder / "table" / commit_path(1)
+        write(hint.folder, {**ROW, "id": [number]})
+    lost = hint.folder / "table" / commit_path(1)
     data = lost.read_bytes()
     lost.unlink()
     forget_runs_and_logs()
-    with told:
-        Table.open(str(told.folder / "table"))
-    told("restore this file from a copy")
+    with hint:
+        Table.open(str(hint.folder / "table"))
+    hint("restore this file from a copy")
     lost.write_bytes(data)
-    assert Table.open(str(told.folder / "table")).snapshot().num_rows == 3
+    assert Table.open(str(hint.folder / "table")).snapshot().num_rows == 3
 
 
-def test_the_rest_of_a_table(told: Told) -> None:
-    path = told.folder / "table"
-    write(told.folder)
-    write(told.folder, {**ROW, "id": [2]})
+def test_the_rest_of_a_table(hint: FollowedHint) -> None:
+    path = hint.folder / "table"
+    write(hint.folder)
+    write(hint.folder, {**ROW, "id": [2]})
     lost = path / commit_path(0)
     data = lost.read_bytes()
     lost.unlink()
     forget_runs_and_logs()
-    with told:
+    with hint:
         Table.create(str(path), rows_of(ROW).schema, keys=["id"])
-    told("choose another path")
-    Table.create(str(told.folder / "other"), rows_of(ROW).schema, keys=["id"])
-    told(f"restore '{lost}' from a copy")
+    hint("choose another path")
+    Table.create(str(hint.folder / "other"), rows_of(ROW).schema, keys=["id"])
+    hint(f"restore '{lost}' from a copy")
     lost.write_bytes(data)
     assert Table.open(str(path)).snapshot().num_rows == 2
-    told("finish the copy or the removal of that table")
+    hint("finish the copy or the removal of that table")
     shutil.rmtree(path)
     forget_runs_and_logs()
     Table.create(str(path), rows_of(ROW).schema, keys=["id"])
 
 
-def test_a_damaged_lease(told: Told) -> None:
-    table = write_and_open(told.folder)
+def test_a_damaged_lease(hint: FollowedHint) -> None:
+    table = write_and_open(hint.folder)
     table.hold("me", 0)
-    [lease] = (told.folder / "table" / "_consumers").iterdir()
+    [lease] = (hint.folder / "table" / "_consumers").iterdir()
     lease.write_text("{")
-    with told:
+    with hint:
         table.expire(retain_versions=0, safety_ms=0)
-    told("restart that consumer, which writes its lease anew")
+    hint("restart that consumer, which writes its lease anew")
     table.hold("me", 0)
     table.expire(retain_versions=0, safety_ms=0)
     lease.write_text("{")
-    told("delete the file if the consumer is no more")
+    hint("delete the file if the consumer is no more")
     lease.unlink()
     table.expire(retain_versions=0, safety_ms=0)
 
 
-def test_another_table_in_its_place(told: Told) -> None:
-    table = write_and_open(told.folder)
-    path = told.folder / "table"
-    shutil.move(path, told.folder / "before")
-    write(told.folder)
-    with told:
+def test_another_table_in_its_place(hint: FollowedHint) -> None:
+    table = write_and_open(hint.folder)
+    path = hint.folder / "table"
+    shutil.move(path, hint.folder / "before")
+    write(hint.folder)
+    with hint:
         table.upsert(rows_of(ROW))
-    told("else open the table anew")
+    hint("else open the table anew")
     assert Table.open(str(path)).upsert(rows_of({**ROW, "id": [5]}))
-    told("put back what was there")
+    hint("put back what was there")
     shutil.rmtree(path)
-    shutil.move(told.folder / "before", path)
+    shutil.move(hint.folder / "before", path)
     assert table.upsert(rows_of({**ROW, "id": [6]}))
 
 
-def staged_then(told: Told, between: Callable[[], None], **options: str) -> None:
-    """Stage an epoch, let others act, commit it, and be told; then write it again."""
-    given = {"keys": "id", "path": str(told.folder / "table"), **options}
+def staged_then(hint: FollowedHint, between: Callable[[], None], **options: str) -> None:
+    """Stage an epoch, let others act, commit it, and be hint; then write it again."""
+    given = {"keys": "id", "path": str(hint.folder / "table"), **options}
     parsed = WriteOptions.parse(given)
     table = Table(open_store(parsed.path))
     plan = plan_upon(table, parsed, rows_of(ROW).schema)
@@ -265,37 +265,37 @@ def staged_then(told: Told, between: Callable[[], None], **options: str) -> None
     commands = (plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches())
     staged = (stage(base, commands, late_rows=LateRows.FAIL),)
     between()
-    with told:
+    with hint:
         table.commit(WriteSet(base=base, staged=staged, late_rows=LateRows.FAIL))
-    told("write it again")
-    write(told.folder, ROW, **options)
+    hint("write it again")
+    write(hint.folder, ROW, **options)
 
 
-def test_other_properties_since_the_plan(told: Told) -> None:
-    write(told.folder)
-    staged_then(told, lambda: void(write(told.folder, {**ROW, "id": [9]}, onError="quarantine")))
+def test_other_properties_since_the_plan(hint: FollowedHint) -> None:
+    write(hint.folder)
+    staged_then(hint, lambda: void(write(hint.folder, {**ROW, "id": [9]}, onError="quarantine")))
 
 
-def test_files_that_a_vacuum_removed(told: Told) -> None:
-    write(told.folder)
+def test_files_that_a_vacuum_removed(hint: FollowedHint) -> None:
+    write(hint.folder)
 
     def expire() -> None:
         for number in range(2, 5):
-            write(told.folder, {**ROW, "id": [number]})
-        table = Table.open(str(told.folder / "table"))
+            write(hint.folder, {**ROW, "id": [number]})
+        table = Table.open(str(hint.folder / "table"))
         table.expire(retain_versions=0, safety_ms=0)
         table.vacuum(grace_ms=0)
 
-    staged_then(told, expire)
+    staged_then(hint, expire)
 
 
 def void(_: object) -> None:
     """Return nothing of what a write returns."""
 
 
-def test_rows_of_a_key_in_two_tasks(told: Told) -> None:
+def test_rows_of_a_key_in_two_tasks(hint: FollowedHint) -> None:
     def tasks(*values: str, **options: str) -> None:
-        given = {"keys": "id", "path": str(told.folder / "table"), **options}
+        given = {"keys": "id", "path": str(hint.folder / "table"), **options}
         parsed = WriteOptions.parse(given)
         table = Table(open_store(parsed.path))
         plan = plan_upon(table, parsed, rows_of(ROW).schema)
@@ -316,20 +316,20 @@ def test_rows_of_a_key_in_two_tasks(told: Told) -> None:
         )
         table.commit(epoch)
 
-    with told:
+    with hint:
         tasks("a", "b")
-    told("accept any of them by allow_unordered=true")
-    tasks("a", "b", **told.options)
-    told("or repartition the rows by key before the write")
+    hint("accept any of them by allow_unordered=true")
+    tasks("a", "b", **hint.options)
+    hint("or repartition the rows by key before the write")
     tasks("b")
 
 
-def test_one_of_two_transactions_again(told: Told) -> None:
-    table = write_and_open(told.folder)
+def test_one_of_two_transactions_again(hint: FollowedHint) -> None:
+    table = write_and_open(hint.folder)
     table.upsert(rows_of(ROW), transaction=by("a", 1))
 
     def commit(*writers: str) -> Commit | None:
-        options = WriteOptions.parse({"keys": "id", "path": str(told.folder / "table")})
+        options = WriteOptions.parse({"keys": "id", "path": str(hint.folder / "table")})
         plan = plan_upon(table, options, rows_of(ROW).schema)
         base = Snapshot(table.store, plan.base)
         commands = [plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches()]
@@ -337,193 +337,193 @@ def test_one_of_two_transactions_again(told: Told) -> None:
         transactions = tuple(by(writer, 1) for writer in writers)
         return table.commit(WriteSet(base=base, staged=staged, transactions=transactions))
 
-    with told:
+    with hint:
         commit("a", "b")
-    told("stage the others again without the rows of those")
+    hint("stage the others again without the rows of those")
     assert commit("b")
 
 
-def test_a_truncate_in_a_batch_with_late_rows(told: Told) -> None:
+def test_a_truncate_in_a_batch_with_late_rows(hint: FollowedHint) -> None:
     truncates = {**DEBEZIUM, "sequenceBy": "source.lsn", "onTruncate": "overwrite"}
     event = record({"before": None, "after": None, "op": "t", "source": {"lsn": 9}})
     write(
-        told.folder,
+        hint.folder,
         record({"after": {"id": 1, "v": "a"}, "op": "c", "source": {"lsn": 1}}),
         **truncates,
     )
-    options = WriteOptions.parse({**truncates, "path": str(told.folder / "table")})
+    options = WriteOptions.parse({**truncates, "path": str(hint.folder / "table")})
     table = Table.open(options.path)
     envelope = plan_upon(table, options, event.schema).envelope
-    with told:
+    with hint:
         table.upsert(event, envelope=envelope, late_rows=LateRows.APPLY)
-    told("use mode 'append' and no lateRows=apply")
+    hint("use mode 'append' and no lateRows=apply")
     table.upsert(event, envelope=envelope)
     assert table.snapshot().num_rows == 0
 
 
-def test_a_commit_whose_outcome_is_unknown(told: Told) -> None:
+def test_a_commit_whose_outcome_is_unknown(hint: FollowedHint) -> None:
     row = [Command(1000, 1, 1)]
     with patch.object(storage, "CHECKPOINT_EVERY", EVERY):
         _, sleeper = dreamt(7, before=False)
-        with told:
+        with hint:
             append(sleeper, row)
-        told("look at the table before you write these rows again")
+        hint("look at the table before you write these rows again")
         assert rows_at(sleeper)[1000] == 1
-        told("give writes a transaction ('txnAppId' and 'txnVersion')")
+        hint("give writes a transaction ('txnAppId' and 'txnVersion')")
         _, sleeper = dreamt(7, before=False)
         assert append(sleeper, row, transaction=by("w", 1))
 
 
-def test_a_folder_that_is_not_empty(told: Told) -> None:
+def test_a_folder_that_is_not_empty(hint: FollowedHint) -> None:
     for name in ("theirs", "theirs too"):
-        (told.folder / name).mkdir()
-        (told.folder / name / "part-0.parquet").write_bytes(b"")
-    with told:
-        write(told.folder, name="theirs")
-    told("choose an empty folder")
-    write(told.folder, name="empty")
-    told("allow_non_empty_path=true")
-    write(told.folder, name="theirs", **told.options)
-    path = str(told.folder / "theirs too")
-    told("'Table.create' and a write also take")
+        (hint.folder / name).mkdir()
+        (hint.folder / name / "part-0.parquet").write_bytes(b"")
+    with hint:
+        write(hint.folder, name="theirs")
+    hint("choose an empty folder")
+    write(hint.folder, name="empty")
+    hint("allow_non_empty_path=true")
+    write(hint.folder, name="theirs", **hint.options)
+    path = str(hint.folder / "theirs too")
+    hint("'Table.create' and a write also take")
     Table.create(path, rows_of(ROW).schema, keys=["id"], allow_non_empty_path=True)
 
 
-def test_another_order(told: Told) -> None:
-    write(told.folder, sequenceBy="n")
-    with told:
-        write(told.folder, sequenceBy="v")
-    told("write into a new table")
-    write(told.folder, name="new", sequenceBy="v")
+def test_another_order(hint: FollowedHint) -> None:
+    write(hint.folder, sequenceBy="n")
+    with hint:
+        write(hint.folder, sequenceBy="v")
+    hint("write into a new table")
+    write(hint.folder, name="new", sequenceBy="v")
 
 
-def test_a_column_that_no_release_reads(told: Told) -> None:
-    path = str(told.folder / "table")
+def test_a_column_that_no_release_reads(hint: FollowedHint) -> None:
+    path = str(hint.folder / "table")
     with earlier_release():
-        write(told.folder, rows_with(TYPES["dense_union"].given))
+        write(hint.folder, rows_with(TYPES["dense_union"].given))
     forget_runs_and_logs()
-    with told:
+    with hint:
         Table.open(path).snapshot()
-    told("run 'upsertflow repair' with the path of the table")
+    hint("run 'upsertflow repair' with the path of the table")
     assert CliRunner().invoke(upsertflow, ["repair", path]).exit_code == 0
     assert Table.open(path).snapshot().num_rows == ROWS
-    told("name the other columns (columns=...)")
+    hint("name the other columns (columns=...)")
     assert Table.open(path).snapshot(0, columns=["id", "w"]).num_rows == ROWS
 
 
-def with_past(told: Told) -> Table:
+def with_past(hint: FollowedHint) -> Table:
     """Return a table with versions 0 to 2, of which only the last can be read."""
-    path = str(told.folder / "table")
+    path = str(hint.folder / "table")
     for n in (1, 2, 3):
-        write(told.folder, {**ROW, "n": [n]})
+        write(hint.folder, {**ROW, "n": [n]})
     table = Table.open(path)
     table.expire(retain_versions=0, safety_ms=0)
     return Table.open(path)
 
 
-def test_expired_changes(told: Told) -> None:
-    table = with_past(told)
-    with told:
+def test_expired_changes(hint: FollowedHint) -> None:
+    table = with_past(hint)
+    with hint:
         table.changes(0)
-    told("(1) begin anew: a stream with a new checkpointLocation and without a starting version")
+    hint("(1) begin anew: a stream with a new checkpointLocation and without a starting version")
     assert table.snapshot().num_rows == 1
 
 
-def test_deletes_in_a_stream_of_values(told: Told) -> None:
-    table = write_and_open(told.folder, {**ROW, "gone": [False]}, applyAsDeletes="gone")
-    write(told.folder, {**ROW, "gone": [True]}, applyAsDeletes="gone")
+def test_deletes_in_a_stream_of_values(hint: FollowedHint) -> None:
+    table = write_and_open(hint.folder, {**ROW, "gone": [False]}, applyAsDeletes="gone")
+    write(hint.folder, {**ROW, "gone": [True]}, applyAsDeletes="gone")
     changes = table.changes(0).to_batches()
-    with told:
+    with hint:
         list(new_values(changes, ReadOptions.parse({"path": "/"}), keys=["id"]))
-    told("(2) ignore_deletes=true leaves deletes out")
+    hint("(2) ignore_deletes=true leaves deletes out")
     wanted = ReadOptions.parse({"path": "/", "ignoreDeletes": "true"})
     [batch] = new_values(changes, wanted, keys=["id"])
     [row] = batch.to_pylist()
     assert row["_change_type"] == "insert"
-    told("(1) read_change_feed=true delivers deletes")
+    hint("(1) read_change_feed=true delivers deletes")
     assert [row["_change_type"] for row in table.changes(0).to_pylist()] == ["insert", "delete"]
 
 
-def full(told: Told, **caps: str) -> Table:
-    table = write_and_open(told.folder, ROW, **caps)
+def full(hint: FollowedHint, **caps: str) -> Table:
+    table = write_and_open(hint.folder, ROW, **caps)
     table.hold("slow", 0)
     return table
 
 
-def test_a_full_table(told: Told) -> None:
-    table = full(told, maxBacklogEpochs="1")
-    write(told.folder, {**ROW, "v": ["b"]})
-    with told:
-        write(told.folder, {**ROW, "v": ["c"]}, onFullTimeout="1 ms")
-    told(
+def test_a_full_table(hint: FollowedHint) -> None:
+    table = full(hint, maxBacklogEpochs="1")
+    write(hint.folder, {**ROW, "v": ["b"]})
+    with hint:
+        write(hint.folder, {**ROW, "v": ["c"]}, onFullTimeout="1 ms")
+    hint(
         "raise the table's max_backlog_epochs"
-        if "max_backlog" in told.hint
+        if "max_backlog" in hint.text
         else "maxBacklogEpochs=..."
     )
-    write(told.folder, {**ROW, "v": ["c"]}, maxBacklogEpochs="2")
-    with told:
-        write(told.folder, {**ROW, "v": ["d"]}, onFullTimeout="1 ms")
-    told("run 'upsertflow consumers --release slow'")
+    write(hint.folder, {**ROW, "v": ["c"]}, maxBacklogEpochs="2")
+    with hint:
+        write(hint.folder, {**ROW, "v": ["d"]}, onFullTimeout="1 ms")
+    hint("run 'upsertflow consumers --release slow'")
     table.release("slow")
-    write(told.folder, {**ROW, "v": ["d"]})
+    write(hint.folder, {**ROW, "v": ["d"]})
 
 
-def test_a_value_that_was_not_sent(told: Told) -> None:
-    with told:
-        write(told.folder, UNSENT, applyAsDeletes="__deleted")
-    told("a table made with mergeEngine=partial-update keeps the old value")
+def test_a_value_that_was_not_sent(hint: FollowedHint) -> None:
+    with hint:
+        write(hint.folder, UNSENT, applyAsDeletes="__deleted")
+    hint("a table made with mergeEngine=partial-update keeps the old value")
     options = {"applyAsDeletes": "__deleted", "mergeEngine": "partial-update"}
     for rows in (FLATTENED, UNSENT):
-        write(told.folder, rows, "partial", **options)
-    assert Table.open(str(told.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]
+        write(hint.folder, rows, "partial", **options)
+    assert Table.open(str(hint.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]
 
 
-def test_a_type_that_delta_lacks(told: Told) -> None:
-    with told:
-        table_in(told.folder, "old", at=pa.time64("us")).publish()
-    told("write the values as int64, of microseconds, in a column of another name")
-    told("or in a new table")
-    table = table_in(told.folder, "new", at_us=pa.int64())
+def test_a_type_that_delta_lacks(hint: FollowedHint) -> None:
+    with hint:
+        table_in(hint.folder, "old", at=pa.time64("us")).publish()
+    hint("write the values as int64, of microseconds, in a column of another name")
+    hint("or in a new table")
+    table = table_in(hint.folder, "new", at_us=pa.int64())
     table.publish()
     require_copy(table)
-    told("end the publication with publish=none")
+    hint("end the publication with publish=none")
     wide = pa.schema([*table.schema.columns, pa.field("at", pa.time64("us"))])
     table.alter(table.schema, {"publish": "none"})
     table.alter(replace(table.schema, columns=wide), {"publish": "none"})
 
 
-def test_a_mirror_that_another_program_changed(told: Told) -> None:
-    table = table_in(told.folder)
+def test_a_mirror_that_another_program_changed(hint: FollowedHint) -> None:
+    table = table_in(hint.folder)
     table.publish()
     actions = [
         {"commitInfo": {"operation": "WRITE", "inCommitTimestamp": 1}},
         {"remove": {"path": "x.parquet"}},
     ]
-    path = told.folder / "table" / "_delta" / "_delta_log" / f"{1:020d}.json"
+    path = hint.folder / "table" / "_delta" / "_delta_log" / f"{1:020d}.json"
     path.write_text("\n".join(map(json.dumps, actions)))
-    with told:
+    with hint:
         table.publish()
-    told("publish(rebuild=True)")
+    hint("publish(rebuild=True)")
     table.publish(rebuild=True)
     Mirror(table.log, table.store, place_of(table.store, None))
     assert table.publish().delta_version == 2
 
 
-def test_the_mirror_of_another_table(told: Told) -> None:
-    one, other = (table_in(told.folder, name) for name in ("one", "other"))
-    place = str(told.folder / "place")
+def test_the_mirror_of_another_table(hint: FollowedHint) -> None:
+    one, other = (table_in(hint.folder, name) for name in ("one", "other"))
+    place = str(hint.folder / "place")
     one.publish(place)
-    with told:
+    with hint:
         other.publish(place)
-    told("publish to another place")
-    other.publish(str(told.folder / "another place"))
-    require_copy(other, str(told.folder / "another place"))
-    told("rebuild it (publish(rebuild=True)")
+    hint("publish to another place")
+    other.publish(str(hint.folder / "another place"))
+    require_copy(other, str(hint.folder / "another place"))
+    hint("rebuild it (publish(rebuild=True)")
     other.publish(place, rebuild=True)
     require_copy(other, place)
 
 
-def test_an_expiry_of_rows_that_writers_overtake(told: Told) -> None:
+def test_an_expiry_of_rows_that_writers_overtake(hint: FollowedHint) -> None:
     now = Now()
     store = ClockedStore(now)
     table = Table(store, clock=now)
@@ -540,13 +540,13 @@ def test_an_expiry_of_rows_that_writers_overtake(told: Told) -> None:
 
     append(1)
     fast = Steps(watch=overtake)
-    with told:
+    with hint:
         Table(FaultyStore(store, fast), clock=now).expire_rows()
     assert table.snapshot().num_rows == 2
-    told("try again when fewer write")
+    hint("try again when fewer write")
     table.expire_rows()
     assert not table.snapshot().num_rows
     append(1)
-    told("the next expiry does")
+    hint("the next expiry does")
     table.expire_rows()
     assert not table.snapshot().num_rows

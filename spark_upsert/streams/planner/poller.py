@@ -296,7 +296,7 @@ class DaemonThreads:
         self._due_s = 0.0
 
     def start(self, work: Callable[[], float | None]) -> None:
-        """Let the threads call something again and again."""
+        """Let the threads call ``work`` until it returns None; a number is the pause in seconds."""
         for number in range(self._count):
             name = f"upsertflow-discovery-{number}"
             threading.Thread(target=self._work, args=(work,), name=name, daemon=True).start()

@@ -54,7 +54,10 @@ def changes_by_piece(
     hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
 ) -> Iterator[T]:
-    """Yield what is made of the changes of each piece of a range, in the order of the hash."""
+    """Yield the result of ``made`` for each piece of a range, in hash order.
+
+    ``made`` may be called in several threads at once. With ``net`` a key has one change.
+    """
     before = _snapshot(store, stretch, stretch.before.slices)
     after = _snapshot(store, stretch, stretch.after)
 

@@ -132,7 +132,12 @@ class Log(LogReader):
         self._listeners += (told,)
 
     def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
-        """Commit the next version, whatever its number turns out to be."""
+        """Commit the next version, whatever its number; None if ``propose`` returns None.
+
+        ``propose`` is called again after each lost race, so it must only read. The errors: a lost
+        version before the next one (CorruptionError), another table at the path (OtherTableError),
+        `COMMIT_TRIES_MAX` lost races (ContentionError). Nothing is committed then.
+        """
         for head in self.heads():
             draft = propose(head)
             if draft is None:

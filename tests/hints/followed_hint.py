@@ -18,7 +18,7 @@ _SETTING = re.compile(r'\.option\("([\w.]+)", "([^"]*)"\)')
 
 
 @dataclass(slots=True)
-class Told:
+class FollowedHint:
     """The hint of a mistake; the ``with`` block is the mistake."""
 
     folder: Path
@@ -44,12 +44,12 @@ class Told:
 
     def __call__(self, advice: str) -> None:
         """Quote the advice that is followed next."""
-        assert advice in self.hint, f"the hint has no {advice!r}: {self.hint!r}"
+        assert advice in self.text, f"the hint has no {advice!r}: {self.text!r}"
         self.followed.append(advice)
 
     @property
-    def hint(self) -> str:
-        """The hint, with settings as plain Python gives them."""
+    def text(self) -> str:
+        """The hint's text, with settings as plain Python gives them."""
         assert self.error is not None, "no error has been raised yet"
         return self.error.hint
 
