@@ -129,7 +129,7 @@ TRIPS = (
     Trip("append", 54, _append),
     Trip("latestOffset", 23, _latest_offset),
     Trip("split", 37, _split),
-    Trip("view step", 82, _view_step),
+    Trip("view step", 83, _view_step),
     Trip("publish", 40, _publish),
 )
 

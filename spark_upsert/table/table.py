@@ -19,12 +19,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_upsert.core.key_hash import ALL_HASHES, HashRange
-from spark_upsert.core.keys import is_hashable
 from spark_upsert.core.merge_engines import MergeEngine
 from spark_upsert.core.names import find_columns, names_of
 from spark_upsert.core.python_values import (
@@ -33,9 +31,8 @@ from spark_upsert.core.python_values import (
     version_argument,
     whole_argument,
 )
-from spark_upsert.core.schema import CHANGELOG_FIELDS, ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.errors import (
-    CorruptionError,
     OptionError,
     SchemaError,
     TableExistsError,
@@ -43,21 +40,10 @@ from spark_upsert.errors import (
 from spark_upsert.store import Store
 from spark_upsert.store.open import open_store
 from spark_upsert.table import creation, maintenance, row_ttl, schema_changes
-from spark_upsert.table.arguments import GivenRows, as_keys, as_table, as_values, deletes_of, merged
-from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import (
-    ChangeOptions,
-    Deduplication,
-    HistoryOptions,
-    ValidBy,
-)
+from spark_upsert.table.arguments import GivenRows, as_keys, as_table, deletes_of, merged
 from spark_upsert.table.compaction import CompactionResult, Job, commit_compactions, due_jobs
-from spark_upsert.table.index import lookup as index_rows
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.upkeep import Indexes
-from spark_upsert.table.log.log import Log, remove_unused
+from spark_upsert.table.log.log import remove_unused
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import (
     FULL_WAIT_MS,
@@ -85,14 +71,9 @@ from spark_upsert.table.retention.expiry import (
 from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, PressureReport, reports
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.row_ttl import ExpiredRows
-from spark_upsert.table.scan import RowFilter, ScanPiece
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.prepared import PreparedFiles
-from spark_upsert.table.state.quarantine import read_quarantine
-from spark_upsert.table.state.reduce import ABSENT
-from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
-from spark_upsert.table.watch import Watcher, Watchers
+from spark_upsert.table.table_reader import TableReader
 from spark_upsert.table.write import group_commit
 from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.commit import commit
@@ -101,39 +82,32 @@ from spark_upsert.table.write.guards import Admission, Guard, Sleep
 from spark_upsert.table.write.truncate import restoration
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
-if TYPE_CHECKING:
-    import polars as pl
-
 T = TypeVar("T")
 
-_NO_ROWS = pa.RecordBatch.from_pylist([], schema=pa.schema([]))
 
-
-class Table:
+class Table(TableReader):
     """A keyed table and its changelog.
 
     Parameters
     ----------
     store : Store
-        Where it lies; `Table.open` and `Table.create` take a path instead.
+        The table's folder; `Table.open` and `Table.create` take a path instead.
     clock : callable, optional
-        Returns seconds since 1970; only commit timestamps come from it.
+        Returns seconds since 1970, for commit timestamps.
     threads : int
-        How many threads `append`, `changes` and `iter_changes` may use.
+        Maximum threads of one `upsert`, `changes` or `iter_changes`.
     sleep : callable, optional
-        Waits for some seconds, for room in a table that is full.
+        Waits for some seconds while a full table makes no room.
     pressure : callable, optional
-        Returns from 0 to 1 how much there is to do; the more, the longer appends that wait for
-        each other wait for more of them (`commit_window_ms`). By default what consumers report,
-        if the table heeds it.
+        Returns the load from 0 to 1; under load, a group commit waits longer for further upserts
+        (`commit_window_ms`). By default the load that consumers report, if the table respects it.
 
     Notes
     -----
-    All reads that take them agree on two arguments: `columns` is in the order in which the columns
-    are to come, by default all; `version` is by default the newest.
+    In all reads, `columns` gives the output order and defaults to all columns, and `version`
+    defaults to the newest.
 
-    Safe for threads: it holds nothing of its own but what the log has seen. Appends of several
-    threads on one object share versions (`append`).
+    Thread-safe. Concurrent upserts on one object share versions (`upsert`).
     """
 
     def __init__(
@@ -145,16 +119,12 @@ class Table:
         sleep: Sleep = time.sleep,
         pressure: Callable[[], float] | None = None,
     ) -> None:
-        self.store = store
-        self.threads = whole_argument("threads", threads, least=1)
+        super().__init__(store, clock=clock, threads=threads, compact_index=self._compact_index)
         self._sleep = sleep
         self._clock = clock
-        self.log = Log(store, clock=clock)
         self._backlog = BacklogCounter()
         self._gauge = PressureGauge()
         self._pressure = pressure or (lambda: self._gauge.pressure(self.log.now_ms()))
-        self._watchers = Watchers(self.log, self.changes)
-        self._indexes = Indexes(self.log, store, clock=clock, compact=self._compact_once)
         self._made_appends: group_commit.Appends | None = None
         self._making = Lock()
 
@@ -793,19 +763,6 @@ class Table:
 
     # -- indexes ---------------------------------------------------------------------
 
-    def indexes(self) -> list[Index]:
-        """Return the table's indexes (property ``indexBy``), built or not."""
-        return self._indexes.of(self.log.head())
-
-    @property
-    def index_failures(self) -> int:
-        """Number of this object's failed index updates; the table proceeded without them."""
-        return self._indexes.failures
-
-    def index_of(self, column: str) -> Index | None:
-        """Return the index on a column, or None if no usable one exists at present."""
-        return self._indexes.usable(self.log.head(), column)
-
     def build_indexes(self, *, rebuild: bool = False) -> list[Index]:
         """Update all indexes, and build missing ones.
 
@@ -836,7 +793,7 @@ class Table:
             except Exception as error:  # noqa: BLE001 - whatever it is, the next build mends it
                 self._indexes.note(index.column, error)
 
-    def _compact_once(self, store: Store) -> None:
+    def _compact_index(self, store: Store) -> None:
         index = Table(store, clock=self._clock)
         maintenance.compact_once(index.log, store, index.commit_compactions)
 
@@ -860,425 +817,3 @@ class Table:
             (`delta.follow.publish`).
         """
         return commit_observer().publish(self, to, **how)
-
-    # -- reading ---------------------------------------------------------------------
-
-    def at(self, version: int | None = None) -> Snapshot:
-        """Return the table at a version, by default the newest."""
-        version = optional(version_argument, "version", version)
-        return Snapshot(self.store, manifest_at(self.log, version=version))
-
-    @property
-    def schema(self) -> TableSchema:
-        """The newest version's columns, keys and rules."""
-        return self.log.head().schema
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        filter: str | None = None,
-        version: int | None = None,
-    ) -> pa.RecordBatchReader:
-        """Return a reader of the rows at a version, in no particular order.
-
-        Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so that memory is
-        bounded whatever the size of the table.
-
-        Parameters
-        ----------
-        columns : sequence of str, optional
-            In the order in which they are to come; by default all. With none at all, batches
-            have rows without columns.
-        filter : str, optional
-            SQL that is true for the rows that are wanted, of any columns of the table: ``"id IN
-            (1, 2)"``. Where it pins the key, the prefix of the hash or an indexed column to some
-            values, only what can have them is read (`table.scan`).
-
-        Raises
-        ------
-        SchemaError
-            There is no such column.
-        PlanError
-            The filter is no SQL that is known, or not of these columns.
-        DataLossError
-            The version is expired, or not there.
-        """
-        snapshot = self.at(version)
-        schema = snapshot.manifest.schema
-        names = schema.columns.names if columns is None else schema.select(columns)
-        fields = pa.schema([schema.columns.field(name) for name in names])
-        if filter is None:
-            batches = snapshot.read(names)
-        else:
-            batches = self._where(snapshot, filter).read(snapshot, names, index_of=self.index_of)
-        return pa.RecordBatchReader.from_batches(fields, batches)
-
-    def _where(self, snapshot: Snapshot, condition: str) -> RowFilter:
-        row_filter = RowFilter.of(condition, snapshot.manifest.schema.columns)
-        return row_filter.by_index(snapshot, self.index_of)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return all rows in the newest version as an Arrow stream (`scan`)."""
-        return self.scan().__arrow_c_stream__(requested_schema)
-
-    def pieces(
-        self,
-        at_least: int = 1,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        version: int | None = None,
-    ) -> list[ScanPiece]:
-        """Return a scan in disjoint pieces, for other threads or processes.
-
-        Parameters
-        ----------
-        at_least : int
-            Minimum number of pieces. There are more if a piece would greatly exceed
-            `CHUNK_ROWS` entries, and only one if an index determines the rows to read.
-        columns, filter, version
-            As in `scan`.
-        """
-        at_least = whole_argument("at_least", at_least, least=1)
-        snapshot = self.at(version)
-        schema = snapshot.manifest.schema
-        names = schema.columns.names if columns is None else schema.select(columns)
-        row_filter = None if filter is None else self._where(snapshot, filter)
-        if row_filter is not None and row_filter.indexed is not None:
-            return [ScanPiece(snapshot, tuple(names), ALL_HASHES, row_filter)]
-        ranges = snapshot.chunks(at_least=at_least)
-        return [ScanPiece(snapshot, tuple(names), hash_range, row_filter) for hash_range in ranges]
-
-    def to_polars(self, *, version: int | None = None) -> pl.LazyFrame:
-        """Return a version's rows as a Polars lazy frame.
-
-        It reads only the selected columns, and only matching keys if the query pins the key.
-
-        Raises
-        ------
-        ImportError
-            Polars is not installed: ``pip install upsertflow[polars]``.
-        """
-        from spark_upsert.table.polars_frame import lazy_frame
-
-        return lazy_frame(self.at(version), self.index_of)
-
-    def get(
-        self,
-        keys: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        version: int | None = None,
-    ) -> pa.Table:
-        """Return the rows of some keys, in the order of the keys; a key without a row has none.
-
-        Only the blocks that hold the keys are read: the cost follows the keys, not the table.
-
-        Parameters
-        ----------
-        keys : object
-            One key or many: ``7``, ``[7, 8]``, ``("eu", 7)``, ``[("eu", 7), ("us", 8)]``, a mapping
-            or a frame with the key columns, or an array (`given_keys.as_keys`). A key that is
-            given twice has its row twice.
-
-        Raises
-        ------
-        SchemaError
-            There is no such column, or a value is not of the type of its key column.
-        DataLossError
-            The version is expired, or not there.
-        """
-        snapshot = self.at(version)
-        schema = snapshot.manifest.schema
-        names = schema.columns.names if columns is None else schema.select(columns)
-        matches = snapshot.look_up(as_keys(schema, keys).columns, names)
-        rows = matches.rows.take(pa.array(matches.at[matches.at != ABSENT]))
-        return pa.Table.from_batches([rows])
-
-    def snapshot(
-        self,
-        version: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-    ) -> pa.Table:
-        """Return the rows at a version, in no particular order (`scan`)."""
-        reader = self.scan(columns, filter=filter, version=version)
-        if not reader.schema.names:  # Only the number of rows is asked for.
-            return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
-        return reader.read_all()
-
-    def having_prefix(
-        self,
-        values: GivenRows | Mapping[str, Any],
-        *,
-        columns: Sequence[str] | None = None,
-        version: int | None = None,
-    ) -> pa.Table:
-        """Return the rows with one of some prefixes of the key, in no particular order.
-
-        The cost follows the rows that are found (`Snapshot.having_prefix`).
-
-        Parameters
-        ----------
-        values : pyarrow.Table, frame or mapping
-            Columns of the leading key columns, a row for each prefix.
-
-        Raises
-        ------
-        OptionError
-            The table was not made with a `hash_prefix`, or the values are not of its columns.
-        """
-        snapshot = self.at(version)
-        schema = snapshot.manifest.schema
-        if isinstance(values, Mapping):
-            prefixes = pa.table(as_keys(schema, values, names=schema.select(list(values))))
-        else:
-            prefixes = as_table(values)
-        prefix_columns = schema.select(prefixes.column_names)
-        leading = schema.keys[: len(prefix_columns)]
-        if sorted(prefix_columns) != sorted(leading):
-            raise OptionError.invalid(
-                "values",
-                ",".join(prefix_columns),
-                f"the leading key columns, {','.join(schema.keys)}",
-            )
-        key_columns = [
-            prefixes.column(prefix_columns.index(name)).combine_chunks() for name in leading
-        ]
-        names = schema.columns.names if columns is None else schema.select(columns)
-        fields = pa.schema([schema.columns.field(name) for name in names])
-        return pa.Table.from_batches(snapshot.having_prefix(key_columns, names), schema=fields)
-
-    def rows_having(
-        self,
-        column: str,
-        values: Any,
-        *,
-        columns: Sequence[str] | None = None,
-        version: int | None = None,
-    ) -> pa.Table:
-        """Return the rows that have one of some values in a column, in no particular order.
-
-        With an index on the column (property ``indexBy``) the cost follows the rows that are
-        found; without one, or where it is of no use, all rows are read. The answer is the same.
-
-        Parameters
-        ----------
-        column : str
-        values : object
-            One value, or several: a sequence, a set, an array or a column. A null finds nothing,
-            NaN finds NaN.
-
-        Raises
-        ------
-        SchemaError
-            There is no such column, its values are not compared, or a value is not of its type.
-        """
-        snapshot, newest = self.at(version), self.schema
-        schema = snapshot.manifest.schema
-        [column_field] = schema.select([column])
-        names = schema.columns.names if columns is None else schema.select(columns)
-        field = schema.widened_to(newest).columns.field(column_field)
-        if not is_hashable(field.type):
-            raise SchemaError(
-                f"column '{column_field}' has type {field.type}, whose values are not compared.",
-                hint="give a column of another type, or read with a filter, such as "
-                f"snapshot(filter='{column_field} IS NOT NULL').",
-                column=column_field,
-            )
-        lookup_values = as_values(values, field, role="column")
-        fields = pa.schema([schema.columns.field(name) for name in names])
-
-        def by(index: Index | None) -> pa.Table:
-            matches = index_rows.rows_at(
-                index, snapshot, newest, column_field, lookup_values, names
-            )
-            return pa.Table.from_batches(matches, schema=fields)
-
-        try:
-            return by(self.index_of(column_field))
-        except CorruptionError:
-            return by(None)  # Where it is the table that is damaged, that is found again.
-
-    def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that could not be applied and that nothing has cleared yet.
-
-        Columns as `table.state.quarantine.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
-        ``_raw_key`` and ``_raw_value``. Empty unless the table has ``onError=quarantine``.
-        """
-        yield from read_quarantine(self.at(version))
-
-    def changes(
-        self, lower: int = 0, upper: int | None = None, *, emit_unchanged: bool = False
-    ) -> pa.Table:
-        """Return the changes for epochs ``lower <= e < upper`` (`scan_changes`)."""
-        return self.scan_changes(lower, upper, emit_unchanged=emit_unchanged).read_all()
-
-    def scan_changes(
-        self,
-        lower: int = 0,
-        upper: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        emit_unchanged: bool = False,
-    ) -> pa.RecordBatchReader:
-        """Return a reader for the changes in epochs ``lower <= e < upper``, epoch by epoch.
-
-        Changes are read as the reader is pulled, so that memory depends on the batch, not the
-        epochs.
-
-        Parameters
-        ----------
-        lower, upper : int
-            By default all available epochs.
-        columns : sequence of str, optional
-            Table columns in output order, followed by the changelog columns; by default all.
-        emit_unchanged : bool
-            Whether to return updates that leave all values unchanged.
-
-        Raises
-        ------
-        OptionError
-            The epochs end before they begin.
-        VersionNotFoundError
-            The epochs do not exist yet.
-        SchemaError
-            A column does not exist.
-        DataLossError
-            Some of the changes are expired.
-        """
-        lower = version_argument("lower", lower)
-        upper = optional(version_argument, "upper", upper)
-        head = self.log.head()
-        upper = head.upper if upper is None else upper
-        require_bound(lower, head, name="'lower'")
-        require_bound(upper, head, name="'upper'")
-        require_ordered(lower, upper, name="upper")
-        head_schema = head.schema
-        names = head_schema.columns.names if columns is None else head_schema.select(columns)
-        dedup = Deduplication.NONE if emit_unchanged else Deduplication.DROP_CARRYOVERS
-        options = ChangeOptions(columns=tuple(names), deduplication=dedup)
-        batches = self._changes(head_schema, lower, upper, options)
-        shown = pa.schema([*(head_schema.columns.field(name) for name in names), *CHANGELOG_FIELDS])
-        return pa.RecordBatchReader.from_batches(shown, batches)
-
-    def history(
-        self,
-        lower: int | None = None,
-        upper: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        by: ValidBy = ValidBy.TIME,
-        tracked: Sequence[str] = (),
-        untracked: Sequence[str] = (),
-    ) -> pa.RecordBatchReader:
-        """Return a reader for all rows that the table ever held, each with its validity period.
-
-        Parameters
-        ----------
-        lower, upper : int, optional
-            The version at which the history begins, by default the first readable one, whose
-            rows are valid from it; and the version before which it ends, by default the end.
-        columns : sequence of str, optional
-            By default all, followed by ``valid_from``, ``valid_to`` and ``is_current``.
-        by : ValidBy
-            The measure for validity.
-        tracked : sequence of str
-            Columns that open a row when they change; by default all that are read.
-        untracked : sequence of str
-            Columns that open none, where all others do.
-
-        Raises
-        ------
-        OptionError
-            The history is not available (`changes.history.valid_fields`).
-        SchemaError
-            A column does not exist.
-        DataLossError
-            The version ``lower`` is expired.
-        """
-        lower = optional(version_argument, "lower", lower)
-        upper = optional(version_argument, "upper", upper)
-        head = self.log.head()
-        head_schema = head.schema
-        names = head_schema.columns.names if columns is None else head_schema.select(columns)
-        history_options = HistoryOptions(
-            columns=tuple(names),
-            by=by,
-            tracked=head_schema.select(tracked, "tracked"),
-            untracked=head_schema.select(untracked, "untracked"),
-        )
-        begins, ends = (
-            head.since if lower is None else lower,
-            head.upper if upper is None else upper,
-        )
-        stretches = history.history_stretches(self.log, begins, ends, head_schema, history_options)
-        fields = [head_schema.columns.field(name) for name in names]
-        shown = pa.schema([*fields, *history.valid_fields(head_schema, history_options)])
-        rows = history.read_history(self.store, stretches, history_options, threads=self.threads)
-        return pa.RecordBatchReader.from_batches(shown, (row.select(shown.names) for row in rows))
-
-    def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
-        """Return an iterator over this table's epochs as they are committed.
-
-        Commits through this object arrive immediately, other commits within a second (`watch`). A
-        slow watcher delays no writer and no other watcher: it reads missed versions from the log.
-        It retains no version either: use a lease by `hold` if it must not miss any.
-
-        Parameters
-        ----------
-        start : int, optional
-            The first version to return; by default the one after the newest.
-        fail_on_data_loss : bool
-            Whether to raise if unseen epochs were expired; otherwise a `Gap` is returned
-            in their position.
-
-        Raises
-        ------
-        VersionNotFoundError
-            ``start`` is after the next version.
-        """
-        start = optional(version_argument, "start", start)
-        head = self._watchers.look()
-        position = head.upper if start is None else start
-        require_bound(position, head, name="'start'")
-        return Watcher(self._watchers, position, fail_on_data_loss=fail_on_data_loss)
-
-    def iter_changes(
-        self,
-        lower: int,
-        upper: int,
-        options: ChangeOptions,
-        *,
-        hash_range: HashRange = ALL_HASHES,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the epochs' changes for a hash range, with the newest version's columns."""
-        lower, upper = version_argument("lower", lower), version_argument("upper", upper)
-        schema = self.log.head().schema
-        schema.select(options.columns)  # Another process may have dropped one of them.
-        return self._changes(schema, lower, upper, options, hash_range=hash_range)
-
-    def _changes(
-        self,
-        schema: TableSchema,
-        lower: int,
-        upper: int,
-        options: ChangeOptions,
-        *,
-        hash_range: HashRange = ALL_HASHES,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield changes in a schema that the caller has fixed.
-
-        Another process may alter the table before the first batch is read.
-        """
-        net = options.deduplication is Deduplication.NET_CHANGES
-        for stretch in cut_into_stretches(self.log, lower, upper, schema, net=net):
-            yield from read_changes(
-                self.store,
-                stretch,
-                options,
-                hash_range=hash_range,
-                threads=self.threads,
-            )

@@ -10,7 +10,7 @@ import numpy as np
 
 from spark_upsert.core import key_hash
 from spark_upsert.core.key_hash import HashRange
-from spark_upsert.table import table, versions
+from spark_upsert.table import table_reader, versions
 from spark_upsert.table.changelog import changes, epoch_ranges, render
 from spark_upsert.table.log import manifest
 from spark_upsert.table.log.log import Log
@@ -43,7 +43,7 @@ def _() -> Patch:
     promises.test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one,
 )
 def _() -> Patch:
-    return patch.object(table, "require_ordered", lambda lower, upper, *, name: None)
+    return patch.object(table_reader, "require_ordered", lambda lower, upper, *, name: None)
 
 
 @bug(
