@@ -191,7 +191,7 @@ def test_commands_and_functions_stand_as_the_code_has_them(site: Path) -> None:
     assert all(f'id="upsertflow-{name}"' in commands for name in upsertflow.commands)
     functions = (site / "functions" / "index.html").read_text()
     assert 'id="table"' in functions
-    assert 'id="tableappend"' in functions
+    assert 'id="tableupsert"' in functions
     assert 'id="register"' in functions
 
 

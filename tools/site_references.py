@@ -17,6 +17,7 @@ from spark_upsert.cli.commands import upsertflow
 from tools.error_reference import TARGET, sections
 
 MODULES = (spark_upsert, pyspark_upsertflow)
+PACKAGES = {module.__name__ for module in MODULES}
 WIDTH = 90
 """Columns of a help text."""
 
@@ -78,15 +79,13 @@ def _names_of(module: ModuleType) -> Iterator[str]:
 
 
 def _methods(found: Any) -> list[tuple[str, Any]]:
-    """Return the public methods that a class declares itself, and says something of."""
+    """Return the documented public methods of a class, with those of our own base classes."""
     if not inspect.isclass(found):
         return []
-    own = {name: getattr(found, name) for name in vars(found) if not name.startswith("_")}
-    return [
-        (name, each)
-        for name, each in sorted(own.items())
-        if callable(each) and inspect.getdoc(each)
-    ]
+    own_classes = [each for each in found.__mro__ if each.__module__.split(".")[0] in PACKAGES]
+    names = {name for each in own_classes for name in vars(each) if not name.startswith("_")}
+    methods = ((name, getattr(found, name)) for name in sorted(names))
+    return [(name, method) for name, method in methods if callable(method) and method.__doc__]
 
 
 def _told(name: str, found: Any) -> str:

@@ -105,7 +105,7 @@ CALLS: dict[tuple[type, str], Callable[..., Any]] = {
 def whole_arguments() -> Iterator[tuple[type, str, str]]:
     """Yield each argument of a public method that is annotated as an integer."""
     for owner in (Table, FeedbackUpsert):
-        for method in vars(owner):
+        for method in dir(owner):
             routine = getattr(owner, method)
             if (method.startswith("_") and method != "__init__") or not inspect.isroutine(routine):
                 continue

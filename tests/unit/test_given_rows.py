@@ -173,7 +173,7 @@ MISTAKES: dict[str, Callable[[], Any]] = {
 def test_hints_name_arguments_that_are_there(mistake: Callable[[], Any]) -> None:
     with pytest.raises(UpsertFlowError) as caught:
         mistake()
-    methods = [getattr(Table, name) for name in vars(Table) if name != "__slots__"]
+    methods = [getattr(Table, name) for name in dir(Table) if not name.startswith("__")]
     signatures = [inspect.signature(each) for each in methods if inspect.isroutine(each)]
     known = {name for signature in signatures for name in signature.parameters}
     named = set(re.findall(r"\b([a-z]+_[a-z_]+)=", caught.value.hint))
