@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +22,7 @@ from spark_upsert.task import (
 from spark_upsert.task.lifecycle import (
     Action,
     AddSplit,
+    Event,
     NoMoreSplits,
     Plain,
     ReadSplit,
@@ -181,17 +181,13 @@ def test_case_9_a_barrier_of_a_finished_task_is_over_already(make: Make) -> None
 def test_case_10_barriers_are_no_splits(make: Make) -> None:
     names = ("a", "b", "c")
     task = make(LocalPartition(id="all", parts=tuple(map(scan, names)), keys=("n",)))
-    sets: list[dict[str, list[Any]]] = [
-        {name: [numbers(7 * cycle, 7 * cycle + 1)] for name in names} for cycle in range(5)
-    ]
+    sets = [{name: [numbers(7 * cycle, 7 * cycle + 1)] for name in names} for cycle in range(5)]
     for cycle, rows in enumerate(run(task, sets)):
         assert sorted(rows) == sorted([(7 * cycle,), (7 * cycle + 1,)] * 3)
     statistics = task.statistics
     assert statistics.barriers == 5
-    assert (statistics.splits.total, statistics.splits.queued, statistics.splits.finished) == (
-        *(15, 0),
-        15,
-    )
+    splits = statistics.splits
+    assert (splits.total, splits.queued, splits.finished) == (15, 0, 15)
     assert statistics.rows == 30
 
 
@@ -219,14 +215,6 @@ def test_case_11a_splits_that_are_done_are_passed_by(make: Make) -> None:
     assert task.add_split("rows", numbers(1)), "a split without a number has no mark"
 
 
-def test_the_end_without_any_barrier(make: Make) -> None:
-    task = make()
-    task.add_split("rows", TEN)
-    task.no_more_splits("rows")
-    assert sorted(values_of(task.iter_batches())) == list(range(10))
-    assert task.phase is Phase.FINISHED
-
-
 def test_a_leaf_may_end_under_a_barrier(make: Make) -> None:
     task = make()
     task.add_split("rows", TEN)
@@ -245,13 +233,6 @@ def test_a_barrier_takes_time_which_is_counted_by_the_second() -> None:
         histogram = task.statistics.histogram
     assert len(histogram) == 30
     assert {second: count for second, count in enumerate(histogram) if count} == {0: 1, 2: 1, 29: 1}
-
-
-def test_closing_twice_is_harmless(make: Make) -> None:
-    task = make()
-    task.close()
-    task.close()
-    assert task.phase is Phase.ABORTED
 
 
 def test_nothing_is_left_behind_a_failure(make: Make) -> None:
@@ -281,10 +262,7 @@ def test_nothing_is_left_behind_a_failure(make: Make) -> None:
 def test_one_read_is_a_split_and_a_barrier(make: Make, plan: Node) -> None:
     at_once, apart = make(plan), make(plan)
     for batches in (TEN, [], numbers(1, 3, 5, batch_rows=2)):
-        if batches:
-            rows = pa.Table.from_batches(batches)
-        else:
-            rows = NUMBERS.empty_table()
+        rows = pa.Table.from_batches(batches, NUMBERS)
         apart.add_split("rows", rows)
         apart.request_barrier()
         wanted = values_of(apart.iter_batches())
@@ -318,14 +296,9 @@ def test_a_read_is_refused_under_a_barrier_and_behind_the_end(make: Make) -> Non
 
 def test_a_read_that_fails_closes_all(make: Make) -> None:
     watched = Watched()
-
-    def failing() -> Iterator[pa.RecordBatch]:
-        yield from numbers(1)
-        raise Boom
-
     task = make(TableScan(id="rows"), readers={"rows": watched})
     with pytest.raises(Boom):
-        list(task.read("rows", failing()))
+        list(task.read("rows", failing(numbers(1))))
     assert task.phase is Phase.FAILED
     assert watched.opened == watched.closed == 1
 
@@ -346,56 +319,34 @@ def test_a_task_that_is_not_pulled_waits_within_bounds() -> None:
     with Task(scan(), drivers=2, readers={"rows": reader}) as task:
         task.add_split("rows", numbers(*range(1000)))
         task.request_barrier()
-        batch, future = task.next()
-        while batch is None and future is not None:
-            future.result(WAIT_SECONDS)
-            batch, future = task.next()
+        pull(task)
         assert reader.batches < 20
 
 
-@pytest.mark.parametrize(
-    ("plan", "readers", "message"),
-    [
-        pytest.param(
-            TableScan(id="t", schema=NUMBERS), {}, "node 't': a table_scan has no reader", id="none"
-        ),
-        pytest.param(
-            scan(), {"rwos": failing}, "(?s)for 'rwos'.*Did you mean 'rows'", id="unknown"
-        ),
-        pytest.param(
-            Filter(id="f", input=scan(), where="m > 1"),
-            {},
-            "node 'f': there is no column 'm' among n",
-            id="a column that is not there",
-        ),
-        pytest.param(
-            Filter(id="f", input=scan(), where="n + 1"),
-            {},
-            "node 'f': a condition is true or false, 'n \\+ 1' is int64",
-            id="no condition",
-        ),
-        pytest.param(MixedUnion(id="u", parts=()), {}, "node 'u': it has no parts", id="no parts"),
-        pytest.param(
-            LocalPartition(id="p", parts=(scan(),), keys=("m",)),
-            {},
-            "node 'p': there is no column 'm'",
-            id="no key",
-        ),
-        pytest.param(
-            LocalPartition(
-                id="p", parts=(scan("a"), scan("b", pa.schema([pa.field("n", pa.int32())])))
-            ),
-            {},
-            "node 'b': its columns are not those of the part before it: n int32, and n int64",
-            id="parts that differ",
-        ),
-    ],
-)
-def test_a_plan_that_cannot_run_is_refused(
-    make: Make, plan: Node, readers: dict[str, object], message: str
-) -> None:
+INT32 = pa.schema([pa.field("n", pa.int32())])
+REFUSED: dict[str, Node] = {
+    "node 't': a table_scan has no reader": TableScan(id="t", schema=NUMBERS),
+    "node 'f': there is no column 'm' among n": Filter(id="f", input=scan(), where="m > 1"),
+    "node 'f': a condition is true or false, 'n \\+ 1' is int64": Filter(
+        id="f", input=scan(), where="n + 1"
+    ),
+    "node 'u': it has no parts": MixedUnion(id="u", parts=()),
+    "node 'p': there is no column 'm'": LocalPartition(id="p", parts=(scan(),), keys=("m",)),
+    "node 'b': its columns are not those of the part before it: n int32, and n int64": (
+        LocalPartition(id="p", parts=(scan("a"), scan("b", INT32)))
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "plan"), REFUSED.items(), ids=REFUSED)
+def test_a_plan_that_cannot_run_is_refused(make: Make, message: str, plan: Node) -> None:
     with pytest.raises(PlanError, match=message):
-        make(plan, readers=readers)
+        make(plan)
+
+
+def test_a_reader_for_nobody_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"(?s)for 'rwos'.*Did you mean 'rows'"):
+        Task(scan(), readers={"rwos": failing})
 
 
 def test_a_split_for_nobody_is_refused(make: Make) -> None:
@@ -416,78 +367,47 @@ def test_a_split_of_other_columns_is_refused(make: Make) -> None:
         pull(task)
 
 
-@pytest.mark.parametrize("drivers", [0, -1])
-def test_there_is_a_driver(drivers: int) -> None:
-    with pytest.raises(PlanError, match="at least 1"):
+@pytest.mark.parametrize(
+    ("drivers", "message"),
+    [(0, "at least 1"), (-1, "at least 1"), (100, "the plan needs 100 threads with 100 drivers")],
+)
+def test_a_number_of_drivers_that_cannot_be_is_refused(drivers: int, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
         Task(scan(), drivers=drivers)
 
 
-def test_threads_have_a_bound() -> None:
-    with pytest.raises(PlanError, match="the plan needs 100 threads with 100 drivers, at most 64"):
-        Task(scan(), drivers=100)
-
-
-# -- the table itself ------------------------------------------------------------------------
+# -- the states
 
 OPEN = State(leaves=frozenset({"a", "b"}))
-UNDER = step(OPEN, Plain.REQUEST_BARRIER)[0]
+UNDER_BARRIER = step(OPEN, Plain.REQUEST_BARRIER)[0]
 ENDED = step(step(OPEN, NoMoreSplits("a"))[0], NoMoreSplits("b"))[0]
-FINISHED = step(ENDED, Plain.ALL_ENDED)[0]
-FAILED = step(UNDER, Plain.FAIL)[0]
-ABORTED = step(UNDER, Plain.ABORT)[0]
-MARKED = step(OPEN, SetMark("a", 5))[0]
-OVER = [FINISHED, FAILED, ABORTED]
+OVER = {
+    "finished": step(ENDED, Plain.ALL_ENDED)[0],
+    "failed": step(UNDER_BARRIER, Plain.FAIL)[0],
+    "aborted": step(UNDER_BARRIER, Plain.ABORT)[0],
+}
 
-ROWS = [
-    *[(OPEN, AddSplit("a"), Action.QUEUE), (OPEN, AddSplit("a", 1), Action.QUEUE)],
-    *[(MARKED, AddSplit("a", 5), Action.PASS_BY), (MARKED, AddSplit("a", 6), Action.QUEUE)],
-    *[(MARKED, AddSplit("b", 5), Action.QUEUE), (MARKED, AddSplit("a"), Action.QUEUE)],
-    *[(state, AddSplit("a"), Action.PASS_BY) for state in OVER],
-    *[(state, ReadSplit("a"), Action.QUEUE) for state in (OPEN, MARKED)],
-    *[(state, NoMoreSplits("a"), Action.END_LEAF) for state in (OPEN, UNDER, ENDED)],
-    *[(state, NoMoreSplits("a"), Action.NOTHING) for state in OVER],
-    *[(state, SetMark("a", 1), Action.NOTHING) for state in (OPEN, UNDER, *OVER)],
-    (OPEN, Plain.REQUEST_BARRIER, Action.BEGIN_BARRIER),
-    (UNDER, Plain.REQUEST_BARRIER, Action.JOIN_BARRIER),
-    *[(state, Plain.REQUEST_BARRIER, Action.ALREADY_OVER) for state in OVER],
-    *[(state, Plain.PULL, Action.NOTHING) for state in (UNDER, ENDED)],
-    (UNDER, Plain.ALL_DRAINED, Action.END_BARRIER),
-    *[(state, Plain.ALL_DRAINED, Action.NOTHING) for state in OVER],
-    *[(state, Plain.ALL_ENDED, Action.RELEASE) for state in (UNDER, ENDED)],
-    *[
-        (state, event, Action.RELEASE)
-        for state in (OPEN, UNDER)
-        for event in (Plain.FAIL, Plain.ABORT)
-    ],
-    *[(state, event, Action.NOTHING) for state in OVER for event in (Plain.FAIL, Plain.ABORT)],
-]
+
+@pytest.mark.parametrize("state", OVER.values(), ids=OVER)
+def test_a_task_that_is_over_does_not_change_any_more(state: State) -> None:
+    assert step(state, AddSplit("a")) == (state, Action.PASS_BY)
+    assert step(state, Plain.REQUEST_BARRIER) == (state, Action.ALREADY_OVER)
+    late: list[Event] = [NoMoreSplits("a"), SetMark("a", 1)]
+    for event in (*late, Plain.ALL_DRAINED, Plain.FAIL, Plain.ABORT):
+        assert step(state, event) == (state, Action.NOTHING)
 
 
 @pytest.mark.parametrize(
-    ("state", "event", "action"),
-    ROWS,
-    ids=[f"{state.phase.value}, {event}: {action.name}" for state, event, action in ROWS],
-)
-def test_what_is_done(state: State, event: object, action: Action) -> None:
-    after, found = step(state, event)  # type: ignore[arg-type]
-    assert found is action
-    begins = action is Action.BEGIN_BARRIER or isinstance(event, ReadSplit)
-    assert after.barriers == state.barriers + begins
-    if begins:
-        assert after.phase is Phase.UNDER_BARRIER
-    if not state.phase.is_running:
-        assert after == state, "nothing changes any more"
-
-
-@pytest.mark.parametrize(
-    ("state", "event"),
+    ("state", "events"),
     [
-        *[(UNDER, AddSplit("a")), (ENDED, AddSplit("a")), (ENDED, Plain.REQUEST_BARRIER)],
-        *[(state, Plain.PULL) for state in (OPEN, *OVER)],
-        *[(state, ReadSplit("a")) for state in (UNDER, ENDED, *OVER)],
+        (OPEN, [Plain.PULL]),
+        (UNDER_BARRIER, [AddSplit("a"), ReadSplit("a")]),
+        (ENDED, [AddSplit("a"), ReadSplit("a"), Plain.REQUEST_BARRIER]),
+        *[(state, [ReadSplit("a"), Plain.PULL]) for state in OVER.values()],
     ],
-    ids=lambda case: case.phase.value if isinstance(case, State) else str(case),
+    ids=["open", "under a barrier", "ended", *OVER],
 )
-def test_what_is_refused(state: State, event: object) -> None:
-    with pytest.raises(TaskError):
-        step(state, event)  # type: ignore[arg-type]
+def test_events_that_a_state_refuses(state: State, events: list[Event]) -> None:
+    for event in events:
+        with pytest.raises(TaskError):
+            step(state, event)
