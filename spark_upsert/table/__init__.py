@@ -1,6 +1,6 @@
-"""The kernel: a table, its log, its runs, what is written, and what changed.
+"""The table kernel: log, runs, writes, changes and upkeep of one table.
 
-`table.Table` is the door: Arrow in, Arrow out. The folders below it are ordered by what they know:
-`run` (a file), `log` (versions), `entries` (a table at one version), `compaction` and `retention`,
-`changes`, `write`, `index`. The kernel knows no payload, no option and no stream.
+`table.Table` is the entry point: Arrow in, Arrow out. Lower folders first: `run` (one file), `log`
+(versions), `state` (entries at a version), `retention`, `compaction`, `changelog`, `write`,
+`index`. The kernel imports no payload format, no Spark option and no stream.
 """

@@ -1,15 +1,4 @@
-"""Rows as a caller of `Table.upsert` has them: any Arrow, or a frame that gives Arrow.
-
-With ``merge_schema`` the table gains what they have more.
-
-Keys as a caller of `Table.get` has them: one or many, as values of Python or as Arrow.
-
-The deletes of rows that are there, as rows of an append: by keys alone, whatever orders a table.
-
-A delete has the order of the row that it deletes, over which it wins as the later of two equals
-(`Ties.LAST`). So a row of a later order that another writer brings meanwhile stays. An order that
-is equal on purpose is no tie (`table.write.commands.are_by_keys`).
-"""
+"""Arguments of `Table.upsert`, `Table.get` and `Table.delete`: rows, keys and deletes by key."""
 
 from __future__ import annotations
 
@@ -178,7 +167,11 @@ def _place_of(name: str, available: Sequence[str]) -> int:
 
 
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
-    """Return a delete for each row that some keys have at a version; keys without one have none."""
+    """Return a delete for each row that some keys have at a version; keys without one have none.
+
+    Each delete has the order key of its row and wins over it by `Ties.LAST`. A newer row that
+    another writer commits meanwhile stays.
+    """
     schema = snapshot.manifest.schema
     require_deletes_win(schema)
     stored_rows = snapshot.look_up(keys.columns, [*schema.keys, *schema.order_columns]).rows

@@ -1,7 +1,5 @@
-"""The creation of a table: its first manifest, and the check that its folder has no other files.
-
-A tool that removes unknown files in its folder, such as a vacuum of Delta, removes the files of a
-table that is made there. And a person who names a folder of files mostly means another folder.
+"""Table creation: the manifest before version 0, and the check for a free folder
+(docs/adr/0042).
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
-"""A table that keeps the history of another one, and is brought up to date by what changed.
+"""Materialized histories: a table that stores another table's row versions (docs/adr/0120).
 
-    a change of a key ends its open row, and opens the next
-
-The kept table has the rows that `Table.history` shows. Its key is the key of the source and the
-version that opened a row, with the source's key as the prefix of the hash, so that the open row of
-a changed key is found by a look-up. A step reads what changed since the step before, and puts each
-row that it touches whole: the same step twice gives the same rows.
-
-The number of its transaction is the version of the source that a step has reached; that of a
-second one also has a checksum of the token of this very version, so that a source that was set back
-from a copy is noticed whatever was written to it since. A step is put only behind the rows that it
-was computed upon, so that of two keepers one begins anew.
+The key is the source's key and the version that opened the row, hashed by the source's key. A step
+puts complete rows, so that a repeated step gives the same rows.
 """
 
 from __future__ import annotations
@@ -291,7 +282,10 @@ def _marker(source: Manifest) -> str:
 
 
 def _mark(version: int, token: str) -> int:
-    """Return a version with a part of its token: the number grows as the version does."""
+    """Return a version with a part of its token: the number grows as the version does.
+
+    It detects a source that was restored from a copy, whatever was written to it since.
+    """
     return version << TOKEN_BITS | crc32(token.encode())
 
 

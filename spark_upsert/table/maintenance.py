@@ -1,8 +1,4 @@
-"""The maintenance of a table and its indexes: compactions in rounds, and the check.
-
-An index is a table below its table, so that each of these is done to it as well. None is on the
-path of correctness: a table without maintenance is slower and larger, and has the same rows.
-"""
+"""Maintenance of a table and its indexes: rounds of compactions, and the check."""
 
 from __future__ import annotations
 

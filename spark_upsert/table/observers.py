@@ -1,8 +1,6 @@
-"""The observer of commits: what a package above the table does for tables with ``publish``.
+"""The commit observer: an interface for packages above the table (docs/adr/0070).
 
-The table calls the registered observer and imports none. The package `spark_upsert` registers a
-function that imports the mirror: a process without a published table does not load it. The
-observer of runs is `table.state.observer`.
+`spark_upsert` registers the Delta mirror. The observer of run writers is `table.state.observer`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""A table version as a lazy Polars frame: projections and predicates are pushed down to the read.
+"""A table version as a lazy Polars frame, with pushed projections and predicates.
 
-Polars passes the predicate of a query. Where it pins columns to values (`plan.expressions`), only
-rows that can have those values are read; Polars applies the predicate itself, by its own rules.
 Polars is an extra, so only `Table.to_polars` imports this module.
 """
 
@@ -61,8 +59,7 @@ def _batches(
 def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
     """Return the columns that a predicate pins, with their values.
 
-    An expression exposes its operands, but not its operator. Each candidate expression is
-    therefore rebuilt from the operands and compared.
+    They only limit the rows that are read; Polars applies the predicate itself.
     """
     parts = predicate.meta.pop()
     if len(parts) != 2:

@@ -1,4 +1,4 @@
-"""The publication of a table: its properties, and the calls of the observer (`table.observers`)."""
+"""Publication checks for a table, by its properties and the observer in `table.observers`."""
 
 from __future__ import annotations
 

@@ -1,16 +1,4 @@
-"""Repair of a table that an earlier release made unreadable; it gives up as little as possible.
-
-Earlier releases stored values that no reader accepts. A repair changes three things:
-
-- **Columns** of a type without a reader, such as a union. The next version lacks the column; no
-  file is rewritten, and readers pass the column over in older files (`table.run.format`). A column
-  that can be converted, such as a list of fixed size, needs no repair: it is read in its storage
-  type.
-- **Records** with a number that no reader accepts, such as a transaction's ``1.5`` or a lease's
-  time to live. The record is put again with the whole number below; a transaction beyond 64 bits is
-  left out. No other code replaces a version, and no process has read this one.
-- **Properties** that only the code sets (`INTERNAL`), if a user has set one to another text.
-"""
+"""Repair of tables that an earlier release made unreadable (docs/adr/0048)."""
 
 from __future__ import annotations
 
@@ -58,7 +46,11 @@ class Repairs:
 
 
 def repair(store: Store, log: Log) -> Repairs:
-    """Make a table readable (`Table.repair`)."""
+    """Make a table readable (`Table.repair`).
+
+    The next version lacks columns of a type without a reader, and properties in `INTERNAL` that a
+    user has set; no run is rewritten. Records with an invalid number are put again.
+    """
     records = _correct_records(store)
     head = log.head()
 
@@ -171,8 +163,7 @@ def _is_accepted(build: Callable[[JsonRecord], object], record: JsonRecord) -> b
 def _corrected_version(record: JsonRecord) -> JsonRecord:
     """Return the record of a version or a checkpoint with transactions that a reader accepts.
 
-    A schema that Arrow cannot decode has a column of more than 125 levels. No row of such a column
-    was ever stored, so that the schema before it is the schema of all files.
+    A fraction becomes the whole number below; a transaction beyond 64 bits is left out.
     """
     transactions = {}
     for writer, entry in record.get("transactions", {}).items():

@@ -1,16 +1,7 @@
-"""Row TTL: an expiry deletes the rows that are older than the table keeps them.
+"""Row TTL: an expiry commits deletes for all rows older than its *cutoff* (docs/adr/0011).
 
-A row is as old as the time in one of its columns says, or the commit that wrote it last. An expiry
-has a *cutoff*: all rows whose time is at or before it go, by deletes like any others, so that the
-changelog has each of them as a retraction, once. No compaction ever leaves a row out.
-
-Runs do not store when each of their rows came. So by the time of commits the rows go that no epoch
-has written since the last version at the cutoff: these epochs are still there, because retention
-keeps the versions of a TTL (`ages_ms`).
-
-The epoch of an expiry records its cutoff as its transaction: the log says which rows went, and a
-repeated expiry finds nothing to do. Deletes are committed only if the rows did not change since
-they were looked at; else they are looked at again.
+The cutoff is the epoch's transaction, so that a repeated expiry finds nothing to do. Deletes are
+committed only if no row changed since the look-up.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
-"""The rows of a version for which a condition is true, found without reading all where that can be.
+"""Scans of a version by a row filter (`RowFilter`), in pieces for other processes (`ScanPiece`).
 
-=====================  ==========================================================================
-the condition pins     what is read
-=====================  ==========================================================================
-all columns of a key   the blocks that hold those keys
-the hash's prefix      the hash ranges of those values (`hashPrefix`)
-an indexed column      the keys that the index proposes (`indexBy`), if they are few
-=====================  ==========================================================================
-
-Else all rows are read. Either way the condition itself judges each row in the end, so that a way
-is a question of time alone.
-
-The rows of a version in pieces, each of which any process can read by itself.
+A *pin* is a column's list of possible values. Pins of the key, the hash prefix or an indexed column
+decide which blocks are read; the condition decides each row (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -253,8 +243,8 @@ class ScanPiece:
         The columns, in order.
     hash_range : HashRange
         Key hash range covered by the piece.
-    where : Where, optional
-        Row filter; by default all rows.
+    where : RowFilter, optional
+        By default all rows.
     """
 
     snapshot: Snapshot

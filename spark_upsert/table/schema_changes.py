@@ -1,11 +1,7 @@
-"""Changes of the schema of a table: new and wider columns, other properties, dropped columns.
+"""Schema changes: new and wider columns, properties, dropped columns (docs/adr/0106).
 
-No change rewrites a file: runs keep the values of a dropped column until they are merged.
-
-A run names its columns, and is asked for those of the table by their names. So a column that the
-table does not have any more is not read, a compaction leaves it out, and versions from before still
-show it. For the same reason a name that was dropped cannot come back: older runs would show what
-the dropped column held. Such names stand in the property `DROPPED`.
+No change rewrites a run. A dropped name stays reserved in the property `DROPPED`, because older
+runs still hold its values.
 """
 
 from __future__ import annotations

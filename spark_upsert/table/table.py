@@ -1,15 +1,9 @@
-"""A table, for Spark's adapters and for plain Python alike: Arrow in, Arrow out.
+"""The class `Table`: the entry point to a table for Python programs and the Spark adapters.
 
 >>> import pyarrow as pa, tempfile
->>> path = tempfile.mkdtemp() + "/users"
->>> table = Table.create(path, pa.schema({"id": pa.int64(), "name": pa.string()}), keys=["id"])
->>> _ = table.upsert(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
->>> _ = table.upsert(pa.table({"id": [2], "name": ["Eve"]}))
->>> table.snapshot().sort_by("id").to_pydict()
-{'id': [1, 2], 'name': ['Ada', 'Eve']}
->>> table.changes(2).select(["name", "_change_type"]).to_pylist()  # doctest: +NORMALIZE_WHITESPACE
-[{'name': 'Bob', '_change_type': 'update_preimage'},
- {'name': 'Eve', '_change_type': 'update_postimage'}]
+>>> table = Table.create(tempfile.mkdtemp() + "/t", pa.schema({"id": pa.int64()}), keys=["id"])
+>>> table.upsert(pa.table({"id": [1, 2]})).version
+1
 """
 
 from __future__ import annotations
@@ -587,8 +581,8 @@ class Table(TableReader):
 
         Parameters
         ----------
-        staged : iterable of Staged
-        compacted : iterable of Compacted
+        staged : iterable of StagedRuns
+        compacted : iterable of CompactionResult
             Created by the same tasks, on the same version.
         """
         file_groups = [(staged_task.base_version, staged_task.files) for staged_task in staged]

@@ -1,8 +1,4 @@
-"""Version arguments for readers, streams, the command line and `Table`.
-
-A version is specified by number, by time, or by a word. The start and end versions for changes may
-be exclusive. The result is half-open: changes for ``lower <= v < upper``.
-"""
+"""Version arguments: a number, a time or a word becomes a version or ``lower <= v < upper``."""
 
 from __future__ import annotations
 

@@ -1,19 +1,7 @@
-"""Watchers: each returns every table epoch, in order, as soon as it is durable.
+"""Watchers (`Table.watch`): each returns every epoch of a table in order, once it is durable.
 
-    commit --> ring of the newest versions --> watchers, each with its own position
-    log    --> versions that the ring no longer holds, or never held
-
-All watchers share one bounded channel: a *ring* with the newest versions that this process
-committed. A watcher is only a position, so a commit never waits for a watcher. If the ring wraps
-past a slow watcher, it reads the missed versions from the log. It *lags* until it has caught up.
-
-Commits through this object's log wake the watchers immediately. Other commits are detected by
-polling the log's end, which one waiting watcher does for all: after a quarter of the time since
-the last commit, between `LOOK_S_MIN` and `LOOK_S_MAX`. So there is no thread to start or stop,
-and a table without waiting watchers is not polled.
-
-Rejected: a queue for each watcher, because stuck watchers would hold the bound times their number;
-and a polling thread, because the user would have to stop it and its errors would reach no caller.
+All share a ring with this process's newest commits; a slow watcher reads the log. Other processes'
+commits are found by one waiting watcher, so there is no thread (docs/adr/0032).
 """
 
 from __future__ import annotations
@@ -86,6 +74,8 @@ WatchEvent: TypeAlias = SealedEpoch | Gap
 
 class Watchers:
     """The ring and the clock shared by one table's watchers. Thread-safe.
+
+    A watcher is only a position, so that a commit never waits for it.
 
     Parameters
     ----------

@@ -1,6 +1,5 @@
-"""Changes: the effect of epochs, as retractions and insertions.
+"""The changelog: retractions and insertions of epochs, computed at read time (docs/adr/0008).
 
-`stretches` cuts epochs into what one pass computes, `changes` computes it, `render` makes of it
-what a reader sees, by the options of `modes`; `read` opens the files. `new_values`
-is for readers that cannot take a row back.
+`epoch_ranges` divides epochs into stretches, `read` opens their files, `changes` computes pairs of
+old and new entries, and `render` makes the reader's rows. `history` adds validity intervals.
 """

@@ -1,13 +1,6 @@
-"""The changelog: what epochs did to a state, as retractions and insertions.
+"""Changes of epochs as pairs of old and new entries; pure, one pass for many epochs.
 
-    changes(state, commands) -> pairs of an old and a new entry
-
-Pure: the same rows in, the same changes out, so that every reader, and every retry of a reader,
-sees the same. Many epochs are computed in one pass: commands are arranged by (key, epoch), the
-state is looked up once per key, and from there each command that takes effect retracts what the
-one before it inserted.
-
-For every ``e``: folding the changes of ``[0, e]`` from empty gives the snapshot at ``e``.
+Invariant: the changes of ``[0, e]``, folded from empty, give the snapshot at ``e``.
 """
 
 from __future__ import annotations

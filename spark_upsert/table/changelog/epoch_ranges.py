@@ -1,14 +1,4 @@
-"""Cut the epochs that a reader asks for into stretches, each of which is computed in one pass.
-
-As many epochs as possible make one stretch. There are two cuts:
-
-- An overwrite is a stretch of its own: it compares the contents before it with those behind it.
-- An epoch that applied rows below the low-water mark begins a stretch: its rows count against a
-  state that has forgotten deletes, and the state before an earlier epoch may still have them.
-
-Where only net changes are wanted, what would be a cut makes the whole range one comparison of
-what was before it with what is behind it.
-"""
+"""Epoch ranges: epochs divided into *stretches*, each of which one pass computes."""
 
 from __future__ import annotations
 
@@ -72,7 +62,12 @@ def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
 def cut_into_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, *, net: bool = False
 ) -> list[Stretch]:
-    """Cut the epochs ``lower <= e < upper`` of a table into stretches."""
+    """Cut the epochs ``lower <= e < upper`` of a table into stretches.
+
+    An overwrite is a separate stretch, which compares two contents. An epoch with rows applied
+    below the low-water mark begins a stretch: its state has forgotten deletes that the state of an
+    earlier epoch may still have. For net changes such a cut makes the range one comparison.
+    """
     if lower < upper:
         log.require_changes(lower)
     epochs = [commit for commit in log.commits(max(lower, 0), upper) if commit.is_epoch]

@@ -1,21 +1,7 @@
-"""Validity: from when to when each row held, as a slowly changing dimension of type 2 has it.
+"""Row histories: rows with their validity intervals (SCD type 2; docs/adr/0120).
 
-    validity(events) -> rows with ``valid_from``, ``valid_to`` and ``is_current``
-
-An *event* is the side of a change that counts: the new row, or the delete of a row. The events of a
-key follow each other by their versions. A row holds from its own event to the next event of its
-key; an event whose tracked columns are those of the row that holds replaces its values and opens no
-row. Pure: the same events give the same rows, however they are cut, and a row that was open before
-goes on as an event among others.
-
-Source: ``create_auto_cdc_flow(stored_as_scd_type=2)`` of Spark 4.3, whose ``__START_AT`` and
-``__END_AT`` are `ValidBy.ORDER`. A late event that lost, and one that a later event of the same
-epoch replaced, are no changes of a table, so they split no row here.
-
-Read the history of a table: all rows that it held between two versions, with their validity.
-
-The table as it was at the first version counts as insertions at that version, and the changes from
-there on follow. Both are read by piece of the hash, so that memory follows a piece.
+An *event* is the new row of a change, or the delete of a row. `validity` is pure; `read_history`
+reads by hash range, with the first version's rows as insertions.
 """
 
 from __future__ import annotations
@@ -116,7 +102,14 @@ def event_names(columns: Sequence[str]) -> list[str]:
 def validity(
     events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
 ) -> pa.RecordBatch:
-    """Return the rows that events open, each with the time in which it holds."""
+    """Return the rows that events open, each with the time in which it holds.
+
+    A row holds until its key's next event. An event with equal tracked columns replaces the row's
+    values and opens no row. The result does not depend on how the events are divided.
+
+    Source: ``create_auto_cdc_flow(stored_as_scd_type=2)`` in Spark 4.3, whose ``__START_AT`` and
+    ``__END_AT`` are `ValidBy.ORDER`. Late events that lost split no row here.
+    """
     [key] = codes([events.column(name) for name in schema.keys])
     order = np.lexsort((events.column(VERSION).to_numpy(), key))
     events, key = events.take(pa.array(order)), key[order]

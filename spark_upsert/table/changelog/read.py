@@ -1,7 +1,4 @@
-"""Read the changes of a stretch, range by range of the hash, so that memory is bounded.
-
-Here files are opened; what their rows mean is told by `changes`, and shown by `render`.
-"""
+"""Reads of a stretch's changes, one hash range at a time, so that memory is bounded."""
 
 from __future__ import annotations
 

@@ -1,19 +1,4 @@
-"""The modes of a reader of changes: which ones it is shown, or which history they make.
-
-The modes of `Deduplication` are those of Spark's own change data capture (SPARK-55668).
-
-Changes as their reader sees them: the rows, their kinds, and which of them are left out.
-
-A change is a pair of an old and a new row (`changes.Changes`). It becomes one row or two, with
-the columns that the reader wants and `CHANGELOG_FIELDS` behind them, as the modes say.
-
-The new values alone: changes for a reader that cannot take a row back.
-
-The reader gets the row that an insert brings and the row that an update leaves, in the order of the
-epochs. A delete has no new value: a consumer that keeps what was delivered would keep the row. So
-it is an error, unless the reader says that this is meant. A row that an overwrite leaves out, or
-that a quarantined row of its key takes away, is a delete like any other.
-"""
+"""Changelog rows for a reader: modes, change types, and new values only."""
 
 from __future__ import annotations
 
@@ -37,7 +22,9 @@ from spark_upsert.table.state.reduce import ABSENT
 
 
 class Deduplication(Enum):
-    """The rule for changes that are left out."""
+    """The rule for changes that are left out; the modes of Spark's change data capture
+    (SPARK-55668).
+    """
 
     NONE = "none"
     """Every change, those included that leave all values as they were."""
@@ -203,7 +190,11 @@ class WantedValues(Protocol):
 def new_values(
     changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Keep the rows of changes that a table gained."""
+    """Keep the rows of changes that a table gained.
+
+    A delete is an error unless the reader ignores deletes: a consumer that cannot take a row back
+    would keep it. Rows removed by an overwrite or by a quarantined row are deletes, too.
+    """
     for batch in changes:
         if not wanted.ignore_deletes:
             _refuse_deletes(batch, keys)

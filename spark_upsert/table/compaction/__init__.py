@@ -1,4 +1,7 @@
-"""Compaction: fewer runs, the same answers. A policy chooses, a worker does, a commit shows it."""
+"""Compaction: fewer runs with unchanged results.
+
+`policy` chooses the jobs, `worker` merges runs and commits the result.
+"""
 
 from spark_upsert.table.compaction.policy import Job, choose, due_jobs
 from spark_upsert.table.compaction.worker import CompactionResult, commit_compactions, compact_runs

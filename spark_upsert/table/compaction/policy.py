@@ -1,24 +1,7 @@
-"""The policy of compaction: size-tiered, range by range of the hash. Pure: it returns jobs.
+"""Compaction policy: size-tiered, by hash range; pure, it returns jobs (docs/adr/0005).
 
-Runs stand in the order of their epochs. The *tier* of a run is the logarithm, to the base
-`FANOUT`, of the bytes it has per hash: so it is the same in every range. Where `FANOUT`
-of a tier stand with none larger between them, they become one of the next tier. A
-range then holds fewer than ``FANOUT`` runs per tier, and a row is written once per tier:
-
-    write amplification <= 1 + log_FANOUT(table / epoch).
-
-Small runs are compacted over all hashes at once. Where that would be more than `JOB_BYTES`, the
-range is halved until it is not, so that one step of work is bounded whatever the size of the
-table, and a compaction of large runs goes bucket after bucket. Only the values of one single hash
-are never parted.
-
-Only neighbours are compacted: the epochs of a run are always an interval, and "the later run
-wins" stays true.
-
-Source: size-tiered compaction as in O'Neil et al., "The log-structured merge-tree" (1996),
-and Cassandra. We take neighbours in time instead of any runs of like size.
-
-The compactions that are due in a table, and the tombstones that they may forget.
+Only neighbours in time are merged, so a run's epochs are an interval and the later run wins. Write
+amplification is at most ``1 + log_FANOUT(table / epoch)``.
 """
 
 from __future__ import annotations
@@ -87,6 +70,13 @@ class Job:
 
 def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) -> list[Job]:
     """Return the jobs that are due, the smallest first; no two touch the same entries.
+
+    A run's tier is the logarithm of its bytes per hash, to the base `FANOUT`. `FANOUT` neighbours
+    of a tier without a larger run between them are one job, halved by hash until it has
+    `JOB_BYTES`.
+
+    Source: O'Neil et al., "The log-structured merge-tree" (1996), and Cassandra's size tiers; here
+    only neighbours in time are merged.
 
     Parameters
     ----------

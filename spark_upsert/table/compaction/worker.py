@@ -1,9 +1,6 @@
-"""Merge the runs of a job into one run: bounded memory, nothing decided here.
+"""Compaction work: merge a job's runs with bounded memory, then commit or drop the result.
 
-The commit of compactions: each is a version of its own, or is dropped.
-
-What a compaction takes must be live still, as it was planned; others may have compacted, expired or
-restored meanwhile. Then it is dropped, and nothing is lost but its work.
+A compaction is dropped if some of its ranges are no longer live at the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Indexes: tables of ours that propose the keys of rows with a value in some column.
+"""Indexes: tables that propose the keys of rows with a value in one column.
 
-An index may lag behind its table and may name keys in vain; the table itself has the last word.
+An index may lag behind its table and may propose too many keys; a look-up in the table decides
+(docs/adr/0036).
 """

@@ -1,15 +1,7 @@
-"""Bring an index up to date with the changes of its table since the version that it shows.
+"""Index updates: the table's net changes since the shown version become one epoch of the index.
 
-An update of ``c`` from ``a`` to ``b`` in the row of key ``k`` is a delete of ``(a, k)`` and a put
-of ``(b, k)``. The changes of all versions behind the shown one, up to some version, become one
-epoch of the index, and the same commit says that the index shows that version: entries and version
-never disagree.
-
-    entries(index that shows v) = {(c, k) of the rows at v, c not null}
-
-The commit counts only if the index still shows the version that the changes were computed against:
-of two processes that advance it at once, one wins. An index that cannot go on is built anew, by an
-overwrite.
+Invariant: an index that shows ``v`` has the entries ``(c, k)`` of the rows at ``v`` in which ``c``
+is not null. Entries and version are in one commit.
 """
 
 from __future__ import annotations

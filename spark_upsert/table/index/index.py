@@ -1,14 +1,4 @@
-"""The index on one column of a table: the keys that it proposes, and the version that it shows.
-
-The keys of rows with ``c = v`` at a version ``p`` are among the keys that the index proposes and
-the keys of the table's commands between the version that the index shows and ``p``. Each of these
-keys is looked up at ``p``: only the row there counts.
-
-Verify an index: as the table that it is, and against the version that it says it shows.
-
-Both sides are summed up as the number of their entries and the sum of the hashes of those, range by
-range, so that memory is bounded and the order does not matter.
-"""
+"""The index on one column (`Index`): proposed keys, the shown version, and its check."""
 
 from __future__ import annotations
 
@@ -200,7 +190,10 @@ class _Sum(NamedTuple):
 
 
 def check_index(index: Index) -> Iterator[Finding]:
-    """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be."""
+    """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be.
+
+    Index and table are compared by entry count and hash sum per range, so that memory is bounded.
+    """
     folder = index.folder
     try:
         index_head = index.try_head()

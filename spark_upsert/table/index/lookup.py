@@ -1,12 +1,7 @@
-"""The rows with a value at any version, found by an index that shows another one.
+"""Rows with a column value at any version, by an index that shows another version.
 
-    rows(c = v at p) = those with c = v among the rows at p of the keys that
-                       the index proposes, and of the commands between what it shows and p
-
-The second part is the bridge. An index that lags misses rows that came or moved to ``v`` since; an
-index that leads misses rows that had ``v`` then and are gone: either way a command is in between.
-An overwrite in between has no commands for the rows that it takes away: then the version itself is
-read, as also where the bridge would be longer than the table.
+The *bridge* is the keys of all commands between both versions; index and bridge together contain
+the keys of all such rows.
 """
 
 from __future__ import annotations
@@ -77,10 +72,7 @@ def _state(index: Index, *, near: int) -> IndexState | None:
 def proposed(
     index: Index, state: IndexState, values: pa.Array, at: Manifest
 ) -> Iterator[KeyBatch] | None:
-    """Return pieces of keys, each once, among which are those of all rows with a value.
-
-    None if only the version itself can tell.
-    """
+    """Return pieces of keys, each once, among which are those of all rows with a value."""
     between = keys_between(index, state.shows.version, at)
     return None if between is None else _bridged(index.keys_in(state, values), between)
 

@@ -1,8 +1,6 @@
-"""The upkeep of a table's indexes: each committing process advances them after its commit.
+"""Index upkeep: each committing process updates the indexes after its commit, at bounded cost.
 
-A commit stands whatever happens to the indexes. The cost of a step is bounded by what the commit
-itself wrote: an index that is far behind stays behind, is reported, and is brought up to date by
-`upsertflow index`. So is an index that was never built, if the table is large.
+No failure here fails the commit. An index that lags too far waits for ``upsertflow index``.
 """
 
 from __future__ import annotations

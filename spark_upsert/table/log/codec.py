@@ -1,6 +1,6 @@
-"""How commits and manifests stand in the log: as JSON, each field within its bounds.
+"""The JSON form of commits and manifests, and the names of objects in the log's folder.
 
-The objects in the folder of the log: their names and places; what lies where there are none.
+docs/format.md describes the records.
 """
 
 from __future__ import annotations

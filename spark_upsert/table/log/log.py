@@ -1,37 +1,7 @@
-"""The line of a program's log about a version that was committed, whatever its kind.
+"""The log (`Log`): one immutable object per version, created only if it is absent.
 
-The log: one immutable object per version, created only if absent.
-
-Creating ``_log/<version>.json`` is the commit point of everything: an epoch is visible when
-its version exists, whole, and not before. A put that raises may have taken effect; the unique
-token in the record tells whether the version is this writer's.
-
-The put of ``v + 1`` counts if, *after* it, ``v`` is found in the log, by its token (`read`). A put
-never makes a folder, so that it fails where a table was removed from a file system. In a store
-without folders the look for ``v`` finds nothing, and the writer takes its stray version back.
-
-*Before* the put, ``v + 2`` is absent: where ``v + 1`` was lost, a version may be built on it. A put
-would fill the gap with another version, and the log could not be read any more.
-
-Cutting off the beginning of the log, which no readable version needs.
-
-A cut frees the names of old versions: a process that slept meanwhile would take the first free one
-for the end of the log, and read old rows for ever or, worse, commit there. So a cut keeps an order,
-the only copy of the rule:
-
-1. the newest checkpoint at or below ``since`` is made anew from the versions that it replaces and
-   is durable, and the hint is not older;
-2. version 0, which is never removed, is marked as cut;
-3. the versions below that checkpoint are removed one by one, the oldest first, each of them
-   `LOG_SECONDS_MIN` old at least.
-
-Hence, as long as the commit of version ``v`` is in the log, no version behind ``v`` was removed:
-the proof of the log's end (`read`) holds under cuts, too.
-
-Rejected: to leave a mark in place of each removed version. It needs no rule, but leaves a
-file per version for ever.
-
-Removing run files that no version came to use.
+That put is the commit point: an epoch is visible once its version exists. A put that raised may
+have taken effect; the version's token decides. Proofs and gaps: docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -75,7 +45,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def tell(commit: Commit, path: str) -> None:
-    """Say what a version did, with its counters; those that are zero are left out."""
+    """Log a committed version with its non-zero counters."""
     _LOGGER.info("version committed: %s", _fields(commit, path))
 
 
@@ -157,7 +127,12 @@ class Log(LogReader):
         )
 
     def try_append(self, head: Manifest, draft: Draft) -> Commit | None:
-        """Commit a draft right behind a version; None if another writer was faster."""
+        """Commit a draft right after a version; None if another writer was faster.
+
+        The put of ``v + 1`` counts if ``v`` is found by its token after it; otherwise the object is
+        removed. Before it, ``v + 2`` must be absent: if ``v + 1`` was lost, a put would fill the
+        gap with another version.
+        """
         return self._try_append(head, draft, self._next_ms(head))
 
     def _try_append(self, head: Manifest, draft: Draft, timestamp_ms: int) -> Commit | None:
@@ -307,8 +282,10 @@ def cut(
 ) -> list[str]:
     """Remove the beginning of the log that no readable version needs.
 
-    Kept are version 0, the newest checkpoint at or below ``since`` and all behind it. The
-    order of the steps is that of the module; a crash between them is harmless.
+    Version 0, the newest checkpoint at or below ``since`` and all later versions stay. Order: write
+    that checkpoint again and update the hint, mark version 0 as cut, remove old versions one by
+    one, the oldest first. So while ``v`` is in the log, no version after ``v`` was removed, and a
+    suspended process cannot take a freed name for the end. A crash between steps is harmless.
     """
     lower = last_due(log.head().since)
     limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)

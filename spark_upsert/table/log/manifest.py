@@ -1,15 +1,7 @@
-"""The values of the log: a proposal (`Draft`), a version (`Commit`), the table at one (`Manifest`).
+"""The log's values: a proposal (`Draft`), a version (`Commit`), the table at it (`Manifest`).
 
-A manifest lists **slices**: a run file, the range of hashes of it that is live, and the epochs that
-it covers. Compaction takes ranges away from old files and adds new files; it never has to rewrite
-a whole file, because any cut of the hashes is a file's valid part.
-
-Slices are in the order of their epochs, and those of one epoch in the order of its tasks:
-where nothing else decides, the later slice wins.
-
-The fold of the log: what a table is behind each version, as a pure function.
-
-manifest(v) = apply(manifest(v - 1), commit(v))
+``manifest(v) = apply(manifest(v - 1), commit(v))``. A manifest lists *slices*: a run, its live hash
+range and its epochs, in epoch and task order; where nothing else decides, the later slice wins.
 """
 
 from __future__ import annotations

@@ -1,39 +1,6 @@
-"""Back-pressure by the properties of a table: caps, and whether writers heed pressed consumers.
+"""Table properties: names, checks and meaning (caps, indexes, tombstones, publication, row TTL).
 
-Caps bound how much a table may hold that its slowest consumer has not read. They are a promise to
-consumers, and to the payer of the storage: behind the slowest live lease there are never more
-epochs, and never more bytes, than the caps say. Writers keep the promise (`table.write.guards`).
-
-The indexed columns of a table, and the form of an index: a table of its own.
-
-The index on a column ``c`` of a table with the key ``k`` is a table with the key ``(c, k)`` and no
-other column, hashed by ``c`` (`TableSchema.hash_prefix`), so that the keys of all rows with one
-value lie together. Rows in which ``c`` is null are not in it. It lies below the table:
-
-    <table>/_index/<column>/
-
-An index **proposes**, the table disposes: the index shows one version of the table, which its
-property `SHOWS` names, and a reader adds the keys of the commands between that version and its own.
-So an index may lag behind the table, or lead, and is never on the path of correctness.
-
-How long deletes are remembered, and what forgetting them costs.
-
-With `Scope.TABLE` a tombstone keeps an older command that comes late from bringing its key
-back. It cannot be kept for ever. When compaction drops tombstones, the table's **low-water
-mark** rises to the greatest order key among them: from then on a command at or below the
-mark, for a key that the table does not know, is rejected and counted, not applied (unless
-`LateRows` says otherwise). So forgetting costs visibility of very late rows, never a wrong row.
-
-Entries that are folded by an order keep their tombstones for ever: after a newer put the key is
-known, and the mark would let an older value of another column through.
-
-A tombstone may go only if it is past the retention, nothing older lies below it, and no
-newer run holds an entry of its key (which might be stale against it).
-
-The properties of a table: their names, and the check of a value when it is set.
-
-A bad value would be found only by the first compaction or expiry that reads it, long after the
-write that set it.
+`checked` validates a value when it is set, not when it is first used.
 """
 
 from __future__ import annotations
@@ -88,7 +55,7 @@ class OnFull(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """How much may lie behind the slowest consumer; None: any number."""
+    """The most that may lie behind the slowest consumer; None: no limit. Writers enforce them."""
 
     epochs: int | None = None
     bytes: int | None = None
@@ -184,7 +151,10 @@ def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple
 
 
 def index_schema(table: TableSchema, column: str, *, hash_seed: int = 0) -> TableSchema:
-    """Return what the index on a column of a table holds."""
+    """Return the schema of the index on column ``c``: the key ``(c, k)``, hashed by ``c``.
+
+    Rows in which ``c`` is null are not in the index.
+    """
     names = (column, *(key for key in table.keys if key != column))
     return TableSchema(
         columns=pa.schema([table.columns.field(name) for name in names]),
@@ -245,7 +215,11 @@ class LateRows(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TombstoneRetention:
-    """How long a tombstone is kept: by epochs, by time, by both, or for ever."""
+    """How long a tombstone is kept: by epochs, by time, by both, or for ever.
+
+    It may be dropped only if nothing older is below it and no newer run has an entry of its key.
+    Entries folded by an order keep theirs: the mark would let older values through.
+    """
 
     epochs: int | None
     milliseconds: int | None

@@ -1,39 +1,7 @@
-"""A process's memory of logs: the newest version that it has proven of each table, as a hint.
+"""Reading the log: the proven newest version (`LogReader`), and a process's memory of it.
 
-Spark makes a new `Log` for each plan and each commit of a micro-batch. Without the memory each
-would read every commit since the last checkpoint, one after the other. The memory is a hint as
-``_last_checkpoint`` is: a look begins there, finds the version in the storage, by its token, and
-reads what lies behind it (`read`). So a table that was removed, made anew, restored or set back is
-noticed all the same, and the memory need not be right, only well-formed.
-
-A remembered version stands for the files that it was folded from, as a checkpoint does. If a commit
-is damaged *after* this process has folded it, this process still finds the end of the log. The
-damage is met by a reader that needs that very version (its changes, the table as it was, the next
-checkpoint), by every other process, and by `table.state.check`, which remembers nothing.
-
-Entries are immutable and keyed by the place and by how it is reached (`Store.cache_key`), so that
-nothing passes between different settings; bounded in number and in bytes.
-
-Reading the log: its proven end, and whether it is the log that is remembered.
-
-The log is a chain: version ``v`` names the token of ``v - 1``, and the token of version 0 is
-the table's *identity*. A process's memory of the log proves nothing: the folder may have been
-removed, or replaced by another table or by an older copy. So a reader *proves* the end of the log
-each time anew: ``v`` is the end if ``v + 1`` is absent and *then* the version that the reader
-began at is found in the log, by its token. A reader that was told of a version newer than its
-memory begins there, and reads that version after the look for the next one: the read is the proof.
-
-A version that is absent may also have been *lost*, and a reader that takes the gap for the end
-reads old rows. So a process that remembers no version of the log lists it once before it reads: its
-end must not be older than the newest version of the listing. A process that remembers a version
-does so once in `LOOKS_PER_LISTING` looks that find nothing new; and a look that finds several
-versions also reads the one after the next, which is there if the next one was lost.
-
-A reader that does not find the version it remembers begins again at the newest checkpoint, and
-refuses to go on (`OtherTableError`) unless it finds the same table, at no older version, with the
-same token for the version that it knew. A table that was moved as a whole is still itself.
-
-What was found is a `Look`, a value that answers for all versions up to there (`look`).
+``v`` is the end if ``v + 1`` is absent and *then* the version at which the read began is found by
+its token. The memory (`LogMemory`) is a hint that each read proves again (docs/adr/0015).
 """
 
 from __future__ import annotations
@@ -70,8 +38,8 @@ _TABLE_BYTES = 1 << 14
 class LogMemory:
     """The newest proven version of some tables, the least recently used forgotten first.
 
-    Safe for threads. The bytes are an estimate from above: the slices of two versions of a table
-    are mostly the same objects, and those that an open log holds count here as well.
+    Safe for threads. The bytes are an upper estimate. A remembered version replaces the records
+    that it was folded from, so damage to those stays unnoticed here until a read needs them.
     """
 
     count_max: int = 4096

@@ -1,12 +1,6 @@
-"""A look at a log: the newest version that was seen, and all questions about the versions below it.
+"""A pinned version list (`Look`): all questions about versions up to the newest one seen.
 
-To find the end of a log costs two requests (`read`). A caller that has just looked, and asks only
-about older versions, asks the look: it is a value, and answers the same whatever is committed
-since. It is not for a caller that must know of newer versions, such as an expiry.
-
-The table may be replaced after the look. So a look may be used in a ``with`` block: where something
-was read of the storage within the block, its end proves that the version of the look is still in
-the log.
+Used in a ``with`` block, it proves at the end that the bytes read belong to this log.
 """
 
 from __future__ import annotations

@@ -1,23 +1,6 @@
-"""Checkpoints: every `CHECKPOINT_EVERY` versions the manifest is written down, a pure shortcut.
+"""Stored log records: commits, checkpoints, and the comparison with the storage's clock.
 
-Without any checkpoint the log reads the same. ``_log/_last_checkpoint`` is a hint that may be old
-or absent.
-
-The records of a log as they lie in the storage: commits, checkpoints, and what they fold into.
-
-Nothing here says where the log ends (`read`), nor which version a caller means (`look`). Commits
-are immutable, so that some are remembered; a version is only proven to be in the log by a read of
-the storage (`StoredLog.holds`), never by that memory.
-
-Clocks: the storage's own time, and how far another may be ahead of it.
-
-Times in the log come from the machines that commit, and only ever grow. One commit from a
-clock that is far ahead would make all later versions as young as that: nothing would expire any
-more, while a machine with such a clock would take every lease for lapsed. So the writer compares
-its time with the storage's own where it could be wrong: at the first commit, at a commit more than
-`AHEAD_MS` after the last, and at each expiry. A clock that is behind does no harm.
-
-Source: Spanner's rule in small: an uncertain clock is bounded by one that all see.
+The end of the log is decided in `reader`; a checkpoint is only a shortcut.
 """
 
 from __future__ import annotations
@@ -332,7 +315,11 @@ def storage_ms(store: Store) -> int | None:
 
 
 def require_clock(store: Store, now_ms: int) -> None:
-    """Raise if a time is far beyond the storage's own."""
+    """Raise if a time is far beyond the storage's own.
+
+    Times in the log only grow, so one commit by a fast clock would stop all expiries. A slow clock
+    does no harm. Called at the first commit, after an hour without commits, and at each expiry.
+    """
     theirs = storage_ms(store)
     if theirs is not None and now_ms > theirs + AHEAD_MS:
         raise ClockError.ahead(store.url, render_time(now_ms), render_time(theirs))

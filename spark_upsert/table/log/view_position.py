@@ -1,17 +1,7 @@
-"""The position of a kept table in its view: the version of each table that is an input.
+"""The position of a materialized view or history: the version of each input table.
 
-The text, which the marker holds, is a JSON object:
-
-============  ==================================================================
-``at``        for each table that the view follows ``[table id, version, token]``
-``pinned``    for each ``path@version`` that its plan reads at a fixed version
-              the same; left out if there are none
-``snapshot``  rows of ``at`` with smaller driving hashes are there; left out if
-              all of them are
-============  ==================================================================
-
-The identities are there because numbers alone are those of any table: an input that was made anew,
-or set back from a copy, has versions with the same numbers and other rows.
+Positions contain table identities and tokens, because a recreated table has the same version
+numbers with other rows.
 """
 
 from __future__ import annotations
@@ -50,7 +40,7 @@ def keeps_rows(properties: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPosition:
-    """A position that a kept table is at; equal ones have equal texts."""
+    """A position of a materialized view; equal positions have equal texts."""
 
     at: VersionsByInput
     pinned: VersionsByInput = field(default_factory=dict)
@@ -58,7 +48,11 @@ class KeptPosition:
 
     @property
     def text(self) -> str:
-        """The text of the marker."""
+        """The text of the marker: a JSON object.
+
+        ``at`` has ``[table id, version, token]`` per input, ``pinned`` the same per
+        ``path@version``. ``snapshot``: only rows with smaller driving hashes are in the table yet.
+        """
         record: dict[str, Any] = {"at": places_record(self.at)}
         if self.pinned:
             record["pinned"] = places_record(self.pinned)

@@ -1,5 +1,5 @@
-"""Retention: how long the past stays readable, which consumers hold it, and what is removed.
+"""Retention: readable versions, consumers' leases, and the removal of files.
 
-Leases name the consumers that still read, a policy chooses a frontier, and a worker commits it and
-removes files.
+`leases` names the consumers that still read, `lag` measures their backlog, `expiry` moves the
+frontiers and removes files (docs/adr/0011).
 """

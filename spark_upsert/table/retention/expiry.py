@@ -1,44 +1,7 @@
-"""Reads that an expiry overtakes: they tell of no damage, and begin anew if they have nothing.
+"""Expiry (`expire`) and vacuum (`vacuum`): policy, order of steps, and reads that they overtake.
 
-The policy of what past to give up. Pure: it looks and returns a choice.
-
-``since``, the first readable version, is the least of several bounds::
-
-    since = min(requested retention, leases of live consumers, versions of the last hour)
-
-and never goes back. A file is removed only if no version from ``since`` on names it, and
-
-- a version before ``since`` named it: then it is *expired*; or
-- no version ever did: then it may be an *orphan* of a crash, or belong to a writer that has
-  not committed yet. It goes only if it is older than the commit of the `fence`: its writer
-  had planned on a version below the fence, and will be refused.
-
-Source of the fence: the argument is that of fencing tokens (Kleppmann, "How to do distributed
-locking", 2016). Age alone, as Delta and Iceberg use it, lets a writer that is slower than the
-age commit files that are gone.
-
-Carry out an expiry and a vacuum. The order of their steps stands here, and only here.
-
-``expire`` commits a new ``since`` and removes nothing:
-
-1. read the leases and the times of the commits, choose (`policy`),
-2. commit a version of kind ``expire``. From here on, readers of older versions are refused.
-
-``vacuum`` removes what no readable version needs:
-
-1. ask the storage for its time, and list ``data/``; a file with another name than our writers
-   give, or that is a link, or lies behind one, is foreign: it is reported and never removed,
-2. if there are orphans, commit the *fence*: from here on, a writer that planned on an older
-   version is refused, so that the files that it staged can go,
-3. read which files the versions from ``since`` to the newest name; this comes after the
-   listing and the fence, so that a file of any commit that was not refused is among them,
-4. remove the expired files, the orphans that are older than the fence, and the temporary files
-   of killed writers, which no version can name,
-5. cut the log (`Log.cut`). It names the expired files, so it goes last.
-
-After a crash between any two steps the table is whole: frontiers are committed before
-anything is removed that depends on them, and the next vacuum finds again what is left.
-Expiries, vacuums, writers, compactions and readers may all run at once.
+Two frontiers are committed before a removal: ``since``, the first readable version, and the
+*fence*, the first version on which a writer may have staged (docs/adr/0011).
 """
 
 from __future__ import annotations
@@ -363,7 +326,13 @@ class VacuumResult:
 def vacuum(
     store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
 ) -> VacuumResult:
-    """Remove what no readable version needs, and what crashes left behind."""
+    """Remove files that no readable version needs, and those left by crashes.
+
+    Order: list ``data/``; commit the fence if there are orphans; read the files named by readable
+    versions, after the listing and the fence; remove expired files, orphans older than the fence
+    and temporary files; cut the log last, because it names the expired files. A crash between steps
+    leaves a valid table. Foreign files and links are reported and stay.
+    """
     # Files of versions after a gap are in use.
     log.require_no_gap(log.head())
     look = _look(store)

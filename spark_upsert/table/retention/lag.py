@@ -1,18 +1,7 @@
-"""The backlog: what lies between the slowest live consumer of a table and its newest version.
+"""Consumer lag: the backlog of the slowest consumer, and pressure reports (docs/adr/0031).
 
-The counter counts epochs, and the bytes of the files that they added, as the log has them: a
-compaction neither adds to the backlog nor takes from it. The rest of a snapshot that a consumer
-begins with does not count. Without a live lease there is no consumer to wait for, and no backlog.
-
-Pressure reports: small objects beside the log, by which consumers slow down writers.
-
-A consumer that cannot keep up puts ``_pressure/<consumer>.json``, about once a second while that
-lasts, and removes it afterwards. A report is a hint that expires by itself: one that is damaged,
-out of date or from the future counts as no pressure, and is logged. A lease, in contrast, must be
-readable, or nothing is expired; so the two are separate objects.
-
-Only a table with the property ``backpressure=true`` heeds reports: every reader of a table could
-stop all its writers, and writers of other tables would look for reports in vain.
+The backlog counts epochs and the bytes that they added; compactions do not change it. A report is a
+hint that expires by itself; an invalid one counts as no pressure.
 """
 
 from __future__ import annotations

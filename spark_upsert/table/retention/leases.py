@@ -1,14 +1,7 @@
-"""Leases: the version from which on each consumer still needs the table.
+"""Leases: the version from which each consumer still needs the table.
 
-A lease is one small object, ``_consumers/<consumer>.json``, that its consumer replaces as it
-advances. An expiry keeps all that a live lease needs. A lease lapses when it has not been
-renewed for its time to live, so that a consumer that died does not hold the past for ever.
-
-Expiry fails closed: a lease that cannot be read stops it. Taking a lease fails closed, too:
-the consumer looks again *after* its lease is durable, and if an expiry was faster it gets an
-error, never other rows.
-
-Rejected: leases inside the log, because each renewal would be a version of the table.
+A lease lapses unless it is renewed. An unreadable lease stops an expiry, and `hold` checks after
+its put that no expiry was faster.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""One run: the immutable file, how it is laid out, checked and read.
+"""One run: an immutable file with entries sorted by key hash, verified block by block.
 
-A run holds entries sorted by the hash of their key, in blocks that are verified when they are first
-touched. `file` opens and writes it, `rows` reads entries by position, `layout` and `frame` are the
-bytes.
+`file` writes and opens it, `format` parses its bytes, `rows` reads entries by position, `search`
+finds hashes, `remote` reads parts of it from an object store.
 """

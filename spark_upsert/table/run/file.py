@@ -1,24 +1,7 @@
-"""Runs: immutable Arrow files, sorted by key hash, checked block by block.
+"""Run files: `write_run`, the open run (`Run`), its cache, and frugal work.
 
-A run file is a plain Arrow IPC file with one record batch: the rows, sorted by (hash, key),
-one entry per key. Between the end of the stream and the footer stand the checksums of all
-blocks before it (`state.blocks`). The log holds the length of the file and the CRC-32 of the
-*tail*, everything behind the batch. So
-
-    log  ->  tail (checksums, footer)  ->  blocks  ->  rows
-
-is a chain of checks in which a reader verifies only the blocks that it touches, once per
-process. A search needs no check of its probes: its answer is right if the two entries on
-both sides of it are, because a run is sorted.
-
-Rejected: one checksum per file (a lookup would have to read the whole file), and a file of
-checksums beside it (two objects to write, lose and clean up).
-
-Processes that share a machine work *frugally*: they give mapped memory back between steps. A task
-of Spark sets this for its own work alone: within `frugal`, or while it advances an iterator that it
-passed through `frugally`. Plain Python has the process to itself and keeps what it has mapped. The
-reasons and costs are in ``docs/adr/0012``. Rejected: a switch of the process; the first task would
-turn it for all later work.
+Log, file tail, block checksums and rows form a chain of checks; a reader verifies only blocks that
+it touches (docs/adr/0003). *Frugal* work releases mapped memory between steps (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -185,7 +168,11 @@ def new_run_path() -> str:
 
 
 def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
-    """Write sorted entries as a run file, durably."""
+    """Write sorted entries as a run file, durably.
+
+    The file is an Arrow IPC file with one batch, sorted by (hash, key), one entry per key. Block
+    checksums are between the end of the stream and the footer.
+    """
     if rows.num_rows == 0:
         raise ValueError("a run is never empty")
     with store.create(path) as sink:

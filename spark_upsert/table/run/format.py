@@ -1,46 +1,7 @@
-"""The one batch of a run file, from bytes that may say anything.
+"""The bytes of a run file: parsing, block checksums, and column layout; input is untrusted.
 
-Checksums find accidents. Any user with write access to the table's folder can write a file with
-right checksums and wrong contents, and Arrow believes what it reads: an offset that leads out of a
-buffer ends the process. So files are parsed here and nowhere else:
-
-- the parser reads the messages at the beginning of the file, in verified blocks, and never
-  the footer, which could point elsewhere;
-- a batch that says it is compressed is refused before anything is unpacked: our writers never
-  compress, and a kilobyte may unpack to terabytes;
-- a type that our writers never store is refused: dictionaries, views, ...; one that an earlier
-  release stored is converted to its storage type, or its column is passed over;
-- the lengths of all buffers are compared with the number of rows, which the log knows;
-- the columns that the engine computes with, the hash and the diff, have their types and no
-  null.
-
-What the buffers hold is examined when it is touched (`layout`).
-
-Checksums of a file, a block at a time, all blocks at once.
-
-A file is cut into blocks of 1 KiB. With the little-endian words ``a[i]`` of a block, the last
-one filled up with zeros, and fixed odd words ``w[i]``, its checksum is the upper half of
-
-    sum_i w[i] * a[i]    modulo 2**64,    w[i] = mix(i + 1) OR 1, 0 <= i < 128
-
-with ``mix`` of `hashing`. It is a multilinear hash (Lemire and Kaser, "Strongly universal
-string hashing is fast", 2014): any other content is overlooked once in 2**32, and one flipped
-bit never. numpy computes it for many blocks in one call, without the interpreter's lock, at
-about the speed of memory.
-
-Rejected: CRC-32, which Python offers for one piece at a time only, so that small blocks cost a call
-each, and large ones the reading of bytes that are not wanted.
-
-The layout of a column in a run file: which blocks hold its values.
-
-Arrow stores a column as buffers: validity bits, values or the offsets of texts, and the bytes
-of texts. Texts are found in two steps: offsets say where the bytes are, and are only used once
-the blocks that hold them are verified, and once they are known to stay within the buffer:
-Arrow reads whatever offsets say, and right checksums do not make an offset right.
-
-So the contents of a column are *examined* when they are touched first: texts must be UTF-8 and
-their offsets in order, decimals must fit their precision, nested values must be sound as
-Arrow's full validation says. Numbers are what they are; any bits will do.
+Arrow trusts its input: an offset outside a buffer ends the process. So contents are examined when
+they are first touched. Layout: docs/format.md, reasons: docs/adr/0003.
 """
 
 from __future__ import annotations
@@ -82,7 +43,12 @@ class ParsedRun(NamedTuple):
 
 
 def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
-    """Return the batch of a file without copying it."""
+    """Return the batch of a file without copying it.
+
+    Reads the messages at the beginning and never the footer, which could point elsewhere.
+    Compressed batches and types that our writers never store are refused, and buffer lengths are
+    compared with the row count in the log.
+    """
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
     unreadable = {field.name: field.type for field in schema if not _is_read(field)}
@@ -208,7 +174,12 @@ def blocks_of(low: Numbers, high: Numbers) -> Numbers:
 
 
 def checksums(words: npt.NDArray[np.uint64]) -> Sums:
-    """Return the checksum of each block."""
+    """Return the checksum of each block.
+
+    With the words ``a[i]`` of a block and ``w[i] = mix(i + 1) | 1``, it is the upper half of
+    ``sum(w[i] * a[i])`` modulo 2**64: a multilinear hash (Lemire and Kaser, "Strongly universal
+    string hashing is fast", 2014).
+    """
     sums = np.einsum("ij,j->i", words, _WEIGHTS)
     return (sums >> np.uint64(32)).astype("<u4")
 
@@ -375,7 +346,10 @@ _GROUP_ROWS = 1024
 
 
 class Layout:
-    """The offsets of a stored column's buffers in the file, and how values are found there."""
+    """The offsets of a stored column's buffers in the file, and how values are found there.
+
+    String offsets are used only once their blocks are verified and they stay within the buffer.
+    """
 
     def __init__(self, array: pa.Array, base: int) -> None:
         self.array = array

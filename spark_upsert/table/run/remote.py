@@ -1,18 +1,7 @@
-"""Remote runs: a look-up in a large bucket object fetches only the blocks that it touches.
+"""Remote runs: a look-up in a large object fetches only the blocks that it touches.
 
-Other runs are copied to this machine before a search. The copy pays for itself if the run is
-searched again. For one key in ten million rows it would be hundreds of megabytes.
-
-The bytes of a remote run are a zero-filled mapping with the file's size. Blocks are filled in
-before they are verified (`blocks`). Only a search reads unverified hashes, so this module has its
-own search: hashes are uniform, a hash position is predictable to within some thousand rows, and
-one request fetches that window.
-
-Memory bound shares for several readers in one process.
-
-A table read bounds its memory. If a task reads sixteen tables concurrently, sixteen such bounds
-are no bound for the task. A reader in a merge therefore sets the number of readers for its thread
-(`shared_by`), and its pieces are cut accordingly.
+The bytes are a zero-filled mapping, filled before blocks are verified. `shared_by` divides memory
+bounds among the readers of one thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Row addressing across several parts.
+"""Row addressing over several *parts*: runs, rows picked from runs, and batches in memory.
 
-Runs on disk, rows selected from them, and batches in memory are **parts**, and nothing else is
-(manifests list file *slices*). `Rows` concatenates parts, so that one number addresses a row, and
-gathers any columns for any rows with one call per part. If a part lacks a column (written before
-the table gained it), its values are null; a narrower type is widened on read. A part written
-before the table had a quarantine holds no row with unknown order.
+`Rows` concatenates parts, so that one number addresses a row. Columns that a part lacks are null;
+narrower types are widened on read.
 """
 
 from __future__ import annotations

@@ -1,15 +1,6 @@
-"""Hash search in a run, accelerated by structures built during earlier searches.
+"""Hash search in a run, by a sample and a filter that earlier searches built (docs/adr/0013).
 
-A search is bound by memory latency and repeats with each batch, while a run never changes. Two
-structures are built once they pay off, and cached while the run is open:
-
-- *A sample*, one hash in sixteen, for few probes in many hashes. It fits in a processor cache and
-  leads to sixteen adjacent hashes, which are read for all probes in one step.
-- *A filter*, for many probes with few matches: it marks the hash ranges that are not empty. A
-  filter check costs a tenth of a search.
-
-The sample takes half a byte per row, the filter one or two. Both may contain unverified hashes:
-the caller verifies the results.
+Both may contain unverified hashes; the caller verifies the results.
 """
 
 from __future__ import annotations

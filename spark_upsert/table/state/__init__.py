@@ -1,6 +1,5 @@
-"""Table state: entry resolution per key, key look-ups, and table snapshots.
+"""Table state: one entry per key, key look-ups and snapshots at one version.
 
-`mechanism` selects by merge engine: `resolve` chooses one entry per key, `fold` aggregates them.
-`lookup` finds the entries for many keys, `snapshot` is the table at a version, `check` verifies
-the complete table.
+`reduce` selects by merge engine: `resolve` chooses an entry, `fold` aggregates entries. `lookup`
+finds keys, `snapshot` reads a version, `check` verifies a table.
 """

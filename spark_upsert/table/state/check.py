@@ -1,18 +1,6 @@
-"""Table verification: files, entry order and counters. Changes nothing.
+"""Table verification (`check`): files, entry order, counters and leases. Changes nothing.
 
-Checks for every version from ``since`` to the newest:
-
-- each file has the length, the checksums and the entry count recorded in the log;
-- its hashes ascend, match its keys, and no key occurs twice;
-- each epoch's counters account for each row, ``rows = applied + ignored``;
-- each version's ``live_rows`` is the previous version's plus the change by its counters,
-  so that the sum over all counters is the live row count;
-- the newest version has the recorded row count;
-- in a table of contributions, each entry there covers one row or more;
-- no consumer has a lease on a version newer than the newest one.
-
-Findings are returned as values and not raised, because damaged tables are the expected input. Data
-that an expiry or a vacuum removed meanwhile is no finding.
+Damage is returned as findings. Data removed meanwhile by an expiry or a vacuum is no finding.
 """
 
 from __future__ import annotations
@@ -82,8 +70,7 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
 
     Notes
     -----
-    Reads every file once, including log files, regardless of earlier reads. Memory is
-    bounded by the largest file's mapping.
+    Checks file lengths, checksums and entry counts; ascending hashes, each key once; balanced counters and ``live_rows`` per version; the newest row count; contributions; leases. Reads every file once, including log files, regardless of earlier reads. Memory is bounded by the largest file's mapping.
     """
     log = log.anew()
     readable = despite_expiry(lambda: _Readable.of(log), store.url)

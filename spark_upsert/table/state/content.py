@@ -1,9 +1,7 @@
-"""Entry contents besides key and order: the values, or a delete marker.
+"""Entry contents: values or a delete marker, without key and order.
 
-Two entries with equal keys and order keys are *duplicates* if their contents are equal, and a
-*tie* otherwise. If no other rule decides a tie, the greater content wins, by an order that
-depends only on the contents and has no further meaning. Contents are compared only in ties, which
-do not occur with a total order key.
+Entries with equal keys and order keys are *duplicates* if their contents are equal, otherwise a
+*tie* (docs/adr/0016).
 """
 
 from __future__ import annotations

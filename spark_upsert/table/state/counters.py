@@ -1,32 +1,4 @@
-"""Row accounting: every input row is counted.
-
-For every epoch, with the counters of `Counters`::
-
-    rows   = inserts + updates + deletes + absent + quarantined  (applied, "eligible")
-             + superseded + duplicates + stale + rejected + skipped      (ignored, by reason)
-    output = inserts + 2 * updates + deletes + displaced + retracted     (of the changelog)
-                                                              + restored
-    live   = live before + inserts - deletes - displaced - retracted + restored
-
-If the table has a quarantine, a row that cannot be applied counts as ``quarantined``. An existing
-row with its key is retracted and counts as ``displaced``, a subset of ``quarantined``. A put that
-clears an error entry is an insert; a delete that does so is ``absent``: neither meets a row.
-
-A row that is no command is ``skipped``: it is redundant, or has no key. In change feeds these are
-preimages with their postimage's key; in change events the record without a value after a delete,
-and a truncate. An event that moves a row from one key to another is two commands, and counts as
-two rows.
-
-Two counters overlap the others, and each of their rows is also counted by its outcome. ``tied``
-rows met a row with the same key and order key but another content (`table.state.content`).
-``late`` rows were applied below the low-water mark.
-
-An update that does not change the values counts as an update; the changelog contains it
-only on request (``emitUnchanged``).
-
-Source: Materialize, ``DrainStats`` of ``upsert_continual_feedback_v2.rs``; the reasons for
-ignored rows are original to this project.
-"""
+"""Row counters of an epoch (`Counters`): every input row is counted."""
 
 from __future__ import annotations
 
@@ -39,7 +11,19 @@ from spark_upsert.core.schema import TableSchema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Row counts for one epoch, or a part of it, by outcome. Unit: rows."""
+    """Row counts for one epoch, or a part of it, by outcome. Unit: rows.
+
+        rows   = inserts + updates + deletes + absent + quarantined        (eligible)
+                 + superseded + duplicates + stale + rejected + skipped    (ignored)
+        output = inserts + 2 * updates + deletes + displaced + retracted + restored
+        live   = live before + inserts - deletes - displaced - retracted + restored
+
+    ``displaced`` is a subset of ``quarantined``; ``tied`` and ``late`` overlap the others. A put
+    that clears an error entry is an insert, a delete that does so is ``absent``. An event that
+    moves a row to another key counts as two rows. Unchanged updates count as updates.
+
+    Source: Materialize, ``DrainStats`` in ``upsert_continual_feedback_v2.rs``.
+    """
 
     rows: int = 0
     """Rows that came in."""

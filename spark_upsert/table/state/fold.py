@@ -1,36 +1,7 @@
-"""Entry folding: one entry per key, and empty or impossible entries.
+"""Entry folding (`fold`): one entry per key for engines that aggregate, by whole columns.
 
-A table of contributions holds sums (`core.merge_engines`). An all-zero entry contributes nothing:
-it is no row, and a merge of any runs may omit it. An entry with a count of zero
-and other non-zero sums must be retained, because a later run completes it: it remains from a
-changed row if the earlier and later runs are not merged. At the bottom level, with nothing older
-below, it cannot occur: counts there are those of real rows.
-
-Fold each key's entries into one, for engines that do not choose.
-
-Entries are in `arrange` order: by key, and within a key from the oldest row to the
-newest. Besides its columns an entry has the columns that make folding associative:
-
-================  ===========================================================================
-``__at_<c>``      with an order key: the order key of the value in column ``c``; null without it
-``__dead``        with an order key: the greatest order key of a delete, or null; without one:
-                  whether a delete lies below the entry, so that nothing older counts
-``__row_at_<c>``  where column ``c`` has an order of its own (``sequenceBy.<c>``): the order key of
-                  the row that brought its value; null in runs of earlier releases
-``__older_<c>``   in the same columns: the values that can replace it after a late delete
-================  ===========================================================================
-
-A delete removes the values from all rows that are not after it in the row order. A column with its
-own order shows the remaining value that is greatest by that order. If both orders
-disagree, a late delete can remove the shown value and leave one with a lower column order from a
-later row. So an entry holds values ``v1, v2, ...`` with falling column orders and rising row
-orders. It needs no other value: each of those has a lower column order than a later row's value.
-Usually an entry holds one value.
-
-All rules work on complete columns: each group's best value is found by a few ``reduceat`` passes,
-sums and extremes by Arrow's grouped aggregation.
-
-In a table of contributions an all-zero entry is no row (`table.state.fold`).
+Folding is associative by extra columns per entry (docs/adr/0007). In a table of contributions an
+all-zero entry is deleted (docs/adr/0037).
 """
 
 from __future__ import annotations
@@ -92,7 +63,11 @@ def without_sums(schema: TableSchema) -> TableSchema:
 
 
 def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
-    """Return a mask: the all-zero entries in a table of contributions."""
+    """Return a mask: the all-zero entries in a table of contributions.
+
+    A merge of any runs may omit them. An entry with count zero and other non-zero sums must stay: a
+    later run completes it.
+    """
     return _are_zero(schema, columns, schema.values)
 
 
@@ -160,7 +135,12 @@ class FoldedEntries(NamedTuple):
 def fold(
     rows: Rows, chosen: Positions | None = None, epochs: EpochOf | None = None
 ) -> FoldedEntries:
-    """Fold each key's entries into one."""
+    """Fold each key's entries into one.
+
+    Extra columns: ``__at_<c>`` (order key of the value), ``__dead`` (greatest order key of a
+    delete, or whether a delete is below), and for columns with their own order ``__row_at_<c>``
+    (row order of the value) and ``__older_<c>`` (values that can replace it after a late delete).
+    """
     schema = rows.schema
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
     return fold_arranged(rows, *arrange(rows, chosen, in_time))

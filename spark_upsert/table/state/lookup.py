@@ -1,15 +1,4 @@
-"""Look-up: find the table's entry for each of many keys.
-
-The keys are sorted by hash. Each run is searched once for all keys; if several runs hold a
-key, `core.precedence` decides. The cost is O(keys * runs * log rows), and values are not read: a
-caller that needs a column gathers it by position afterwards.
-
-Prefix search: hash ranges for key prefixes in runs, and the rows that match.
-
-If the hash's upper half derives from the first key columns, all keys with a common prefix
-have hashes in one range. Other prefixes may share the range, so that the rows in it are finally
-compared with the prefix values.
-"""
+"""Look-up of keys (`find`) and of key prefixes (`Prefixes`) in the runs of a version."""
 
 from __future__ import annotations
 
@@ -172,7 +161,10 @@ class RunRanges:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Requested values for the leading key columns, in hash range order."""
+    """Requested values for the leading key columns, in hash range order.
+
+    Other prefixes may share a hash range, so the rows found are compared with the values.
+    """
 
     names: tuple[str, ...]
     """The columns."""

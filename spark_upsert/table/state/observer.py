@@ -1,7 +1,6 @@
-"""Run observer: an interface for preparations by a package above the table during run writes.
+"""The run observer: an interface for a package above the table that prepares files from run rows.
 
-The run writers call the registered observer and import none. The package `spark_upsert`
-registers a function that imports the mirror. The observer for commits is `table.observers`.
+`spark_upsert` registers the Delta mirror. The observer of commits is `table.observers`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Hash range partitioning into pieces with similar entry counts, for clustered hashes.
+"""Hash range partitioning into pieces with similar entry counts, also for hash prefixes.
 
-Complete-key hashes are uniform: equal widths hold about equal counts. If the hash's upper half
-derives from the first key columns (`TableSchema.hash_prefix`), all rows with a common value are in
-one range 2**32 wide. Readers that bound their memory per piece use these cuts.
-
-The sampled hashes need not be verified: any bounds make a valid cut, and the same files
-always produce the same cut.
+Hashes with a prefix are clustered, so equal widths hold unequal counts; cuts follow a sample of the
+hashes. The same files give the same cut.
 """
 
 from __future__ import annotations

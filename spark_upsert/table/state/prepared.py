@@ -1,12 +1,7 @@
-"""Mirror preparations made by a writer while its run rows are in memory.
+"""Mirror preparation by writers: data files and superseded rows, made with a run in memory.
 
-A *mirror data file* for each run, a copy for readers of another format, and the *superseded
-rows*: entries that lose their key to another one, as determined by the writer's look-up. Both
-travel with the staged files to the commit, and then to the publication after it. Neither is
-required: a publication creates missing mirror data files, and looks up missing superseded rows.
-
-The implementation is in the mirror (`spark_upsert.delta.prepared_files`), a layer above all
-writers.
+They travel with the staged files to the publication and are optional.
+`spark_upsert.delta.prepared_files` implements the interface.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Quarantine: the error entries in a table at one version.
+"""The quarantine: a version's error entries that no later entry has replaced (docs/adr/0009).
 
-An error entry remains until a later entry with its identity replaces it. The quarantine is
-therefore a query on the same state as the rows, at any version, with the same guarantees
-(exactly once, complete epochs, compaction that changes no result).
-
-The cost is proportional to the error entry count: runs without errors are only searched for
-entries that may have replaced errors in other runs.
+Only runs with errors are read; the others are searched for replacements.
 """
 
 from __future__ import annotations

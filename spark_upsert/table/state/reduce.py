@@ -1,15 +1,7 @@
-"""The entries that commands make of older ones, one epoch of each key after the other.
+"""Merge mechanisms: how several entries of a key become one (`mechanism_of`; docs/adr/0007).
 
-Once for engines that choose an entry and once for those that fold them: the first compare
-order keys and move nothing, the others make each entry anew.
-
-How several entries of a key become one: the engine chooses one of them, or folds them all.
-
-`mechanism_of` is the one place that asks which; everything above sees entries. Choosing works
-on row numbers and moves no value (`table.state.resolve`, by `core.precedence`). Folding makes
-new entries in memory (`table.state.fold`).
-
-The results of a look-up are here too: the entries of some keys, and the rows of some keys.
+Choosing engines (`resolve`) work on row numbers and move no value; folding engines (`fold`) make
+new entries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Winner selection: the winning entry for each key, for engines that choose one.
+"""Winner selection per key, for engines that choose an entry, by `core.precedence`.
 
-Entries are grouped by (key hash, key), and `core.precedence` decides the winner in a group or a
-pair. Input rows are in (epoch, task, position) order.
+Input rows are in (epoch, task, position) order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Table snapshot: entries by hash range, rows and look-ups at one version.
+"""A table at one version (`Snapshot`): rows, entries and look-ups by hash range.
 
-A snapshot is a manifest with a store to read from. Reads proceed by hash range, so that memory
-is bounded by `CHUNK_ROWS` for any table size. They never merge rows that only one run holds.
+Memory is bounded by `CHUNK_ROWS` for any table size.
 """
 
 from __future__ import annotations

@@ -1,19 +1,7 @@
-"""Exact group sums for integers and decimals: correct, or an `OverflowError`; never wrapped.
+"""Exact group sums and averages of integers and decimals: correct, or an `OverflowError`.
 
-A value is split into 32-bit limbs, the highest one signed. Limb sums fit into 64 bits for any
-batch size, in any row order, so that only the final sum can overflow, never a partial one.
-Arrow's own sums wrap silently.
-
-If all values together fit into 64 bits, as in nearly all cases, they are summed directly: as
-differences of one running sum, in a fifth of the time.
-
-A caller that sums in several passes works on limbs: `limbs_of` values, `carried` after each pass,
-and `from_limbs` at the end.
-
-Decimal averages are rounded half up to four more digits (`average_type`), from sums that may
-exceed a 128-bit decimal.
-
-Float sums are Arrow's: another summation order may change the last bits.
+A *limb* is a 32-bit part of a value; limb sums fit into 64 bits in any row order, so only a final
+sum can overflow. Float sums are Arrow's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Feedback upsert: from commands, through the table's history, to a version.
+"""The write path: from rows through commands to a committed version.
 
-`commands` decodes rows into commands, `stash` retains each key's possibly winning command, `stage`
-looks the keys up in the table and writes one run, `outcomes` classifies each command's effect, and
-`commit` proposes all tasks' staged files (`write_set`) after the newest version.
+`commands` decodes rows, `stash` retains each key's possible winner, `stage` looks keys up and
+writes one run, `outcomes` classifies each command, and `commit` proposes all tasks' files
+(`write_set`) after the newest version.
 """

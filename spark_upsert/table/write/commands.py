@@ -1,32 +1,7 @@
-"""Row conversion: casts to the table's types, and rows with unconvertible values.
+"""Rows to commands: casts, envelopes, and the error policy for faulty rows.
 
-An unconvertible value is treated like an undecodable one: the table's error policy
-decides. A type without any convertible value is an error for the write, under every policy.
-
-Command decoding: the shared part of all envelopes, and the plain ``upsert`` envelope.
-
-A command is (key, values or tombstone, order key). An `Envelope` splits rows into
-`DecodedRows`; the table's `ErrorPolicy` is applied to their faults in one function:
-
-=====================  ======  ========  ==========================================
-fault of a row         fail    inline    quarantine: an error entry
-=====================  ======  ========  ==========================================
-key is null            fails   fails     of the one identity of all null keys
-key is undecodable     fails   fails     of the bytes of the key
-order key is null      fails   fails     of the key, where it arrives (`arrivals`)
-order key is no value  fails   fails     the same
-value is undecodable   fails   a row     of the key; if the order key is in it, as above
-=====================  ======  ========  ==========================================
-
-A key or value that does not have the table's type is also undecodable (`fitting`).
-A delete has no value that could be wrong. In a quarantine, a delete for a null
-or undecodable key clears that identity's error entry, and is no error itself.
-
-The stored reason depends on the row alone: never on its position in a batch, a
-partition or a topic. So a replay writes the same entry again.
-
-Source: Materialize, decode stage and ``UpsertKey`` (``render/sources.rs``, ``upsert.rs``).
-There, a current error makes every read fail; here it fails the write, or is listed separately.
+A command is (key, values or tombstone, order key). The stored reason of a fault depends on the row
+alone, so that a replay writes the same entry (docs/adr/0009).
 """
 
 from __future__ import annotations
@@ -204,7 +179,14 @@ class DecodedRows:
 
 
 class _Fault(IntEnum):
-    """A row's first applicable fault."""
+    """A row's first applicable fault.
+
+    ``fail`` refuses all, ``inline`` accepts `BAD_VALUE` as a row, ``quarantine`` stores an error
+    entry: at the one identity of all null keys, at the bytes of an undecodable key, else at the
+    key. A delete for a null or undecodable key clears that identity's error entry.
+
+    Source: Materialize, decode stage and ``UpsertKey`` (``render/sources.rs``, ``upsert.rs``).
+    """
 
     NONE = 0
     NULL_KEY = 1

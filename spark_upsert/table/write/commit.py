@@ -1,10 +1,7 @@
-"""Write set commits: read the newest version, write version-dependent files, propose.
+"""Commits of write sets (`commit`): attempts after the newest version until one wins.
 
-A commit that loses a race retries at the winning version. Usually there is nothing to write:
-staged files fit after any version. The exceptions are commands that are late because
-deletes were forgotten since, and truncates. Then the write set is *fitted* to the version, by
-additional files. They remain valid for later versions that are equivalent for the write set;
-otherwise they are removed, so that a commit leaves only files that the table uses.
+Usually nothing is written. A write set with newly late commands or a truncate is first *fitted* to
+a version by further files.
 """
 
 from __future__ import annotations

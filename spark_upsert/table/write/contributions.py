@@ -1,4 +1,4 @@
-"""A command's contribution to a fold: columns that make `table.state.fold` associative."""
+"""Extra columns of a command that make `table.state.fold` associative."""
 
 from __future__ import annotations
 

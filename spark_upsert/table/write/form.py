@@ -1,8 +1,7 @@
-"""The driver-side part of an envelope, determined before any row is read.
+"""The driver-side part of an envelope (`Form`), made from columns and options.
 
-A `Form` is made from the rows' columns and the options. It determines the columns of a
-table for such rows and the possible order columns, and makes the `Envelope` for the
-tasks. All errors in options and columns are raised here.
+It raises all errors in options and columns before a row is read, and makes the `Envelope` for
+tasks.
 """
 
 from __future__ import annotations

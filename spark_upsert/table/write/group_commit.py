@@ -1,28 +1,7 @@
-"""Group commit: several appends as one epoch, each with the effect of a serial execution.
+"""Group commit: several threads' appends as one epoch (docs/adr/0032).
 
-Each caller seals its own append's commands. Together the appends are *staged*: each one's
-effect is counted against the table and the preceding appends, and all remaining commands
-are written as one run. Rows with one key are merged by the rule for consecutive epochs, as a
-compaction of such epochs would. So, for every scope, engine and policy:
-
-- the table is the same as after a serial execution, and each append gets the
-  counters that it would have got then;
-- an append that cannot be applied is left out, and only its caller gets the error;
-- the version has one epoch of changes. For a key in several appends it shows the one step
-  from before the first to after the last, and its counters count the rows between as *superseded*
-  (or duplicates), consistent with its changes: live rows and input rows are the sums.
-
-Rejected: one epoch task per append. Within an epoch the tasks are unordered, so that
-without order keys two appends to one key would be an error, ties would be decided by content, and
-with ``sequenceScope=epoch`` the first append could win.
-
-Concurrent appends by several threads share a version.
-
-Rows become commands in the calling thread, so that their faults never affect the other
-threads. An append commits immediately if no other is in progress; the first append that arrives
-meanwhile then commits all waiting ones (`shared_calls`, `table.write.group_commit`). An append that
-replaces earlier contents, such as an overwrite, or that is too large for a small version, commits
-alone.
+Table, counters and errors of each append equal those of a serial execution. `Appends` collects
+them, `append_together` commits them.
 """
 
 from __future__ import annotations

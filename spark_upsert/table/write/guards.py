@@ -1,22 +1,4 @@
-"""Commit guards: conditions on the newest version, checked again at each attempt.
-
-A write set is *due* if the table does not have it yet. If it is due and must not be admitted, its
-error states the reason. No guard reads rows.
-
-Admission: whether an epoch may be committed, by its table's caps and the pressure on it.
-
-Pressure is checked only before staging: rejecting staged work would waste it, and not
-lower the pressure. The caps are exact.
-
-Caps are checked before staging, when the byte count is not yet available, and again right before
-a version's put, against the version that it follows: a writer that loses the race is checked
-again. So the slowest consumer's backlog never exceeds the caps, with any number of writers.
-An epoch that is already committed counts as done, whether or not there is room; so a caller checks
-for that first.
-
-Leases are not read for a table without caps, nor are pressure reports for a table without the
-property ``backpressure``.
-"""
+"""Commit guards and admission: conditions on the newest version, checked before each put."""
 
 from __future__ import annotations
 
@@ -228,6 +210,10 @@ Guard = Callable[[Manifest], UpsertFlowError | None]
 
 class Admission:
     """Admits or rejects one write's epochs.
+
+    Caps are checked before staging and right before each put, so that a backlog never exceeds them.
+    Pressure is checked before staging only: a later refusal would waste staged work. Committed
+    epochs count as done, so a caller checks for those first.
 
     Parameters
     ----------

@@ -1,19 +1,6 @@
-"""Step rule: a materialized table applies each view step exactly once.
+"""View steps in a materialized table: each is applied exactly once (docs/adr/0037).
 
-Each write into a table of contributions carries one marker (`core.merge_engines`): the positions
-``from``
-and ``to`` for its step. The table's own marker is its *recorded* position.
-
-    from = recorded    apply
-    to <= recorded     skip: the step is in the table already
-    otherwise          refuse: steps are missing, or it took another path through the inputs
-
-The rule is applied to the version that the epoch will follow, in the same attempt that commits
-it (`table.write.guards`). So two concurrent queries cannot both add a step, and no step
-is counted twice or omitted, regardless of checkpoint state.
-
-A position is a string (`kept_position`): the table and version reached in each input, and the
-first snapshot's progress. A table without a marker has the position `NOTHING`.
+A write's marker has the positions before and after its step; the recorded position decides.
 """
 
 from __future__ import annotations
@@ -52,7 +39,11 @@ class Move:
     upper: str
 
     def judged(self, recorded: str) -> Verdict:
-        """Return the verdict on the step in a table at a position."""
+        """Return the verdict on the step in a table at a position.
+
+        ``lower`` equal to the position: apply. ``upper`` at or before it: skip. Otherwise refuse:
+        steps are missing, or took another path through the inputs.
+        """
         if self.lower == recorded:
             return Verdict.APPLY
         return Verdict.SKIP if is_reached(self.upper, recorded) else Verdict.REFUSE

@@ -1,30 +1,4 @@
-"""Command outcomes, decided against the table's persisted history, and their counts.
-
-With ``new`` the command and ``old`` the table's entry for its key just before the epoch:
-
-====================  =====  ===========  =================================
-order against old     new    old          outcome
-====================  =====  ===========  =================================
-smaller               any    any entry    STALE, no effect
-equal, equal content  any    any entry    DUPLICATE, no effect
-greater, or no entry  put    row          UPDATE: retract old, insert new
-greater, or no entry  put    no row       INSERT
-greater, or no entry  tomb   row          DELETE: retract old
-greater, or no entry  tomb   no row       ABSENT, no effect
-greater, or no entry  error  row          DISPLACED: retract old
-greater, or no entry  error  no row       QUARANTINED
-below the low-water   any    no entry     REJECTED, not even stored
-====================  =====  ===========  =================================
-
-`core.precedence` compares the command's order with the entry's. The first two lines and
-the last hold only where order keys apply across epochs (`Scope.TABLE`); the last is the price for
-forgetting deletes, and depends on `LateRows` (`table.log.properties`). A *tie*, an equal order key
-with another content, counts as a greater order key, or with `Ties.FIRST` as a smaller one. "No row"
-is no entry, a tombstone or an error entry. One decision per batch, never a loop over rows.
-
-Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six). Lines one
-and two are the rule in its predecessor ``upsert.rs`` and in Spark's AUTO CDC.
-"""
+"""Command outcomes (`classify`) against the entries of the version before, and their counts."""
 
 from __future__ import annotations
 
@@ -91,7 +65,28 @@ def classify(
     is_overwrite: bool = False,
     is_by_keys: bool = False,
 ) -> Outcomes:
-    """Return each command's outcome; there is one command per key."""
+    """Return each command's outcome; there is one command per key.
+
+    ====================  =====  ===========  =================================
+    order against old     new    old          outcome
+    ====================  =====  ===========  =================================
+    smaller               any    any entry    STALE, no effect
+    equal, equal content  any    any entry    DUPLICATE, no effect
+    greater, or no entry  put    row          UPDATE: retract old, insert new
+    greater, or no entry  put    no row       INSERT
+    greater, or no entry  tomb   row          DELETE: retract old
+    greater, or no entry  tomb   no row       ABSENT, no effect
+    greater, or no entry  error  row          DISPLACED: retract old
+    greater, or no entry  error  no row       QUARANTINED
+    below the low-water   any    no entry     REJECTED, not even stored
+    ====================  =====  ===========  =================================
+
+    Lines one, two and nine apply with `Scope.TABLE` only. A tie counts as greater, with
+    `Ties.FIRST` as smaller. "No row" is no entry, a tombstone or an error entry.
+
+    Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six); ``upsert.rs`` and
+    Spark's AUTO CDC (lines one and two).
+    """
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)

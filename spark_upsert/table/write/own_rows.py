@@ -1,8 +1,6 @@
-"""Rows with a table's own columns, which need no options: they are plain commands.
+"""The envelope for rows with a table's own columns, without options or payload formats.
 
-`envelopes.write_plan`, which imports every envelope, plans writes with options. Appends from a
-program, and the engine's records in its own tables, need only the plain envelope,
-so that this module depends on no option and no payload format.
+`envelopes.write_plan` plans writes with options.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Scratch runs: written before it is certain that a version will use them.
-
-They are private to the writing process, so the writer removes those that turn out useless. A
-vacuum finds those that it could not remove.
-"""
+"""Scratch runs: private files, written before it is certain that a version will use them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Staging: a task stashes, resolves, writes and counts its commands. Nothing is visible yet.
+"""Staging (`stage`): a task writes its commands as one durable run and counts their effects.
 
-A task stashes its commands, writes them as one run (in files with disjoint hash ranges) and counts
-their effects on the version used for the epoch's plan. All tasks' staged work
-is committed as one `WriteSet`.
+Nothing is visible until all tasks' files are committed as one `WriteSet`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Command stash for one epoch, until the seal.
-
-It retains each key's one command that can still win. Batches accumulate unsorted; when they
-outgrow the resolved part, all is resolved again, so that sizes double, each row is moved
-O(log n) times and memory is O(keys), not O(rows). Commands beyond the memory bound go to local
-disk as sorted runs, and the seal merges them by hash range.
-
-Source: Materialize, ``upsert_continual_feedback_v2.rs`` (consolidation of ``UpsertDiff``
-in a merge batcher). This code triggers by bytes instead of by chunk count.
-"""
+"""The stash: one task's commands in an epoch until the seal, one per key that can still win."""
 
 from __future__ import annotations
 
@@ -39,7 +30,13 @@ SPILL_BYTES = 192 << 20
 
 
 class Stash:
-    """One task's commands in one epoch. A context manager: it may own files on disk."""
+    """One task's commands in one epoch. A context manager: it may own files on disk.
+
+    Pending batches are resolved when they outgrow the resolved part, so that memory is O(keys).
+    Beyond `SPILL_BYTES`, sorted runs go to local disk; the seal merges them by hash range.
+
+    Source: Materialize, ``upsert_continual_feedback_v2.rs``, with a trigger by bytes.
+    """
 
     def __init__(
         self,

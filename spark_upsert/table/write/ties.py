@@ -1,32 +1,7 @@
-"""Ambiguous order: errors and warnings for rows whose order is doubtful.
+"""Doubtful orders: ties, late and stale rows, and rows without an order key (docs/adr/0016).
 
-- *unordered*: without order keys, two tasks hold different values for one key;
-- *tied*: two commands with one key have equal order keys and different contents (`Ties`);
-- *late*: the key is unknown and the order key so old that a delete may be forgotten
-  (`table.log.properties.LateRows`);
-- *stale* as an epoch: no row took effect, for example after a source restarted its order.
-
-None of them is silent: where a policy continues, the commit counts them, and one warning per
-epoch and type names a key.
-
-Entries without a known order: they are ordered by arrival.
-
-An unreadable change event is its key's newest event, and its order is lost with
-its other contents. The event *adopts* the greatest order of its key's entries at arrival: it
-replaces that entry, any greater order is newer than it, and older entries stay older. A record that
-only deletes its key (a Kafka tombstone) adopts likewise, but only if the key has an error
-entry: otherwise the delete that it follows has been applied, and the row may be a newer one.
-
-The key's earlier entry is searched among the same task's earlier commands (`in_task`),
-and otherwise in the table (`in_table`). If there is none, there is no order to adopt. Then the
-entry's order stays unknown: it sorts before all others, and cannot show whether a delete for its
-key was forgotten.
-
-From then on an entry has one order, as all have, and all code that compares entries works as for
-any other.
-
-Rejected: errors with unknown order, identified by their key bytes and separate from the key. No
-later event for the key removed them, the row stayed, and a tombstone cleared an unreadable delete.
+A row without an order *adopts* the greatest order of its key's entries on arrival (docs/adr/0009).
+Where a policy continues, the commit counts such rows and logs one warning per type.
 """
 
 from __future__ import annotations

@@ -1,41 +1,6 @@
-"""Truncate at an order key: all rows up to that key are removed, and late ones stay out.
+"""Overwrites from existing slices: truncate at an order key, and restore of an old version.
 
-A truncate and its epoch's rows are one version: an overwrite by the table's younger entries
-(which exist only if changes arrived out of order) and by those rows. The version's
-**low-water mark** is the truncate's order key. So a row before the truncate is late, whether from
-the same epoch, from another task or from a later epoch, by the rule for forgotten deletes
-(`table.log.properties`).
-
-A truncate is idempotent: if nothing is left below the mark, there is nothing to do.
-
-Rejected: a delete per key. A late row whose key the table did not contain would
-come back. Also rejected: a separate version before the rows' version. If the batch is rejected
-after it, or its process dies, the table is left empty, and readers see that meanwhile.
-
-A restore: an overwrite by an old version's slices, which already exist.
-
-The commit lists the old slices with the epochs that they cover, so that every epoch-based rule
-works as it did then: which entry wins, which deletes are old enough to be forgotten, which
-runs are merged. Later rows leave the table as if they had never been sent: present order keys
-do not make old rows stale.
-
-So the **low-water mark** is the old version's. Deletes that were forgotten since are
-tombstones again; a higher mark would reject commands that the old table would have accepted, for
-example those that are sent again after a mistake.
-
-**Transactions** are not part of the contents: they record which batches a writer need not repeat,
-and are retained. The schema is retained, too: it only grows, and old rows show null in new columns.
-
-The epoch's changelog compares the table before and after it, as for any
-overwrite. Epochs staged before the restore and sealed after it are decided again;
-compactions planned before it are dropped (`Table.commit_compactions`).
-
-A table that materializes a view's rows is not restored: the query that writes it would continue
-with its next batch, and the rows of the batches between would be missing. A materialized grouping
-records its position at each version (`moves`), so that its query continues from there.
-
-Rejected: rewriting the old rows. It costs the table's size, forgets tombstones, and loses
-the epochs that distinguish late commands from new ones.
+Both commit one version whose low-water mark makes older rows late, as forgotten deletes do.
 """
 
 from __future__ import annotations
@@ -137,8 +102,9 @@ class TruncatedVersion:
 def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> TruncatedVersion:
     """Return a truncate's result: the entries above its mark.
 
-    One pass over the complete table, piece by piece. Pieces with removed entries are rewritten;
-    the others are reused.
+    One pass over the complete table, piece by piece. Pieces with removed entries are rewritten; the
+    others are reused. The mark keeps out late rows of unknown keys, which deletes per key would
+    not.
     """
     head = snapshot.manifest
     pieces = [_above(snapshot, chunk, mark, scratch) for chunk in snapshot.chunks()]
@@ -193,7 +159,9 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
 def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     """Return the draft that restores ``old``'s contents on top of ``head``; pure.
 
-    None if they are the same.
+    None if they are the same. Slices keep their epochs and the low-water mark is that of ``old``,
+    so that all rules work as they did then. Transactions and schema stay. A table that stores a
+    view's rows is not restored: its query would skip the batches between.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None

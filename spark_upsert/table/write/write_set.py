@@ -1,12 +1,7 @@
-"""Write set: all tasks' staged work for one epoch, ready to be proposed after any version.
+"""The write set: all tasks' staged work for one epoch, which fits after any version.
 
-The tasks' counts add up exactly, except for keys that occur in several tasks, or that
-another writer changed since. Those keys, and only those, are decided again against the newest
-version. So a commit costs a hash scan over its own runs, and a lost race costs the rows
-that both writers touched.
-
-Other writers' changes are taken from the runs that their commits added, not from the newest
-version, which no longer holds a delete that a compaction has forgotten since.
+Only keys in several tasks, or changed by another writer since, are decided again at the commit
+(docs/adr/0004).
 """
 
 from __future__ import annotations
