@@ -1,5 +1,4 @@
 """Pure values and rules: schemas, keys, hashes, precedence, merge engines, conversions and times.
 
-Every cast of data from outside goes through `casts`: exact or rounded as the caller says, and
-checked, row by row, where Arrow's kernels do not check.
+`casts` is the only conversion of user data: exact, or rounded as the caller requests.
 """

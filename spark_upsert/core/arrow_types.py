@@ -1,7 +1,6 @@
-"""Arrow types as the text that Arrow itself shows, and back: ``list<item: decimal128(10, 2)>``.
+"""Arrow types as text and back, such as ``list<item: decimal128(10, 2)>``; used in stored plans.
 
-A plan freezes the types of the columns that it reads, in a text that people can read. Field names
-within a type that are no identifiers are not supported: they are refused when the text is read.
+Nested field names must be identifiers.
 """
 
 from __future__ import annotations

@@ -1,36 +1,6 @@
-"""Dates and timestamps in other units, all within the years 0001 to 9999 of UTC.
+"""Checked conversion of user data (`convert`, `try_convert`): a valid value or an error.
 
-A time without a zone is taken as one of UTC. A date is that of the zone that a time has.
-
-The one door of every conversion of user data: a value of the other type, or an error.
-
-    found, bad = try_convert(column, pa.decimal128(38, 2))   # null where bad
-    found = convert(column, pa.decimal128(38, 2))            # `UnfitError` if one is bad
-
-Arrow's casts trust what they are given: some read or write beyond a number, some wrap, some take
-what SQL, Python and Spark do not (``0x10``, the year 0000). So nothing else casts what came from
-outside; `tests/unit/test_one_door.py` holds the list of the casts of our own columns.
-
-===================  =====================================================================
-into                 what is bad
-===================  =====================================================================
-decimal              what has other digits than `Rounding` allows, or too many; see `decimals`
-whole number         a fraction unless rounded, what is out of range, NaN
-float                a text that is no number or beyond the type, a whole number that the float
-                     cannot tell from its neighbours (unless rounded). Decimals become the
-                     nearest, each NaN the same one, also of a column that has the type already
-date, timestamp      the years before 0001 and after 9999, in UTC: Python cannot read them. Also
-                     of a column that has the type already
-text                 nothing of a decimal, whose digits are all written: ``0.0000001``; nor of a
-                     UUID, which becomes its canonical text
-boolean              a number other than 0 and 1
-bytes, others        what Arrow says is
-===================  =====================================================================
-
-Bytes become a number as their text does. A number has no unit of time: it becomes no date, time or
-duration, nor does one become a number, and a timestamp becomes no time of day.
-
-A float becomes a decimal by its shortest text, rounded half up: no float is exact.
+Nothing else casts user data, because Arrow's casts trust their input (docs/adr/0048).
 """
 
 from __future__ import annotations
@@ -153,8 +123,20 @@ def try_convert(
 
     Notes
     -----
-    An array that has the type already is returned as it is, but for its times, which are checked,
-    and its floats, in which every NaN gets the same bits.
+    An array that has the type already is returned unchanged, except that times are checked and
+    every NaN gets the same bits. Invalid are:
+
+    - *decimal*: more digits than `Rounding` or the precision allows (`decimals`); a float is
+      converted by its shortest text and rounded half up;
+    - *whole number*: fractions unless rounded, values out of range, NaN;
+    - *float*: texts that are no number or out of range, integers that it cannot represent unless
+      rounded; a decimal becomes the nearest float;
+    - *date, timestamp*: years outside 0001 to 9999 in UTC;
+    - *boolean*: numbers other than 0 and 1;
+    - *bytes and others*: values that Arrow refuses. Bytes become a number as their text does.
+
+    Decimals and UUIDs have one text each. Numbers are no times, and a timestamp is no time of day.
+    A time without a zone is in UTC; a date is that of the zone.
     """
     if _is_uuid(values.type) and kind_of(type_) == "text":
         values = _texts_of_uuids(values.storage)

@@ -1,19 +1,7 @@
-"""Many whole numbers of any width at once: limbs of 32 bits in 64, the lowest first.
+"""Decimals and wide integers: conversion of whole columns, exact or rounded as the caller requests.
 
-    limbs[i, n] < 2**32,    number[n] = sum of limbs[i, n] * 2**(32 * i)
-
-Numbers have no sign. Every limb leaves room for a carry, so that numpy's wrapping is never met.
-The decimals of Arrow are such numbers in two's complement (`taken_apart`, `put_together`).
-
-Decimals out of texts, numbers and other decimals: exactly, or rounded as was asked.
-
-A number fits ``DECIMAL(p, s)`` if, rounded to ``s`` digits behind the point, it is below
-``10**(p - s)``. What does not fit is bad, whatever stands around it.
-
-Arrow's own kernels see only what is known to fit. They believe an exponent before they look at it
-(``1e-9999999`` reads memory that is not there), multiply beyond 128 bits without a word
-(``78418803888720.81917`` as DECIMAL(38, 38) is 0.13), and round within the precision that the
-input has (0.97 of DECIMAL(2, 2) becomes 0.0).
+A *limb* is 32 bits of an unsigned number in a 64-bit word, the lowest first. A number fits
+``DECIMAL(p, s)`` if it is below ``10**(p - s)`` after rounding to ``s`` digits.
 """
 
 from __future__ import annotations

@@ -1,14 +1,4 @@
-"""Durations and times as people write and read them: one grammar, wherever one is given.
-
-A duration is a number with a unit: ``7 days``, ``7d``, ``90 min``, ``1.5 hours``, ``250ms``. A
-time is ISO 8601 in UTC.
-
-The fields of a line for a program's log, as in ``path=/lake/orders version=7 kind=append``.
-
-Each event is one line: a few words, then what happened in numbers and names, by the words of the
-metadata tables. No rows, and no secrets of URLs. Whatever a name holds, it stays one field of one
-line.
-"""
+"""Durations (``7 days``, ``1.5 hours``), ISO times in UTC, and the fields of a log line."""
 
 from __future__ import annotations
 
@@ -104,6 +94,8 @@ _PLAIN = re.compile(r"[\w.,:/@%+*\-\[\)]+")
 
 class Fields:
     """Names and values, made into text only if a log wants the line; what is None is left out.
+
+    One event is one line, without rows or secrets in URLs.
 
     >>> str(Fields(path="s3://me:pass@lake/t", rows=7, writer=None, note="a b"))
     'path=s3://***@lake/t rows=7 note="a b"'

@@ -1,34 +1,7 @@
-"""The random numbers of the seeded order: WyRand, as exact as a file format.
+"""Exact orders of rows from several inputs, as pure functions of row counts (docs/adr/0024).
 
-The state is one 64-bit number, at first the seed, and all arithmetic is modulo 2**64:
-
-    state += 0x2d358dccaa6c78a5
-    t      = state * (state XOR 0x8bb84b93962eacc9)      all 128 bits
-    raw    = low(t) XOR high(t)
-
-A draw below a bound n takes raw numbers r until low(r * n) >= (2**64 - n) mod n, and is
-high(r * n): every outcome is equally likely. States go up by a constant, so that any number of
-raw numbers is computed at once, and the state behind them is known beforehand.
-
-Source: fastrand 2.3.0, ``Rng::u64`` and ``Rng::usize`` on a 64-bit machine. That package promises
-the same numbers for no other version; here the algorithm is fixed, because checkpoints hold its
-state. Rejected: numpy's own generators, because their bounded draws may change between versions.
-
-The exact orders: which input gives the next row, as pure functions of counts.
-
-An order is a small state. Given how many rows each input still has, `advance` says which input
-gives each of the next rows, and what the state is behind them. Neither time nor the content of a
-row decides anything, and a cut decides nothing either:
-
-    advance(s, rows, m + n)  ==  advance(s, rows, m), then advance of what is left by n
-
-so that many small batches give the sequence of one big one. That holds as long as the counts are
-those of complete inputs; of an input that grows, the sequence depends on when its rows were seen.
-
-A caller never needs the whole count of a long input. With a limit m, all counts from m on mean the
-same: an input with m rows left cannot run dry before the last of m rows is given, and an order
-forgets an input that ran dry. So ``min(rows, m)`` is enough, and a lower bound is enough if it is
-at least m.
+`advance` gives the input of each next row. A cut changes nothing: ``m + n`` rows equal ``m`` rows,
+then ``n`` rows.
 """
 
 from __future__ import annotations
@@ -56,7 +29,14 @@ _LOW_HALF = np.uint64(0xFFFF_FFFF)
 
 
 def raw_numbers(state: int, count: int) -> tuple[Words, int]:
-    """Return the next raw numbers, and the state behind them."""
+    """Return the next raw numbers, and the state behind them.
+
+    WyRand of fastrand 2.3.0, fixed here because checkpoints contain its state (modulo 2**64)::
+
+        state += 0x2d358dccaa6c78a5
+        t      = state * (state XOR 0x8bb84b93962eacc9)      all 128 bits
+        raw    = low(t) XOR high(t)
+    """
     # Arrays wrap around silently, where numbers of numpy would warn.
     states = np.arange(1, count + 1, dtype=np.uint64)
     states *= _STEPS
@@ -69,7 +49,8 @@ def raw_numbers(state: int, count: int) -> tuple[Words, int]:
 def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
     """Return the next draws, and the state behind the last one.
 
-    A draw consumes at least one raw number, also below the bound 1, where the outcome is certain.
+    A draw below ``n`` takes raw numbers ``r`` until ``low(r * n) >= (2**64 - n) mod n`` and is
+    ``high(r * n)``. It consumes at least one, also below the bound 1, where the outcome is certain.
     """
     if not 0 < bound < SEED_END:
         raise ValueError(f"no draw is below {bound}")

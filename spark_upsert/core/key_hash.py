@@ -1,54 +1,6 @@
-"""The key hash, version 1: part of the file format.
+"""The 64-bit key hash (`hash_keys`), part of the file format, and hash ranges (`HashRange`).
 
-Runs are sorted by a 64-bit hash of the key, so that the hash must never change. It is a
-seeded sum of mixed words, cheap in numpy and independent of the machine:
-
-    mix(z)  = the finaliser of splitmix64
-    s(j)    = mix(seed + (j + 1) * G)                       one constant per key column
-    k(j, i) = mix(s(j) + (i + 1) * G)                       one constant per word of it
-    part(j) = s(j) + L * G + sum_i mix(w(i) XOR k(j, i))    L = length in bytes, w = its words
-    hash    = mix(sum_j part(j))                            all modulo 2**64
-
-with ``G = 0x9E3779B97F4A7C15``. Words are little-endian, the last one padded with zeros.
-
-==========================  =============================================================
-type                        words and length
-==========================  =============================================================
-integers, dates, times      the value sign-extended to 64 bits; L = 8
-timestamps                  microseconds since 1970 as 64 bits; L = 8
-boolean                     0 or 1; L = 8
-float32, float64            bits of the float64; -0.0 becomes 0.0, every NaN the same; L = 8
-decimal                     low half, then high half of the 128-bit integer; L = 16
-string, binary              the bytes, eight to a word; L = their number
-null                        part(j) = mix(NOT s(j))
-==========================  =============================================================
-
-A table may have the upper half of its hashes from the first ``n`` key columns alone (version 2):
-
-    hash    = upper 32 bits of mix(sum_{j < n} part(j)), lower 32 bits of mix(sum_j part(j))
-
-so that the keys that begin with some values lie in one range of hashes (`prefix_ends`), which can
-be cut where there are many of them.
-
-The bytes of a key that could not be decoded are hashed as one ``binary`` column with the
-seed XOR `RAW_KEY_SEED`, so that they are spread apart from good keys of the same bytes.
-
-Widening an integer or a float leaves the hash as it is. Equal hashes of different keys are
-expected and resolved by comparing keys. Test vectors: ``docs/format.md``.
-
-Rejected: Python's ``hash`` (differs between processes), library hashes (undocumented, may
-change), a chained hash (a sum lets long texts be hashed word by word in any order), and a whole
-hash from the prefix alone (equal hashes are never parted, and are told apart one by one: a group
-of a million keys would be one of a million collisions).
-
-A range of hashes: what a slice, a split, a job and a read are bounded by.
-
-Half-open, within the hashes there are, and checked once, when it is made:
-
-    0 <= first <= end <= 2**64.
-
-An empty range holds nothing, is covered by every range and overlaps none. `lower` and `upper`
-are words for epochs (`core.precedence`); a range of hashes has a `first` and an `end`.
+The hash must never change; test vectors are in docs/format.md.
 """
 
 from __future__ import annotations
@@ -124,7 +76,35 @@ def _word_key(column_key: int, index: int) -> int:
 
 
 def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
-    """Return the 64-bit hash of each composite key."""
+    """Return the 64-bit hash of each composite key.
+
+    Version 1, modulo 2**64, with ``G = 0x9E3779B97F4A7C15`` and the finaliser ``mix`` of
+    splitmix64::
+
+        s(j)    = mix(seed + (j + 1) * G)                       one constant per key column
+        k(j, i) = mix(s(j) + (i + 1) * G)                       one constant per word of it
+        part(j) = s(j) + L * G + sum_i mix(w(i) XOR k(j, i))    L = length in bytes, w = its words
+        hash    = mix(sum_j part(j))
+
+    Words are little-endian, the last one padded with zeros. Version 2 takes the upper 32 bits from
+    ``mix(sum_{j < n} part(j))``, so that keys with equal first columns share a range
+    (`prefix_ends`).
+
+    ==========================  =============================================================
+    type                        words and length
+    ==========================  =============================================================
+    integers, dates, times      the value sign-extended to 64 bits; L = 8
+    timestamps                  microseconds since 1970 as 64 bits; L = 8
+    boolean                     0 or 1; L = 8
+    float32, float64            bits of the float64; -0.0 becomes 0.0, every NaN the same; L = 8
+    decimal                     low half, then high half of the 128-bit integer; L = 16
+    string, binary              the bytes, eight to a word; L = their number
+    null                        part(j) = mix(NOT s(j))
+    ==========================  =============================================================
+
+    Undecodable keys are hashed as one binary column with the seed XOR `RAW_KEY_SEED`. A widened
+    integer or float keeps its hash. Different keys may share a hash; callers compare keys.
+    """
     count = len(columns[0])
     hashes = np.empty(count, dtype=np.uint64)
     for begin in range(0, count, _BLOCK_ROWS):
@@ -227,7 +207,10 @@ _DIGITS_MAX = len(f"{HASH_END:x}")
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """Hashes ``first <= h < end``; all of them by default."""
+    """Hashes ``first <= h < end``; all of them by default.
+
+    ``0 <= first <= end <= 2**64``. Every range covers an empty one; none overlaps it.
+    """
 
     first: int = 0
     end: int = HASH_END

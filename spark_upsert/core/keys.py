@@ -1,19 +1,7 @@
-r"""Names for what numpy arrays stand for where rows are spoken of: places, masks, signs.
+"""Key columns as ``uint64`` words (`ordered_words`), for hashes and comparisons in numpy.
 
-Arrow columns as ``uint64`` words, so that numpy can hash and order any key.
-
-A *word view* of a column is a list of equally long ``uint64`` arrays. Two properties hold:
-
-- **equality**: two non-null values are equal exactly when their words and lengths are;
-- **order**: comparing the words one after the other as unsigned integers, most significant
-  first, is the order of the values. Floats are ordered as Spark does: ``-0.0 == 0.0``, and
-  NaN equals itself and is above all else.
-
-Text becomes its UTF-8 bytes, eight to a word, big-endian and padded with zeros; its length
-is the last word, so that ``"a"`` and ``"a\0"`` differ. Nulls have no words: the caller
-keeps the validity.
-
-Rejected: Python objects (slow) and ``numpy`` fixed-width bytes (trailing zeros are lost).
+Non-null values are equal exactly if their words and lengths are, and words order as values do.
+Floats order as in Spark: ``-0.0 == 0.0``, NaN last. The caller keeps the validity.
 """
 
 from __future__ import annotations
@@ -150,7 +138,11 @@ def keep_low_bytes(words: Words, counts: npt.NDArray[np.int64]) -> Words:
 
 
 def ordered_words(array: pa.Array) -> list[Words]:
-    """Return words with the order of the values as their lexicographic order (nulls apart)."""
+    """Return words with the order of the values as their lexicographic order (nulls apart).
+
+    Text is its UTF-8 bytes, eight to a word, big-endian and padded with zeros; its length is the
+    last word.
+    """
     if is_text(array.type):
         return _ordered_text(array)
     words = fixed_words(array)

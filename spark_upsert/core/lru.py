@@ -1,12 +1,6 @@
-"""A map that is bounded by number, by bytes and by age: the least recently used entry goes first.
+"""The bounded map (`LruMap`): least recently used entries go first, by count, bytes or age.
 
-An entry counts as used when it is put and when it is got. Each `put` hands back the values that go
-for it, so that the owner closes them, if they are to be closed, and does so outside of its lock.
-
-The map has no lock: most maps belong to one thread, and the others have an owner whose lock holds
-together more than one call (`SharedLruMap` has a lock for each call). Rejected: to clear the
-whole map when it is full, by which what is used
-all the time goes with the rest.
+`put` returns the evicted values, so that the owner closes them outside its lock.
 """
 
 from __future__ import annotations

@@ -1,53 +1,7 @@
-"""Merge engines: what several commands of one key become.
+"""Merge engines: the result of several commands with one key (docs/adr/0007).
 
-Each engine is a semigroup on the entries of a key: merging is associative, so that a stash, a
-compaction and a read may merge any neighbours first.
-
-===============  ==============================================================================
-engine           the row of a key
-===============  ==============================================================================
-deduplicate      the command with the greatest order key (the default)
-first-row        the command with the smallest order key; deletes are refused
-partial-update   per column the last value that is not null, by the column's own order key; a
-                 delete forgets the values before it
-aggregation      per column an aggregate of all values that are not null; deletes are refused
-===============  ==============================================================================
-
-The first two *choose* an entry and the last two *fold* all of them (`table.state.fold`). Of
-those, ``partial-update`` and all aggregates with an order key are commutative and do not depend on
-batching; ``sum`` counts a row again that is delivered again under another batch, and sums of
-floats that are added up in another order may differ in their last bits. A sum that does not fit
-into its column is an error of the write, never wrapped.
-
-A table of *contributions* aggregates, too, and knows which of its sums counts the rows behind an
-entry (`MergeEngine.multiplicity`). There an entry of nothing but zero sums is no row, and the table
-takes each step of its source once (`core.merge_engines`).
-
-A **kept table** is such a table of a grouped view: its contributions, in the columns that tell them
-apart.
-
-Each entry is the sum of the rows' contributions to it. Part 0 is the group itself; part ``i`` has
-an entry for each value of the ``i``-th column of which the smallest or greatest is wanted. One more
-entry, the *marker*, says up to which position of the view's inputs the table is:
-
-===========  =======  ==========================================================================
-column       type     meaning
-===========  =======  ==========================================================================
-*group*               the columns of the group
-``_part``    int32    0 the group, ``i`` a value of it, `MARKER_PART` the marker; never null
-``_v<i>``    any      the value; null but in part ``i``
-``n``        int64    how many rows are behind the entry
-*sums*                as `views.grouping.Grouping` says
-``_from``    string   of the marker: the position before the newest step
-``_to``      string   of the marker: the position behind it
-===========  =======  ==========================================================================
-
-All but the last two are the key or sums, so that the engine ``aggregation`` folds them. The marker
-comes in the same epoch as the contributions of its step, hence a table is at one position at every
-version, and takes each step once (`table.write.moves`).
-
-Source: the merge engines of Apache Paimon's primary-key tables; the order key per column is
-its sequence group. Ours keeps late values of columns that nothing newer has set.
+Merging is associative, so a stash, a compaction and a read may merge any neighbours first. A table
+of *contributions* stores a grouped view's sums (docs/adr/0037).
 """
 
 from __future__ import annotations
@@ -75,15 +29,25 @@ order of their own: before it, a delete was compared with those orders."""
 
 
 PART = "_part"
+"""Key column in a table of contributions: `GROUP_PART`, ``i`` for a value of the ``i``-th column
+with a minimum or maximum (in ``_v<i>``), or `MARKER_PART`. Each entry counts its rows in ``n``.
+"""
 FROM = "_from"
+"""In the marker, which each step writes: the view's position before the newest step."""
 TO = "_to"
+"""In the marker: the view's position after the newest step (`table.write.moves`)."""
 
 MARKER_PART = -1
 GROUP_PART = 0
 
 
 class Engine(Enum):
-    """How the commands of a key are merged."""
+    """The rule that merges the commands of a key, as in Apache Paimon's primary-key tables.
+
+    The first two choose an entry, the others fold all (`table.state.fold`). Results do not depend
+    on batches, except that ``sum`` counts a repeated row again and float sums may differ in their
+    last bits.
+    """
 
     DEDUPLICATE = "deduplicate"
     FIRST_ROW = "first-row"

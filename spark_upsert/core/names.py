@@ -1,4 +1,4 @@
-"""Names that a user wrote: as an argument, or in one text; found exactly, or but for case."""
+"""Column names from users: exact, or equal except for case; one by one or in a list."""
 
 from __future__ import annotations
 

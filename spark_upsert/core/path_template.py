@@ -1,13 +1,7 @@
-"""Paths with columns in braces, and the folder that values lead to: ``/lake/{source.db}.{table}``.
+"""Path templates of routed writes, ``/lake/{source.db}.{table}``, and their folders.
 
-A value becomes text of a folder by one rule: ASCII letters, digits, ``_``, ``-`` and ``.`` are
-kept, every other byte of its UTF-8 is ``=XX``. So is a ``.`` or ``_`` that begins a folder's name
-(hidden, ``.``, ``..``, or an engine's own), and in a name of several values what stands between
-them. Hence the law, for all values that have a folder at all::
-
-    values(folder(v)) == v
-
-Other values never share a folder, no folder lies in another's, and none is outside of the root.
+Invariant: ``values(folder(v)) == v``; no folder is in another one or outside the root
+(docs/adr/0042).
 """
 
 from __future__ import annotations

@@ -1,45 +1,7 @@
-"""The one rule by which the entries of a key are compared: which of them wins.
+"""Precedence: the one rule that decides which entry of a key wins; and epoch intervals.
 
-Entries are compared by their order key, their epoch and their place, which is the order of
-(epoch, task, position). The first that differs decides; what the table's scope says:
-
-========  ===============  ==================================================================
-scope     compared by      the winner of a key
-========  ===============  ==================================================================
-table     order, epoch     the greatest order key; of equal ones that of the latest epoch
-epoch     epoch, order     that of the latest epoch; in it the greatest order key
-arrival   place            the latest entry
-========  ===============  ==================================================================
-
-Entries that are equal then are of one epoch. Within one task, the later row wins. Between tasks no
-row is later, and the greater content wins, by an order that means nothing but is always the same,
-so that a retry with other numbers of tasks decides the same. With `Ties.FIRST` an earlier epoch,
-and an earlier row of a task, wins between equal order keys; with the engine ``first-row`` the
-smallest order key does, and the earliest epoch or place that is compared.
-
-So the rule is a total order of the entries of one task, and of entries of which no two are of one
-task and epoch (equal contents cannot be told apart and do not matter): the winner does not depend
-on which entries are compared first. It is no total order of the rows of several tasks, because
-places and contents could decide in a circle. So each task reduces its own rows first. A compaction,
-a look-up and a reader of changes may then compare the rest in any grouping.
-
-Contents are looked at in ties only: a total order pays nothing for them. The rule knows
-nothing of runs; `table.state.resolve`, `table.state.lookup`, the changelog and the outcomes of
-commands bring the arrays.
-
-Epochs, intervals of them, and how a stash that feeds a table compares them with frontiers.
-
-An **epoch** is logical time: the version of the table that made the changes visible. The **upper**
-of a table is the first epoch that is not sealed, always exclusive; ``since`` is the first epoch
-with a state that can still be read exactly. At all times
-
-    0 <= since <= upper,   and both only advance.
-
-For a stash that feeds the table, with input frontier ``i`` and persisted frontier ``p``, a
-command at ``ts`` is *eligible* exactly when ``ts == p < i``. A command with ``ts < p`` is
-already durable and must be dropped; putting it back would hold the frontier for ever.
-
-Source: Materialize, ``upsert_continual_feedback_v2.rs``.
+It is a total order for one task's entries, and for one entry per task. Over several tasks' rows it
+may form a circle, so each task reduces its rows first (docs/adr/0007, 0016).
 """
 
 from __future__ import annotations
@@ -102,7 +64,20 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Precedence:
-    """The rule of one table."""
+    """The rule of one table; the first criterion that differs decides.
+
+    ========  ===============  ==================================================================
+    scope     compared by      the winner of a key
+    ========  ===============  ==================================================================
+    table     order, epoch     the greatest order key; of equal ones that of the latest epoch
+    epoch     epoch, order     that of the latest epoch; in it the greatest order key
+    arrival   place            the latest entry by (epoch, task, position)
+    ========  ===============  ==================================================================
+
+    Equal entries of one task: the later row wins; of several tasks: the greater content, by an
+    arbitrary fixed order. With `Ties.FIRST` the earlier epoch or row wins a tie. With ``first-row``
+    the smallest order key wins, then the earliest epoch or place.
+    """
 
     scope: Scope
     ties: Ties
@@ -260,7 +235,12 @@ class Fate(Enum):
 
 
 def fate_of(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Fate:
-    """Decide the fate of a stashed command; pure, total, and the only copy of the rule."""
+    """Decide the fate of a stashed command; pure, total, and the only copy of the rule.
+
+    An epoch before ``state_upper`` is already durable, so keeping it would stop the frontier.
+
+    Source: Materialize, ``upsert_continual_feedback_v2.rs``.
+    """
     if epoch < state_upper:
         return Fate.DROP
     if epoch == state_upper and epoch < input_upper:

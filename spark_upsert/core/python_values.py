@@ -1,19 +1,6 @@
-"""Values that a caller looks up in a column, as an Arrow array of the column's type.
+"""Python arguments: values to look up as Arrow arrays (`array_of`), whole numbers and durations.
 
-They come as Arrow, numpy, pandas, Polars or Python objects. Each value is converted alone: first
-into the Arrow type that it has by itself, then by the checked `convert`. So a value in a list means
-the same as in an Arrow table, whatever its neighbours are. A look-up is stricter than a write: a
-number that would be rounded is refused, because it would find, or delete, the row of another value.
-
-Rejected: ``pa.array(values, type)``, which makes 1 of 1.5 and a date of 12:30, and
-``pa.array(values)`` for values of several types, which follows the first of them.
-
-Whole numbers and durations that a caller passes as arguments in Python.
-
-Records of a table store them, and readers of records accept integers only. So a public method
-converts such an argument here before it uses it: a value with ``__index__`` (``int``, integers of
-numpy) becomes an ``int``. Floats are refused even if they have no fraction, because large ones
-skip integers, and so are truth values.
+A look-up is stricter than a write: rounding could find or delete another row (docs/adr/0048).
 """
 
 from __future__ import annotations
@@ -58,7 +45,10 @@ def is_many(given: Any) -> bool:
 
 
 def array_of(values: Any, type_: pa.DataType) -> pa.Array:
-    """Return several values as one Arrow array."""
+    """Return several values as one Arrow array.
+
+    Each value is converted alone, so that its meaning does not depend on its neighbours.
+    """
     if _is_column(values):
         return _equal_to(_checked(_array_of_column, values, type(values).__name__), type_)
     listed = list(values)
@@ -256,7 +246,10 @@ DURATION_MS_MAX: Final = 253_402_300_800_000
 
 
 def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_MAX) -> int:
-    """Return an argument as an integer within bounds."""
+    """Return an argument as an integer within bounds.
+
+    Accepts ``__index__``; refuses floats and truth values, which records cannot store exactly.
+    """
     number = _integer(value)
     if number is None or not least <= number <= most:
         raise _unfit(name, value, f"a whole number from {least} to {most}", least, most)

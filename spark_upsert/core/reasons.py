@@ -1,7 +1,4 @@
-"""Why a value is not what was declared.
-
-Rounding: the fate of digits that a type has no room for.
-"""
+"""Reasons for undecodable values, and the rounding rule of conversions."""
 
 from __future__ import annotations
 

@@ -1,33 +1,7 @@
-"""The schema of a table: its columns, its key, its order, and how they may change.
+"""The table schema (`TableSchema`): columns, key, order, storage types, and allowed changes.
 
-A run stores the user's columns beside some of our own, all named with two underscores:
-
-===========  ========  ==========================================================
-column       type      meaning
-===========  ========  ==========================================================
-``__hash``   uint64    hash of the key (`hashing`); the first sort order
-*columns*              the table's own columns, keys among them
-``__order0`` any       order key, one column per ``sequenceBy`` column, never null
-``__diff``   int8      +1 put, -1 tombstone, +2 error entry (see `is_live`)
-===========  ========  ==========================================================
-
-A table with ``onError=quarantine`` keeps rows that could not be applied as *error entries*
-of the same state, so that a later command of the same identity replaces them. It stores:
-
-=================  ========  ====================================================
-column             type      meaning
-=================  ========  ====================================================
-``__order_known``  bool      before ``__order0``, if there is an order: false for a
-                             row whose order key is null; such a row is before all others
-``__raw_key``      binary    bytes of a key that could not be decoded, else null
-``__raw_value``    binary    error entries: the value as it came, if there was one
-``__reason``       string    error entries: why; tombstones without an order: what they are
-``__epoch``        uint64    error entries of merged runs: when it came; null in an
-                             appended run: the log knows it
-=================  ========  ====================================================
-
-The changelog adds four columns behind the table's own; their names are the contract of
-Spark and Delta (``_change_type`` and so on).
+Internal columns begin with two underscores; docs/format.md lists those of a run. `is_live` is the
+only rule that decides whether an entry is a row.
 """
 
 from __future__ import annotations

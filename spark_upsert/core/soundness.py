@@ -1,11 +1,6 @@
-"""Whether the contents of an array are values of its type, as fast as they can be read.
+"""Fast validation of Arrow arrays (`require_sound`), by whole columns, for readers and writers.
 
-Arrow's full validation checks one value after the other. Here all bytes of a column are checked in
-one step, and only a column that seems wrong is left to Arrow: bytes below a null may be anything.
-
-Readers of runs and writers have the same rule. Arrow does not check what it reads from Parquet, or
-gets from Spark or another library: a text of other bytes than UTF-8 that was stored would close the
-file that holds it to every reader.
+Arrow does not check the contents that it gets from Parquet, Spark or other libraries.
 """
 
 from __future__ import annotations

@@ -1,32 +1,7 @@
-"""Positions in the log of a database: text in Debezium's ``source`` block, and its order.
+"""Log positions of databases as text, in Debezium's ``source`` block, and their order.
 
-Connectors write many numbers of a log as text, and the order of texts is another one. So an order
-key may be one of these texts only:
-
-===============================  =============================  ==================================
-field of ``source``              text                           order
-===============================  =============================  ==================================
-``file`` (MySQL, MariaDB)        ``mysql-bin.000007``           the number, see below
-``commit_lsn`` (SQL Server)      ``00000027:00000758:0005``     the text: digits of a fixed count
-``change_lsn`` (SQL Server)      the same                       the same; refused for new tables
-all others                       ``gtid``, ``scn``, ...         refused
-===============================  =============================  ==================================
-
-``change_lsn`` is refused for new tables because the connector reads the changes of a transaction by
-their command, and the change LSN of a later command may be smaller.
-
-**Binlog files.** Their number has six digits, and from 1 000 000 on more. The order key is the name
-of the file with a ``:`` before the number for each digit beyond six, as in ``mysql-bin.:1000000``.
-A name with six digits is equal to its key, as in tables of earlier versions.
-
-A server counts from 1 again under each new base name. So a table has the base names of its log,
-the oldest first, as a property (`BINLOG_NAMES`). Its first epoch sets the first name; a person adds
-others, because no event contains their order. The key of the file ``binlog.000001`` is
-``mysql-bin.~01.000001`` where ``binlog`` is the second name after ``mysql-bin``: its *log name* is
-``mysql-bin.~01``, and that of the first name is the name itself.
-
-Source: Debezium's connectors (``BinlogSourceInfo``, ``SqlServerSourceInfoStructMaker``,
-``OracleSourceInfoStructMaker``, ``SqlServerConnection``), and MySQL's ``log.cc``.
+Only texts with a known order may be order keys: binlog names and SQL Server LSNs; others are
+refused (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -95,7 +70,11 @@ def _source_field(name: str) -> str | None:
 
 
 def require_ordered(fields: Iterable[pa.Field], *, is_new: bool) -> None:
-    """Refuse order columns whose text is in another order than the log."""
+    """Refuse order columns whose text is in another order than the log.
+
+    ``change_lsn`` is refused for new tables only: a later command of a transaction may have a
+    smaller one.
+    """
     for field in fields:
         position, name = position_of(field), _source_field(field.name) or ""
         if position is LogPosition.UNORDERED or (position and is_new and name == "change_lsn"):
@@ -145,6 +124,12 @@ def _file_keys(column: pa.Array, names: Sequence[str]) -> pa.Array:
 
 
 def _file_key(text: str, names: Sequence[str]) -> str | None:
+    """Return the order key of a binlog name; None if it is no such name.
+
+    ``mysql-bin.1000000`` becomes ``mysql-bin.:1000000``, with a ``:`` per digit beyond six.
+
+    Source: MySQL's ``log.cc`` and Debezium's ``BinlogSourceInfo``.
+    """
     parts = _FILE.fullmatch(text)
     if parts is None:
         return None
@@ -163,7 +148,11 @@ def _file_key(text: str, names: Sequence[str]) -> str | None:
 
 
 def log_names(names: Sequence[str]) -> dict[str, str]:
-    """Return the log name for each base name."""
+    """Return the log name for each base name.
+
+    A server counts from 1 again under a new base name, so a later name becomes the first one with
+    its index, as in ``mysql-bin.~01``. The first name is its own log name.
+    """
     return {name: name if i == 0 else f"{names[0]}.~{i:02}" for i, name in enumerate(names)}
 
 

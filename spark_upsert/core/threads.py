@@ -1,31 +1,6 @@
-"""Several threads for one call: numpy and Arrow release the interpreter while they work.
+"""Threads for one call: parallel work in order, batch bounds for merges, and shared calls.
 
-A task of Spark has one core and uses none of this; plain Python may ask for more
-(``Table.open(path, threads=4)``).
-
-How much a batch holds on its way into a merge: so many rows at most, and so many bytes.
-
-Every producer that makes batches of something else (files, tuples of Python) keeps both bounds, and
-a merge cuts what still exceeds them. A slice keeps the whole batch that it is of in memory, so that
-a cut behind the producer bounds what is handed over, and only the producer what is held. A single
-row that is larger goes alone.
-
-Calls of several threads, carried out together by the first of them.
-
-The first caller *leads*: it carries out its own call and those that wait behind it, while others
-come and wait. When it is done, the first of those leads. So there is no thread of our own to start,
-to end or to lose, and a lone caller is not delayed: its call is carried out at once. Where another
-call waits already, a leader waits for more: until no call came for `SLICE_S`, or its *window* is
-over.
-
-    waiting = leader, second, third | fourth, ...        in the order in which they came
-              ------ one round -----   ------ the next: fourth leads
-
-Rejected: a thread that commits for all (it has to be ended, and a lone caller pays two switches of
-threads), and a window for all (it delays the lone caller).
-
-Source: group commit as of LevelDB, ``DBImpl::Write`` (the first writer in the queue writes for
-those behind it); the slices and the window are those of slopus/topics.
+A Spark task has one core and uses one thread.
 """
 
 from __future__ import annotations
@@ -96,7 +71,10 @@ BATCH_BYTES = 1 << 20
 def portions(
     batch: Any, *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
 ) -> Iterator[Any]:
-    """Yield a batch in portions within both bounds, without a copy; an empty one has none."""
+    """Yield a batch in portions within both bounds, without a copy; an empty one has none.
+
+    A slice keeps its batch in memory, so a producer must keep the bounds for what it makes.
+    """
     rows, size = batch.num_rows, batch.nbytes
     most = rows_within(bytes_max, size, rows, rows_max=rows_max)
     if rows <= most:
@@ -138,7 +116,13 @@ class _Ticket(Generic[In, Out]):
 
 
 class SharedCalls(Generic[In, Out]):
-    """A place where the calls of several threads meet. Safe for threads.
+    """A queue in which the first caller carries out the calls of several threads. Safe for threads.
+
+    The leader carries out its call and those that arrived; then the first of the next ones leads. A
+    lone caller never waits. If another call waits, the leader waits for more until none came for
+    `SLICE_S` or its window is over.
+
+    Source: group commit in LevelDB, ``DBImpl::Write``; window and slices as in slopus/topics.
 
     Parameters
     ----------

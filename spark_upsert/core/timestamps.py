@@ -1,17 +1,4 @@
-"""Dates and times out of text: ISO 8601, as far as Spark and Python have them.
-
-====================  ================================================================
-type                  text
-====================  ================================================================
-DATE                  ``2024-02-29``
-TIMESTAMP_NTZ         a date, or a date, ``T`` or a space, and ``12:30[:00[.123456]]``
-TIMESTAMP             the same, with ``Z``, ``+02``, ``+0200``, ``+02:00`` or, for UTC, nothing
-====================  ================================================================
-
-Years are 0001 to 9999 (in UTC): others are no dates to Python, so that a row that holds one could
-not be collected. A fraction that is finer than a microsecond is no TIMESTAMP, and a time with a
-zone is no TIMESTAMP_NTZ: both would have to become something else.
-"""
+"""Dates and times from text: ISO 8601 in years 0001 to 9999 of UTC (`times`)."""
 
 from __future__ import annotations
 
@@ -61,6 +48,10 @@ def times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
 
     Notes
     -----
+    A DATE is ``2024-02-29``. A TIMESTAMP_NTZ is a date, or a date, ``T`` or a space, and
+    ``12:30[:00[.123456]]``. A TIMESTAMP is the same with ``Z``, ``+02``, ``+0200``, ``+02:00`` or,
+    for UTC, nothing. Finer fractions, and a zone in a TIMESTAMP_NTZ, are bad.
+
     The usual forms are converted at once; others (a zone without minutes, zeros beyond the
     microsecond) one by one, at some 3 us each.
     """

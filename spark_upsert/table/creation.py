@@ -1,5 +1,6 @@
-"""Table creation: the manifest before version 0, and the check for a free folder
-(docs/adr/0042).
+"""Table creation: the manifest before version 0, and the check for a free folder.
+
+Reason for the check: docs/adr/0042.
 """
 
 from __future__ import annotations

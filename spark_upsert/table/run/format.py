@@ -176,9 +176,10 @@ def blocks_of(low: Numbers, high: Numbers) -> Numbers:
 def checksums(words: npt.NDArray[np.uint64]) -> Sums:
     """Return the checksum of each block.
 
-    With the words ``a[i]`` of a block and ``w[i] = mix(i + 1) | 1``, it is the upper half of
-    ``sum(w[i] * a[i])`` modulo 2**64: a multilinear hash (Lemire and Kaser, "Strongly universal
-    string hashing is fast", 2014).
+    With the 128 little-endian 64-bit words ``a[i]`` of a block, filled up with zeros, and
+    ``w[i] = mix(i + 1) | 1`` (`core.key_hash.mix`), it is the upper half of ``sum(w[i] * a[i])``
+    modulo 2**64: a multilinear hash (Lemire and Kaser, "Strongly universal string hashing is fast",
+    2014).
     """
     sums = np.einsum("ij,j->i", words, _WEIGHTS)
     return (sums >> np.uint64(32)).astype("<u4")

@@ -70,7 +70,10 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
 
     Notes
     -----
-    Checks file lengths, checksums and entry counts; ascending hashes, each key once; balanced counters and ``live_rows`` per version; the newest row count; contributions; leases. Reads every file once, including log files, regardless of earlier reads. Memory is bounded by the largest file's mapping.
+    Checks file lengths, checksums and entry counts; ascending hashes, each key once; balanced
+    counters and ``live_rows`` per version; the newest row count; contributions; leases. Reads every
+    file once, including log files, regardless of earlier reads. Memory is bounded by the largest
+    file's mapping.
     """
     log = log.anew()
     readable = despite_expiry(lambda: _Readable.of(log), store.url)
