@@ -1,5 +1,5 @@
-"""The decisions of a stream reader, without Spark: how far a batch goes, and in which splits.
+"""The planning and reading of streams, without Spark: batch ends, splits and their rows.
 
-`planner` plans micro-batches over `inputs`. The positions of the inputs make an offset (`offsets`),
-and `reads` is what tasks do. Spark's callbacks in `pyspark_upsertflow` only pass calls on.
+`planner` plans micro-batches over `inputs`, `offsets` stores positions, and `reads` is the work of
+tasks. Spark's callbacks in `pyspark_upsertflow` only pass calls on.
 """

@@ -1,4 +1,4 @@
-"""Inputs: tables, views, groups and found tables, each with its positions and steps.
+"""Inputs of a stream: tables, views, groups and discovered tables, each with positions and steps.
 
-`input` is the protocol. An input says what lies ahead of a position, and makes splits of it.
+`protocol` defines an input: it returns the backlog after a position and divides it into splits.
 """

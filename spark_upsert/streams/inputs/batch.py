@@ -1,4 +1,4 @@
-"""A batch read of one table: the rows of a version, its quarantine, or the changes of some."""
+"""The batch read of one table: rows of a version, quarantine, changes, or history (`BatchRead`)."""
 
 from __future__ import annotations
 

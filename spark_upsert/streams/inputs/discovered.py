@@ -1,17 +1,7 @@
-"""Discovery of the tables below a root: a glob over folders, and a look for the log of each.
+"""Inputs below a root: `Discovery` lists matching folders, `FoundInputs` holds their tables.
 
-The pattern is split at ``/``, and each part is matched with the names of one level: a look lists as
-many folders as the pattern has parts with a wildcard, whatever the tables hold. Names that begin
-with ``_`` or ``.`` belong to engines (our own ``_log`` and ``_offsets`` among them): a part matches
-them only if it begins so, too.
-
-The inputs of a stream over all tables below a root that a pattern matches.
-
-A table that appears while a query runs joins the query, and delivers all that is in it: it never
-begins at "now", for it may have been written before it was seen. A table that disappears is an
-error that names it; with ``failOnDataLoss=false`` it is a warning, and its position is forgotten: a
-later table in that place is a new input. If all tables disappear at once it is an error in any
-case: a root that is not mounted has no tables either.
+A new table is read from its beginning. A removed one is an error, or a warning with
+``failOnDataLoss=false``; if all disappear it is always an error (docs/adr/0029).
 """
 
 from __future__ import annotations
@@ -54,6 +44,9 @@ _HIDDEN = ("_", ".")
 
 class Discovery:
     """The tables below a root.
+
+    Each part of the pattern matches one folder level. Names with a leading ``_`` or ``.`` match
+    only parts that begin so, too.
 
     Parameters
     ----------

@@ -1,18 +1,7 @@
-"""Reads of all tables below a root at one batch: which tables take part, and at which version each.
+"""Inputs of a routed write's group: all tables, read up to one complete batch (docs/adr/0043).
 
-The record of the batch in the root's group table alone decides: a table that it does not know is
-not read, and neither are rows that other writers put into a table after the batch.
-
-The whole batches that a stream with a limit takes: any number, and never a part of one.
-
-The reader goes through the records of the group table, from the oldest batch that the stream does
-not have. A record counts the rows that came; a stream may have twice as many changes.
-
-The inputs of a stream over the tables of one group, none read further than a whole batch.
-
-The group table alone tells where each table ends: a look costs the same for any number of tables,
-and finds them all at the same batch. So a micro-batch brings a reader from one whole batch to
-another, in all tables; a limit may decide how many whole batches it takes.
+Only the batch's record in the root's group table decides which tables take part, and at which
+versions.
 """
 
 from __future__ import annotations
@@ -114,6 +103,9 @@ def _named(batch: int | None) -> str:
 class WholeBatches:
     """The batches of a group that lie between a stream and the newest one.
 
+    A limit admits complete batches only, at least one. It counts input rows; a stream may have
+    twice as many changes.
+
     Parameters
     ----------
     table : GroupTable
@@ -162,7 +154,7 @@ class GroupInputs:
 
     Parameters
     ----------
-    below : Below
+    below : DiscoveryOptions
     make : Make
     """
 

@@ -1,7 +1,4 @@
-"""The columns of several inputs must agree: the same names and types, in the same order.
-
-The inputs of a stream: those that its options name, or those that are found.
-"""
+"""All inputs of a stream by name (`Inputs`), their heads, and the agreement of their columns."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The protocol of an input: anything that a stream reads from.
+"""The protocol of an input (`Input`), and optional protocols for polling, filters and steps.
 
-Planning happens in one process that lives as long as the query; `Input.read` happens in tasks, on
-a copy that was pickled. So an input looks like a value from outside: files and connections that it
-keeps open are opened anew where they are missing.
+Planning runs in one process per query; `Input.read` runs in tasks on a pickled copy, which opens
+files and connections again.
 """
 
 from __future__ import annotations

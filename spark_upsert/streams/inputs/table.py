@@ -1,48 +1,7 @@
-"""The rest of the snapshot that a stream begins with, in equal steps: a batch ends after any step.
+"""A table as an input (`TableInput`): its snapshot if no start is given, then epoch after epoch.
 
-    steps of about the same number of entries; after a step all smaller hashes are delivered
-
-Hashes of whole keys are uniform, so that a step is a 65 536th of them. Where keys that begin alike
-lie together (`TableSchema.hash_prefix`), the log says how wide a step may be: the rows of one
-common value are many steps. The offset tells where a batch ended; nothing else depends on where
-steps are.
-
-A position in a table: in the snapshot that a stream began with, or in the changes behind it.
-
-==========  ====================================================================
-``hash``    rows of the snapshot with smaller hashes are delivered (16 hex digits,
-            or ``1`` and 16 zeros: all of them)
-``origin``  the version that the stream began at
-``place``   the version that the stream stands at, as ``[table id, version, token]``:
-            a stream that goes on from here must find this very version in the table's log
-``upper``   changes of smaller versions are delivered
-==========  ====================================================================
-
-A stream without a start delivers the snapshot of ``origin`` range by range of the hash, and
-then the changes from ``origin + 1`` on.
-
-The steps of a table: the ranges of a snapshot, and its epochs one by one.
-
-The row count of a step is taken from the log's counters where they are exact, and is else found by
-reading the step: an update that leaves all values as they were is no change, but counted there.
-
-A table as an input: its snapshot first if no start is given, then epoch after epoch.
-
-With ``consumerId`` the input holds a lease on what is yet to be read: from its start on before the
-first batch is planned, and then from the end of each batch that Spark reports committed. Spark
-reports late, and never the last one, so that the lease is always at or before the place where a
-restart begins.
-
-With ``failOnDataLoss=false`` a stream that finds its place expired goes on at
-`Manifest.first_changes` or, within its first snapshot, with that of ``since`` for the hashes
-that it has not delivered (`versions.readable_from` says what that costs). A batch that is
-replayed after a further expiry may then hold fewer changes than at first.
-
-A table that is not there yet: the first batch of the query that writes it makes it.
-
-Spark does not call a sink before that batch, so the query cannot make the table when it starts; and
-Spark asks a source for its columns when a read is made, so a stream of the table cannot begin
-without the table either. So the read waits, where an option says how long (``tableTimeout``).
+A `TablePosition` is in the snapshot or in the changes after it. With ``consumerId`` a lease is
+always at or before a restart's position (docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -101,7 +60,11 @@ _STEP = HASH_END // SNAPSHOT_STEPS
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRemainder:
-    """The part of a snapshot with hashes from some number on."""
+    """The part of a snapshot with hashes from some number on.
+
+    It has equal steps; after each, all smaller hashes are delivered. A step is a 65 536th of the
+    hashes, or fewer where keys share a hash prefix.
+    """
 
     first: int
     steps: int
@@ -139,7 +102,11 @@ _END = f"{HASH_END:x}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePosition:
-    """A position in the snapshot of ``origin`` or in the changes behind it."""
+    """A position in the snapshot of ``origin`` or in the changes after it.
+
+    Rows with hashes below ``hash`` and changes of versions below ``upper`` are delivered. A stream
+    that continues must find the version ``place`` in the table's log.
+    """
 
     origin: int
     hash: int
@@ -213,6 +180,8 @@ _COUNTS = 10_000
 
 class TableSteps:
     """Steps of one table, and how many rows they have.
+
+    A row count comes from the log's counters where they are exact; otherwise the step is read.
 
     Parameters
     ----------
@@ -419,6 +388,10 @@ def _kept(look: Look, position: TablePosition) -> TablePosition:
 
 class TableInput(Input):
     """The rows of one table and the changes behind them, whole or their new values.
+
+    With ``failOnDataLoss=false`` a stream with an expired position continues at
+    `Manifest.first_changes`, or in the first snapshot at ``since``. A batch replayed after a
+    further expiry may then have fewer changes.
 
     Parameters
     ----------
@@ -821,7 +794,10 @@ def awaited(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Table:
-    """Return a table once it is there."""
+    """Return a table once it is there (``tableTimeout``).
+
+    A query's first batch may create the table that another stream reads.
+    """
     deadline_s = clock() + (timeout_ms or 0) / 1000
     pause_s = PAUSE_S_MIN
     while table.log.try_head() is None:

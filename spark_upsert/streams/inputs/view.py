@@ -1,33 +1,7 @@
-"""The positions of a view that a read means: by versions of its one table, by times, or by words.
+"""A view as an input: its rows first, then its changes step by step (`ViewInput`, `ViewRead`).
 
-A number is a version of *one* table, so that the plan must follow one alone; others may be pinned.
-`latest`, `earliest` and times mean a position of any number of tables.
-
-The changes of a version are those after the position before it. Before the first version of a table
-there is no position: if that version has rows (a first write makes table and rows in one), a read
-from there on begins with the rows at the first versions of all its tables, as inserts.
-
-A position of a view: where each of its tables stands, or within the snapshot that it began with.
-
-============  ==================================================================
-``plan``      the fingerprint of the plan: another one does not go on from here
-``at``        for each table that is read live ``[table id, version, token]``
-``pinned``    for each ``path@version`` that is read at a fixed version the same
-``snapshot``  rows of ``at`` with smaller driving hashes are delivered (16 hex
-              digits); null: all of them are
-``origin``    the versions that the stream began at
-``begun``     what ``snapshot`` was there
-============  ==================================================================
-
-A view as an input: first the rows that it has, then their changes step by step.
-
-A step is an epoch of one of its tables. The offset names where each table stands, so that a batch
-is a function of the plan, two positions and the tables' logs. With ``consumerId`` the input holds a
-lease on every table, at the oldest version that it still reads: its position, or where the plan
-pins the table. An expired version that is still needed is an error: retractions computed without it
-would be wrong.
-
-Views among the formats of inputs: ``option("plan", ...)``, as a stream or in a batch.
+A step is one epoch of one of its tables. With ``consumerId`` a lease on each table keeps the oldest
+version that is still read (docs/adr/0035).
 """
 
 from __future__ import annotations
@@ -111,7 +85,11 @@ def require_bounds(view: View, options: ViewOptions) -> None:
 
 
 def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
-    """Return behind which position changes are wanted, None if nothing says."""
+    """Return the position after which changes are wanted, None if no option says.
+
+    A number needs a plan over one live table. If the first version of a table has rows, a read from
+    it begins with the rows at the first versions of all tables, as inserts.
+    """
     version, time_ms = options.starting_version, options.starting_timestamp_ms
     if version is None and time_ms is None:
         return None
@@ -167,7 +145,11 @@ def position_of(view: View, options: ViewOptions) -> At:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPosition:
-    """A position of a view."""
+    """A position of a view.
+
+    ``at`` and ``origin`` are the versions now and at the stream's start, by table; ``plan`` is the
+    plan's fingerprint. The JSON form has ``[table id, version, token]`` per table.
+    """
 
     plan: str
     at: At

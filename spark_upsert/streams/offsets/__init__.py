@@ -1,4 +1,4 @@
-"""Offsets: where a stream stands in its inputs, as text of bounded size.
+"""Offsets: the positions of a stream in its inputs, as text of bounded size.
 
-Positions of very many inputs lie in bases beside the checkpoint, and an offset says what differs.
+Positions of many inputs are in base objects next to the checkpoint (docs/adr/0021).
 """

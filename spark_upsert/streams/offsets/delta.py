@@ -1,38 +1,7 @@
-"""Bases: the positions of very many inputs, kept beside the checkpoint and named by their content.
+"""Offsets of many inputs (`CompactOffsets`): a *base* with all positions, and a delta.
 
-An offset of many inputs names a base and says what differs from it (`compact_offsets`). A base is
-an immutable object ``<stream>/<number>-<digest>``: the number of the batch that it was written for,
-and the first 32 hexadecimal digits of the SHA-256 of its JSON text before that is compressed, since
-compressors differ between versions. Each query has a folder of its own, named by its first offset:
-two queries over the same tables neither meet nor remove what the other needs.
-
-The order of durable writes: a base is durable before its name is given to any caller. So the base
-of every offset that Spark has noted is there; a base that no offset names is removed later.
-
-Offsets of very many inputs: a base, and what differs from it.
-
-Spark writes each offset into its checkpoint, hands it over on each call and keeps three of them
-in each of a hundred progress records; with 100 000 inputs the plain form has some 15 MB. Above
-`INPUTS_MAX` inputs an offset is
-
-==========  ====================================================================
-``bases``   the names of the bases (`bases.Base`) that offsets of the last
-            `BATCHES_KEPT` batches name, the oldest first; the last one is its own
-``delta``   the position of each input that differs from the base, by name; null for
-            one that the base has and the offset has not
-``number``  how many batches of this form there were, with this one
-``state``   as in the plain form
-``stream``  the id of the stream: the folder of its bases
-``version``  3
-==========  ====================================================================
-
-The base of a batch's start stays that of its end until more than `DELTA_MAX` inputs differ. So the
-text is a function of the start, the positions and the state. A stream that has come to this form
-keeps it, however many inputs are left.
-
-An offset alone tells which bases may be removed, in any process: those that it does not list and
-that are no newer. Retention goes by batches and not by age, as in Spark
-(``spark.sql.streaming.minBatchesToRetain``): a query that rests for a year may still go on.
+A base is durable before an offset names it. It is removed once no offset of the last `BATCHES_KEPT`
+batches names it, as in Spark's retention (docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -83,7 +52,11 @@ _NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class BaseName:
-    """The name of a base."""
+    """The name of a base: ``<stream>/<number>-<digest>``.
+
+    ``number`` is the batch that it was written for, ``digest`` 32 hexadecimal digits of the SHA-256
+    of its JSON text before compression. A stream's folder is named by its first offset.
+    """
 
     number: int
     """The number of the batch that it was written for, counted within the stream."""
@@ -230,7 +203,12 @@ def _new_stream() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compact:
-    """An offset of this form."""
+    """An offset of this form (version 3).
+
+    ``bases`` are those that recent batches name, the oldest first, the last one its own; ``number``
+    counts batches of this form. ``delta`` has the positions that differ from the base; null:
+    removed.
+    """
 
     stream: str
     number: int
@@ -282,6 +260,9 @@ class _KnownOffset:
 
 class CompactOffsets:
     """The form of offsets that keeps many positions in bases (`Offsets`).
+
+    A batch's end keeps the base of its start until more than `DELTA_MAX` inputs differ, so that its
+    text is a function of start, positions and state. A stream never leaves this form.
 
     Parameters
     ----------

@@ -1,26 +1,6 @@
-"""A position of one input, as others see it: a JSON object with one text.
+"""Positions and offsets: JSON values with exactly one text each (`Position`, `Offset`).
 
-Spark compares offsets as JSON text, and so does a stream that asks whether an input has moved.
-Equal positions must therefore have equal texts, in every process and every release: keys are
-sorted, numbers are whole, and what an input puts into its position is up to the input.
-
-The offset of a stream: the text that Spark keeps in its checkpoint.
-
-Spark compares offsets as JSON text, and may replay a batch from two of them alone, in a
-process that has seen nothing else. So an offset is one value with one text, and the *end* of
-a batch carries all that is needed to plan it again:
-
-=============  ====================================================================
-``positions``  the position of each input by its name; an input without one has not
-               begun. The sole input of a stream that names none is called ``""``
-``state``      what else a replay needs, by the name of the rule that keeps it: the
-               waiting inputs (`turns`), or the state of an exact order (`exact`)
-``version``    2
-=============  ====================================================================
-
-Version 1 was the position of one table, without a name, beside ``"format": 2``. It is read as
-an offset of one unnamed input, and written no more; a stream at rest keeps the text it has.
-Version 3 is the form of very many inputs (`compact_offsets`).
+Spark compares offsets as text and replays a batch from two of them alone (docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -91,7 +71,12 @@ _FIELDS = frozenset({"positions", "state", "version"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The positions of all inputs, and what else decides about the next batch."""
+    """The positions of all inputs, and what else decides about the next batch.
+
+    The JSON form has ``positions`` by input name (``""`` for a single unnamed input), ``state`` by
+    the rule that keeps it, and ``version`` 2. Version 1, one position with ``"format": 2``, is read
+    only; version 3 is `CompactOffsets`.
+    """
 
     positions: Mapping[str, Position] = field(default_factory=dict)
     state: Mapping[str, Json] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""The planner of micro-batches: heads that are asked, turns, and pressure.
+"""The planner of micro-batches: heads, turns, limits and pressure.
 
-`stream` answers what Spark asks. `heads` learns what came, `pace` says how far the batch goes by
-limits and `turns`, `pressure` samples how far behind the stream is, `exact` plans exact orders, and
-`kinds` are the formats that inputs may have.
+`stream` answers Spark's calls. `heads` and `poller` find new versions, `rate_limit` ends a batch by
+limits and turns, `pressure` measures the lag, `ordered` plans exact orders, and `formats` lists the
+formats of inputs.
 """

@@ -1,31 +1,7 @@
-"""The formats of inputs: each says what an input is, and reads it, as a stream or in a batch.
+"""Formats of inputs, and batch reads of several: columns, splits, explanation (`InputFormat`).
 
-A format that needs Spark lives beside Spark's readers and is handed in with the others; nothing is
-registered, so that a process knows the formats that its code names.
-
-The plan of a batch read, as text: how inputs are merged, what is read of each, and the tasks.
-
-The text describes the splits that the tasks would get. Making it reads no rows: in an exact order,
-rows that the log does not count stay uncounted.
-
-The options that must be the same in each life of a stream, kept in its offsets.
-
-A query may get other options when it starts again, and goes on from its checkpoint;
-`options.declare`
-tells the effect of each change. Most options take effect with the next batch. Two things must not
-change, and stand in the offset:
-
-- *How an input began*, with a snapshot or with changes, if the batch began an input. Such a batch
-  has no position to begin at, and its end may be the same for both. ``began`` has what each of
-  these inputs says (`Input.begins`), and is in no other offset.
-- *Which rows a step has*, under an exact order, which counts the rows of a step that is begun:
-  ``reads`` of its state (`exact`) has what each input says that decides (`Input.decides`), each
-  different answer once.
-
-Offsets that were written before these were kept are taken as they are. An option that they do not
-know had its default value.
-
-A batch read of one input or of several: the same splits, packed as those of a stream.
+Formats that need Spark are passed in by the caller; there is no registry. It also checks options
+that must not change between restarts of a stream.
 """
 
 from __future__ import annotations
@@ -312,7 +288,7 @@ _Splits = Mapping[str, Sequence[Any]]
 
 
 def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
-    """Return what a batch read will do."""
+    """Return the plan of a batch read as text, from its splits; reads no rows."""
     plan.query.require_batch()
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
@@ -400,7 +376,11 @@ Reads = Mapping[str, Mapping[str, Json]]
 
 
 def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
-    """Return the state of an offset of a batch that is the first of some inputs."""
+    """Return the state of an offset of a batch that is the first of some inputs.
+
+    It records whether each input began with a snapshot (`Input.begins`), which positions do not
+    contain.
+    """
     remaining = without(state, BEGAN)
     begins = {name: start for name, input_ in fresh.items() if (start := input_.begins())}
     return {**remaining, BEGAN: reads_record(begins)} if begins else remaining

@@ -1,18 +1,6 @@
-"""The heads of a stream's inputs, and the backlogs between a position and the heads.
+"""The newest positions of a stream's inputs (`InputHeads`), and their backlogs (`Backlogs`).
 
-Planning looks at a few inputs itself (`InputHeads`); very many are polled beside it (`poller`).
-Spark asks an idle query some 80 times a second how far it can go, and a look at a thousand tables
-takes a while. So the heads of a look stay valid for `REST` times as long as the look took: looking
-takes at most a fifth of the time, whatever the number of inputs and the storage, and a change is
-seen within six times the length of a look. A caller that asks a little early is kept waiting, since
-rows that were written before the question should be in the answer (Spark's ``processAllAvailable``
-counts on that). A wait is never longer than `PAUSE_MAX_S`, because stopping a query waits, too.
-
-Of ten thousand inputs perhaps a hundred have moved since the last batch, and only those are asked
-for what lies ahead (`Backlogs`). An input that was asked and had nothing (`Backlog.is_at_rest`) is
-not asked again before the stream has moved there, or the input has another head. Heads are told
-apart as objects: a table that was made anew may have an equal one. Where the heads say which inputs
-moved since the last time, the others are not even compared.
+A few inputs are checked by the planner, many by `poller` threads (docs/adr/0029).
 """
 
 from __future__ import annotations
@@ -34,7 +22,9 @@ from spark_upsert.streams.planner.poller import (
 )
 
 REST = 4.0
-"""The pause between two looks, as a multiple of the length of the first."""
+"""The pause between two looks, as a multiple of the length of the first, so that looks take at most
+a fifth of the time.
+"""
 
 PAUSE_MAX_S = 2.5
 
@@ -158,6 +148,9 @@ class InputHeads:
 
 class Backlogs:
     """Asks inputs for what lies ahead, and remembers in which of them that was nothing.
+
+    An input without a backlog is asked again only when its head or the stream's position changes.
+    Heads are compared as objects: a recreated table may have an equal one.
 
     Parameters
     ----------

@@ -1,16 +1,7 @@
-"""Exact orders over inputs that are read batch by batch.
+"""Exact orders over batches (`ExactOrder`): the sequence of `core.input_order`, cut anywhere.
 
-The sequence of rows is that of `spark_upsert.core.input_order` over the rows that each input has,
-and
-a batch is a piece of it. Positions stay at the bounds of steps (`steps`); where the sequence is cut
-within a step, the offset says how many of its rows are delivered. So many small batches give the
-same rows as one large batch, for any limit and from any restart. A step that is begun is finished
-first.
-
-An order is a function of how many rows each input still has, and that may be more by the time of a
-replay. But an order keeps nothing of an input that ran dry, and for an input that did not, any
-count gives the same order. So it is enough that the end of a batch says how many rows each input
-gave, and which inputs had more.
+Positions are at step bounds; ``skip`` counts delivered rows of a step that is begun. Many small
+batches give the rows of one large batch (docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -64,7 +55,7 @@ class OrderProgress:
     ``mode``   which order it is
     ``names``  the inputs, in the order in which they were declared
     ``order``  its state (`core.input_order`)
-    ``reads``  what decides which rows the steps of inputs have (`lives`); absent from
+    ``reads``  what decides which rows the steps of inputs have (`formats`); absent from
                offsets that were written before it was kept
     ``rows``   how many rows the sequence has so far; null if a batch did not count
     ``skip``   how many rows of the next step are delivered, where some are

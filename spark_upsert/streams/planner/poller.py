@@ -1,24 +1,7 @@
-"""The times at which each of very many inputs is polled: pure, its clock comes in.
+"""Polling of many inputs in the background (`Poller`), within two budgets (`PollSchedule`).
 
-The interval of an input is a tenth (`GAP_SHARE`) of the time between its changes, or of the time
-since the last change where that is longer: an input that changes every minute is looked at every
-six seconds. An interval lies between a least and a most, and the input that is due first is looked
-at first.
-
-Two budgets bound the cost of all looks together: requests to the storage, and processor time. As
-inputs at rest may be very many, they get half of a budget at most: where ``2 * inputs / rate`` is
-longer than the most, it takes its place (`PollSchedule.most_s`). So between two looks at an input
-lie at most ``most_s`` and one round of all inputs (``inputs / rate``).
-
-Learning the heads of very many inputs beside planning.
-
-Threads look at the inputs that are due (`poll_schedule`) and note which heads have moved; the
-planner of a batch only reads memory. A thread catches everything: a request that the storage does
-not answer is tried again some times, and any other error of an input is raised where batches are
-planned (`Poller.seen`), with the input's name.
-
-No head goes back: two looks at one input never overlap, and a version that a look has seen is
-proven to be in the table's log.
+The planner only reads memory. No head goes back, and an input's error is raised where batches are
+planned, with its name (docs/adr/0029).
 """
 
 from __future__ import annotations
@@ -128,9 +111,12 @@ class _PollState:
 class PollSchedule:
     """Which of some inputs are due for a look. Not safe for threads.
 
+    Two budgets bound all looks: requests, and processor time. Inputs at rest get at most half, so
+    two looks at one are at most ``most_s`` and one round of all inputs apart.
+
     Parameters
     ----------
-    bounds : Bounds
+    bounds : PollBounds
     """
 
     bounds: PollBounds
@@ -250,7 +236,10 @@ class PollSchedule:
             self._of_requests.spend(requests)
 
     def interval_s(self, gap_s: float) -> float:
-        """Return when an input is looked at again that changes so often."""
+        """Return when an input is looked at again that changes so often.
+
+        It is `GAP_SHARE` of the time between its changes, or since the last one if that is longer.
+        """
         return min(max(self.bounds.least_s, GAP_SHARE * gap_s), self.most_s)
 
     def _asked(self, requests: int) -> None:
@@ -362,7 +351,7 @@ class Poller:
     inputs : PolledInputs
     heads : mapping of str to Position
         Those of the first look, in the order of the inputs.
-    bounds : Bounds
+    bounds : PollBounds
     is_remote : bool, optional
         Whether a look is a request over a network.
     crew : DaemonThreads

@@ -1,32 +1,7 @@
-"""The pressure of a stream: each planned batch is a sample for the governor.
+"""The pressure of a stream (`StreamGauge`): each planned batch is a sample for the governor.
 
-The planner takes the signals (`scheduler.governor`), because planning alone is certain to go on.
-They are the inputs that a batch leaves waiting, against the tasks that run at once; the age of the
-oldest change that the batch takes; and, as the busy ratio, the recent share of batches that were
-cut by their limits, for Spark runs one batch after the other however little is in them. There is no
-room for more if two batches in a row were cut.
-
-A stream at rest has no pressure. A query that has never caught up since its first batch presses no
-writer: it reads the history of its tables, and no writer could help it. Both facts must outlive the
-process, or a query that is restarted under overload would take the backlog for history, and never
-press again. So the state of an offset holds under ``pressure`` what a fresh process goes on from:
-
-================  ================================================================
-``is_behind``     true, alone: the query has not kept up yet since it began
-``busy``          the busy ratio, in thousandths
-``cuts``          batches in a row that were cut, up to two
-``high``          samples in a row that asked for a deferral
-``is_deferring``  whether the lowest band waits
-``latency_ms``    the moving average, null before there was any
-``sampled_ms``    when the last sample was taken, in ms since 1970
-================  ================================================================
-
-The entry exists only while inputs wait after the batch. A checkpoint without it has kept up.
-
-A stream uses two rungs of the ladder. It defers the lowest band, unless no other input has
-anything; and it tells its tables, which hold up their writers. The other two do not apply: rows
-that come while a batch runs are in the next one, so batches coalesce by themselves, and a stream
-commits nothing.
+Signals are inputs left waiting, the age of the oldest change, and the share of batches cut by
+limits. A query that never caught up reports none (docs/adr/0031).
 """
 
 from __future__ import annotations
@@ -75,6 +50,8 @@ _THOUSAND = 1000
 
 class StreamGauge:
     """Samples how far behind the stream is, and passes on what the governor says of it.
+
+    Of the governor's ladder it uses two rungs: deferral of the lowest band, and reports to writers.
 
     Parameters
     ----------
@@ -135,7 +112,13 @@ class StreamGauge:
             raise no_offset({PRESSURE: record}) from error
 
     def noted(self, reached: Offset) -> dict[str, Json]:
-        """Return the state of the offset at which the batch that was planned last ends."""
+        """Return the state of the offset at which the batch that was planned last ends.
+
+        Its entry `PRESSURE` exists while inputs wait: ``is_behind`` alone (never caught up), or
+        ``busy`` (busy ratio in thousandths), ``cuts`` (cut batches in a row, up to two), ``high``
+        (samples in a row for a deferral), ``is_deferring``, ``latency_ms`` (moving average) and
+        ``sampled_ms``.
+        """
         state = without(reached.state, PRESSURE)
         governor = self._governor
         if not self._has_kept_up:

@@ -1,40 +1,7 @@
-"""The turns of inputs: how urgent each is, and the waiting line that a full batch leaves behind.
+"""The size of a batch (`pace`) and the turns of inputs (`Urgencies`), pure functions of state.
 
-The urgency of an input is the priority that the read sets, else the input's own. With
-``autoPriority`` an input without a priority is the more urgent the later another query read it. The
-planner asks for that only now and then, and few inputs at once: it costs requests, and only the
-last half minute matters anyway. For the other inputs the last answer stands.
-
-The state of an offset holds under ``schedule``
-
-==========  ====================================================================
-``band``    the band that has the turn (`spark_upsert.scheduler`)
-``credit``  how many inputs of the band may still be served in this round
-``dirty``   the waiting inputs, the first one first: lists of a time, in ms since 1970, and
-            the names of the inputs that wait since then
-==========  ====================================================================
-
-The entry exists only while inputs wait, so its size is bounded by the inputs that a batch left
-over. An older release wrote under ``turn`` the input that the next batch begins with, or, if that
-one has nothing, the next in the order of names. This form is still read: the other inputs stand
-behind that one in the order of their names. A stream over one unnamed table has no turns.
-
-The size of a batch: a pure function of the backlogs, of limits and of a state.
-
-A batch takes whole steps, in order, as long as no limit is exceeded. The first step that has
-anything in it is taken whatever its size, because Spark would ask again for ever for a batch that
-takes nothing. So over the epochs of one input, a batch is the longest prefix that fits, or a single
-epoch that does not fit.
-
-Limits count for all inputs together. The planner visits inputs in the order of
-`spark_upsert.scheduler`. In the first round each input may take its share of what is left, by the
-weight of its band, or one step that is larger; then inputs with more take again, round after
-round. An input that still has more waits anew, behind all that were not visited, so a flooded input
-cannot take a batch for itself.
-
-An input that has its turn and does not fit keeps its turn, and begins the next batch. Inputs behind
-it that do fit are not held up, and pay nothing. So each batch serves at least one input in its
-turn, and the bounds of `spark_upsert.scheduler.scheduler` hold for batches.
+A batch takes complete steps; the first one always. An input that does not fit keeps its turn and
+begins the next batch, so each batch serves an input in its turn (docs/adr/0029).
 """
 
 from __future__ import annotations
@@ -75,6 +42,10 @@ _KEPT_MIN = 1_000
 
 class Urgencies:
     """The urgency of a stream's inputs, as far as it is known.
+
+    It is the priority of the read, else the input's own; with ``autoPriority`` an input without one
+    is more urgent the later another query read it. That costs requests, so few inputs are asked at
+    once.
 
     Parameters
     ----------
@@ -145,7 +116,10 @@ class Urgencies:
 
 
 def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
-    """Return the inputs that wait now, and the turn."""
+    """Return the inputs that wait now, and the turn.
+
+    `TURN`, from an older release, names the input that comes first; the others follow by name.
+    """
     schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
     gone = set(schedule.dirty) - set(dirty)
     waiting = schedule.dirty.served(gone, (), now_ms)
@@ -172,7 +146,11 @@ def waiting_by_band(
 
 
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
-    """Return the state of an offset with a schedule; without its entry if no input waits."""
+    """Return the state of an offset with a schedule; without its entry if no input waits.
+
+    ``band`` has the turn, ``credit`` counts the inputs that it may still serve in this round, and
+    ``dirty`` lists ``[since_ms, name, ...]`` in waiting order.
+    """
     remaining = without(state, SCHEDULE, TURN)
     if len(schedule.dirty):
         remaining[SCHEDULE] = {
@@ -232,7 +210,11 @@ def pace(
     urgencies: Mapping[str, Urgency] | None = None,
     defers_lowest: bool = False,
 ) -> Offset:
-    """Return the offset at which a batch ends, with the positions of these inputs."""
+    """Return the offset at which a batch ends, with the positions of these inputs.
+
+    In each round an input takes its share of the rest by band weight, or one larger step. An input
+    with more data then waits after all that were not visited.
+    """
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
         return Offset(positions=reached, state=without(state, SCHEDULE, TURN))

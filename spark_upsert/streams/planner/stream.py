@@ -1,40 +1,7 @@
-"""Debouncing: no batch for a few rows (``minRowsPerTrigger`` and ``maxTriggerDelay``).
+"""A stream over its inputs (`Stream`): the answers to Spark's reader, without Spark.
 
-A batch costs some hundred milliseconds and leaves files behind it, whatever it holds. So a batch
-waits until there are enough rows, or until the oldest has waited long enough. Two clocks measure
-that wait: a monotonic one from when this process saw the row, and the wall clock from when the row
-was committed, where that is known, so that a restart does not let it wait anew. The longer wait
-counts. The wall clock may jump; then a batch comes early, which does no harm.
-
-The progress report of a stream in ``query.lastProgress``: small JSON, whatever the inputs.
-
-Spark asks for the report after each question for a batch (``reportLatestOffset``), and shows it as
-the source's ``latestOffset``. It is no part of the offsets, so names may be added to it. Numbers
-describe the state after the batch that was planned last: what that batch does not hold.
-
-=============  ===================================================================
-``inputs``     how many there are
-``dirty``      how many hold something behind the batch; not in an exact order
-``lag``        ``versions``: how many lie behind it in all tables; ``most``: the
-               tables with the most, `NAMED_MAX` of them; ``since_ms``: when the first
-               change behind the batch was committed in these, where it is known
-``waiting``    how many inputs the batch left over in each band, by its name (``B4`` is
-               served first); bands without any are left out; not in an exact order
-``positions``  the ends of the inputs, if they are `POSITIONS_MAX` at most
-``newest``     of tables that are `POSITIONS_MAX` at most: the ``version`` of the newest epoch,
-               and what became of its rows (`Counters`, without zeros)
-``complete``   with ``consistent``: the newest batch of the query that writes all tables, as
-               far as the stream has the batch whole; null before the first
-``discovery``  of more than 300 tables: ``looks`` and ``requests`` so far, and
-               ``rest_ms``, how long a table at rest is left alone
-``pressure``   from the governor: ``rung``, ``ratio`` (0 to 1), ``latency_ms``
-=============  ===================================================================
-
-A stream over its inputs: what Spark's reader is asked, answered without Spark.
-
-The planner's stream lives as long as the query; another copy is pickled into the tasks and only
-reads. `Stream.latest` decides how far a micro-batch goes, and `Stream.splits` is a pure function
-of two offsets and of the inputs' logs: a replay plans the same batch.
+`Stream.latest` ends a micro-batch; `Stream.splits` is a pure function of two offsets and the logs,
+so a replay plans the same batch. Also debouncing and the progress report.
 """
 
 from __future__ import annotations
@@ -79,6 +46,9 @@ class BatchDelay:
 
 class Debounce:
     """Decides whether a batch waits for more rows.
+
+    A wait counts from when this process saw the row or, if longer, from its commit, so that a
+    restart does not begin it again.
 
     Parameters
     ----------
@@ -179,7 +149,19 @@ def report(
     schedule: PollSchedule | None,
     governor: Governor,
 ) -> dict[str, Any]:
-    """Return what is told, the names of the table above."""
+    """Return the progress report of a stream, which Spark shows as the source's ``latestOffset``.
+
+    It describes the state after the last planned batch (docs/many-tables.md); it is no part of
+    offsets.
+
+    - ``inputs``: their number; ``dirty``: those with a backlog; ``waiting``: those left over per
+      band;
+    - ``lag``: ``versions`` in all tables, ``most`` and ``since_ms`` of the `NAMED_MAX` longest;
+    - ``positions`` and ``newest``: of up to `POSITIONS_MAX` inputs, their ends, and the newest
+      epoch with its counters;
+    - ``complete``: with ``consistent``, the newest complete batch; ``discovery``: of polled inputs;
+    - ``pressure``: ``rung``, ``ratio`` (0 to 1) and ``latency_ms``.
+    """
     summary: dict[str, Any] = {"inputs": len(heads)}
     if len(heads) <= POSITIONS_MAX:
         summary["positions"] = {name: head.record for name, head in sorted(heads.items())}

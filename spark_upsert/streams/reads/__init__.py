@@ -1,6 +1,5 @@
-"""Reads: splits, what one task does with its own, columns, and explanations.
+"""Reads in tasks: splits, their rows, columns and explanations.
 
-A split carries all that its task needs, so that a task asks no log. `serve` yields its rows,
-`packs`
-shares splits out among tasks, and `passage` is a piece of an exact order.
+A split contains all that its task needs, so that a task reads no log. `read_split` yields its rows,
+`packing` distributes splits among tasks, and `ordered` is a piece of an exact order.
 """

@@ -1,9 +1,4 @@
-"""The columns of a read: the wanted columns of the table, then those of the changelog.
-
-Batches of an input in the columns of the read: what they lack is null, narrower types widen.
-
-The columns about a merge, behind all others: which input a row is from, and its number.
-"""
+"""Columns of a read: the table's, the changelog's, and those about the merge; and casts to them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""What a planned read will do, as text: versions and stretches, look-ups, files, splits, and why.
-
-The text is a pure function of the splits that the tasks get. Sizes are those in the log, and hashes
-are taken as uniform. The rule of the tasks (`lookup.is_sparse`) says whether a look-up is dense or
-sparse, with the number of commands in place of the number of their keys, which is known only when
-the commands are read.
-"""
+"""Explanations of a planned read as text, from its splits and the sizes in the log."""
 
 from __future__ import annotations
 
@@ -193,7 +187,10 @@ def _stretch(number: int, stretch: Stretch) -> list[str]:
 
 
 def _look_ups(stretch: Stretch) -> Iterator[str]:
-    """Yield how the state before a stretch is searched for the keys of its commands."""
+    """Yield how the state before a stretch is searched for the keys of its commands.
+
+    Uses the tasks' rule (`lookup.is_sparse`) with the command count in place of the key count.
+    """
     if stretch.is_comparison:
         yield "none: both are read through and compared"
         return

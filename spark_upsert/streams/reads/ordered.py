@@ -1,13 +1,7 @@
-"""The steps of an input: exact orders count their rows, and cut an input wherever a step ends.
+"""Steps of inputs and the one task of an exact order (`Passage`): counted rows in a fixed order.
 
-One task reads a step as a whole, and neither its rows nor their order depend on where a batch
-begins or ends. A step of a table is an epoch, or a hash range of the snapshot that a stream begins
-with; the bounds of such ranges follow from that version alone.
-
-A piece of an exact sequence: what the one task of an exact order reads, and its reading.
-
-Which rows of each input it has was counted beforehand (`spark_upsert.streams.planner.ordered`, or a
-batch read here), so that the order of the whole tells the order of the piece.
+A step is an epoch or a hash range of a snapshot; its rows and their order do not depend on batch
+bounds.
 """
 
 from __future__ import annotations

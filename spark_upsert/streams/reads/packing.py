@@ -1,10 +1,6 @@
-"""The share of each task in several inputs: splits, asked for at once and packed by bytes.
+"""Task packing (`packed`): splits of several inputs by bytes, the heaviest first (docs/adr/0029).
 
-`packed` decides which splits share a task. It shares out bytes, the heaviest split first, and asks
-no graph of a flow: tasks of a read hand nothing to each other, so that there is no cost to weigh.
-
-A task costs some 28 ms whatever it reads, so that a thousand nearly empty inputs make about as many
-tasks as run at once; a large input comes cut into splits already.
+`read_pack` reads a task's inputs concurrently within a memory bound.
 """
 
 from __future__ import annotations

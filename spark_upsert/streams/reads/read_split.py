@@ -1,9 +1,6 @@
-"""Reading a split as engine batches, for every kind of split and of caller.
+"""The read of one split in a task (`serve`), for every type of split.
 
-A task reads each split by a plan of one scan. A part that is computed in one pass, a stretch of
-changes or the rows of a version, is a split of that task and ends with a barrier. The changelog
-stands whole in its scan: cut into a scan, a join and a projection it would gather values before
-duplicates are dropped.
+Each part that one pass computes is a split of the task and ends with a barrier.
 """
 
 from __future__ import annotations

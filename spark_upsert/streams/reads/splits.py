@@ -1,10 +1,6 @@
-"""Planning splits: what one task reads, as a small value that says all of it.
+"""Splits of a table read: small values with manifests reduced to a hash range.
 
-A split carries manifests, cut down to what lies in its range of hashes, so that a task asks no log.
-How many there are follows the options, or else the amount of data and the machine; which rows
-all of them have together does not.
-
-Planning the splits of a read that wants some of the rows of a version (`table.scan`).
+Their number depends on options, data and machine; their rows together do not.
 """
 
 from __future__ import annotations

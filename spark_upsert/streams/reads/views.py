@@ -1,31 +1,6 @@
-"""The share of one task in a view: steps, and a range of hashes; and how it is read.
+"""Splits of a view: planning, reading by a pooled task, and the JSON form inside a row.
 
-Reading a split of a view: by a task that is kept, with its plan bound, from split to split.
-
-A stretch of steps is a split of the task and ends with a barrier; so are all rows at a position.
-The view's operators give what changed over a stretch whole (`views.relation`), so that nothing
-stands in them behind the barrier but the tables that they are bound to. Those are looked at once
-for each split that Spark hands to the task: a table that was replaced, or has other columns by now,
-is bound anew.
-
-The plain form in which a split of a view travels within a row: JSON of numbers and names.
-
-The reading task brings the plan: a split can name no other table, and nothing that is run. Bytes
-from any other source are refused, or mean rows of the very view.
-
-===========  =======================================================================
-``version``  1
-``plan``     the fingerprint of the plan
-``tables``   the paths of its tables that are read live
-``steps``    for each ``[before, after, version, time, way]``, with the versions of
-             the tables in their order; null: not there yet
-``hashes``   the range, as two numbers of hexadecimal digits
-``rows``     an estimate of the rows of the tables that moved; so ``bytes``
-``queries``  the streaming queries that made what is read
-``marker``   the positions before and behind the batch, or null
-===========  =======================================================================
-
-Why a step is computed in its way (`Choice`) is told where it is planned, and does not travel.
+A task's plan stays bound between splits; its tables are checked once per split.
 """
 
 from __future__ import annotations
@@ -324,7 +299,12 @@ _FIELDS = frozenset(
 
 
 def split_to_json(split: ViewSplit, plan: Node) -> bytes:
-    """Return the form of a split of a plan."""
+    """Return the form of a split of a plan.
+
+    ``tables`` are the live paths; a step is ``[before, after, version, time, way]`` with versions
+    in that order, null for a table that does not exist yet. ``marker`` has the positions before and
+    after the batch. The form names no other table and contains no code.
+    """
     tables = _tables(plan)
     record = {
         "version": VERSION,
