@@ -1,6 +1,7 @@
-"""Parallel regions: say once what is logically one operator, and how many times it runs.
+"""Flows: graphs of operators with parallel regions, for Spark or one process (docs/adr/0041).
 
-`Flow` builds a logical graph, `expanded` gives what runs, `fused` what of it shares a task.
+`Flow` builds a logical graph, `expanded` gives its physical replicas, `fused` assigns them to
+processing elements.
 """
 
 from spark_upsert.flow.builder import Flow, Output

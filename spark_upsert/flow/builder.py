@@ -1,19 +1,6 @@
-"""Builds a logical graph, operator by operator.
+"""The builder of a logical graph (`Flow`), operator by operator.
 
->>> import pyarrow as pa
->>> from spark_upsert.flow import ArrowSource, Collected, Flow, PythonFunction
->>> rows = pa.table({"customer": [1, 2], "amount": [10, 20]})
->>> flow = Flow()
->>> orders = flow.source("orders", ArrowSource(rows))
->>> same = PythonFunction(iter, rows.schema)
->>> with flow.parallel("clean", width=3, partition_by=["customer"]):
-...     cleaned = flow.operator("drop_nulls", same, orders)
->>> flow.sink("kept", Collected(), cleaned)
->>> graph = flow.graph()
->>> list(graph.places)
-['orders', 'clean.drop_nulls', 'kept']
-
-A mistake is an error where it is made, if it can be seen there, else in `Flow.graph`.
+A mistake is an error where it is made, if that place shows it, else in `Flow.graph`.
 """
 
 from __future__ import annotations
@@ -76,7 +63,20 @@ class _Open:
 
 
 class Flow:
-    """A graph that grows; `graph` gives what it is so far."""
+    """A graph that grows; `graph` gives what it is so far.
+
+    >>> import pyarrow as pa
+    >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow, PythonFunction
+    >>> rows = pa.table({"customer": [1, 2], "amount": [10, 20]})
+    >>> flow = Flow()
+    >>> orders = flow.source("orders", ArrowSource(rows))
+    >>> same = PythonFunction(iter, rows.schema)
+    >>> with flow.parallel("clean", width=3, partition_by=["customer"]):
+    ...     cleaned = flow.operator("drop_nulls", same, orders)
+    >>> flow.sink("kept", CollectSink(), cleaned)
+    >>> list(flow.graph().places)
+    ['orders', 'clean.drop_nulls', 'kept']
+    """
 
     def __init__(self) -> None:
         self._open = [_Open("")]

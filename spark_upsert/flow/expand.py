@@ -1,13 +1,7 @@
-"""The physical graph: each operator of a region becomes one replica for each channel.
+"""The physical graph (`expanded`): one replica per operator and channel, with splitters.
 
-- A stream within a region becomes one connection from each channel to the same channel.
-- A stream that enters a region passes a *splitter*, which stands at the producer's output. Each
-  replica of the producer has its own splitter for each port of a consumer; nested regions are
-  entered by chained splitters, the outer one first.
-- A stream that leaves a region ends in the one port of the consumer: rows merge there in any order.
-
-So a producer of N replicas outside of a region of M channels has N splitters and ``N * M``
-connections. Pure: the same graph gives an equal value.
+Pure. A stream into a region passes one *splitter* per producer replica, port and region, the outer
+region first; a stream out of it ends in one port.
 """
 
 from __future__ import annotations
@@ -169,7 +163,7 @@ def expanded(graph: Graph) -> Physical:
     Raises
     ------
     GraphError
-        The graph cannot be run (`checks.check`), or it would become too large.
+        The graph cannot be run (`validate.check`), or it would become too large.
     """
     check(graph)
     _require_few(graph)

@@ -1,28 +1,7 @@
-"""Passes on Spark: which elements of a partition run together, and which rows go through a pass.
+"""Fusion (`fused`): replicas that share a processing element, and passes on Spark (`PassPlan`).
 
-An element runs in a later pass than the elements that feed it. Elements of one pass run side by
-side, and rows for later passes go through. Everything here is numbers; `stages` makes of a pass
-plan what runs.
-
-Rows come to a pass in one of three ways (`RowTransfer`):
-
-- *In place.* Elements that are in no region, and have operators that look at one row at a time, run
-  where the rows are, in as many tasks as there are.
-- *Exchanged.* Element i runs in task i, to which an exchange brings its rows.
-- *Aligned.* As exchanged; but each element is fed by one element of the pass before and by nothing
-  else, so that its rows are in its task already.
-
-An element without operators needs no pass if its rows take one connection: they enter at its end.
-
-Fusion: which replicas share a processing element, by schemes and by placement.
-
-A *processing element* (PE) is one thread: a barrier task, on Spark one `mapInArrow`. Replicas
-within a PE hand batches to each other by a call.
-
-Every scheme begins with the units of `placement`, and leaves each whole. So colocation holds, and
-no two PEs wait for each other: the PEs that `fused` returns can be run in an order, and are
-numbered in one. The influence of channels is no constraint of the user, so that units that span
-channels win over it, and get a PE of their own.
+A *processing element* (PE) is one thread: a barrier task, on Spark one ``mapInArrow``. Colocated
+units stay together; PEs never wait for each other and are numbered in run order.
 """
 
 from __future__ import annotations
@@ -52,8 +31,11 @@ class RowTransfer(Enum):
     """The way in which rows come to the elements of a pass."""
 
     IN_PLACE = "in place"
+    """Elements in no region that work row by row run where the rows are."""
     EXCHANGED = "exchanged"
+    """Element i runs in task i, to which an exchange brings its rows."""
     ALIGNED = "aligned"
+    """As exchanged, but each element's rows are in its task already, from one element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +81,8 @@ def _is_direct(replica: Replica, physical: Physical) -> bool:
 
 class PassPlan:
     """The passes of a partition.
+
+    An element runs in a later pass than the elements that feed it; other rows go through.
 
     Parameters
     ----------
@@ -309,7 +293,7 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
 
     Returns
     -------
-    Fused
+    FusedGraph
         The plan, with a warning for each wish that could not be met, and for replicas that share a
         PE only because rows go to and fro between them.
 
@@ -320,8 +304,8 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
 
     Notes
     -----
-    Source: the fusion schemes of IBM Streams. They leave open which units share a PE for
-    ``manual`` and ``automatic``; the greedy joins of `partitions` are our choice.
+    Source: the fusion schemes of IBM Streams. They leave open which units share a PE for ``manual``
+    and ``automatic``; the greedy joins of `placement` are our choice.
     """
     units = units_of(physical)
     is_legacy = isinstance(scheme, Legacy)

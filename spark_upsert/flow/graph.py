@@ -1,30 +1,7 @@
-"""The numbers of channels: which replica of nested regions something is.
+"""A logical graph as values (`Graph`): operators, their work, composites and parallel regions.
 
-For an operator in nested regions, the innermost first, with local indexes ``l0, l1, ...`` and
-widths ``w0, w1, ...``, the global channel is ``l0 + w0*l1 + w0*w1*l2 + ...``, one of
-``w0*w1*...``. Outside of any region it is -1, of 0.
-
-The work of an operator of a graph, as values: read, compute, write.
-
-An operator that computes is a plan (`spark_upsert.plan.nodes`) or a Python function. In a plan the
-rows of a port are a scan of Arrow that has the port's name:
-
-    Filter(id="large", input=ArrowScan(id="input", schema=...), where="amount > 100")
-
-Nothing here runs anything.
-
-A logical graph, as values: what is said once, and how many times it is to run.
-
-An operator takes rows by its input ports and gives rows by its one output; a stream leads from an
-output to a port. Composites hold operators and composites. A *region* is a composite, or a single
-operator, with a `Parallel`: it runs ``width`` times side by side (`expansion`).
-
-**Names.** Within a composite no two members share a name. The full name of a member goes from the
-outermost composite to it, with dots between: ``totals.sum``. A port of a region is named as one
-sees it from the region: ``sum.input`` in the composite ``totals``, ``input`` where a single
-operator is the region.
-
-These values hold whatever they are given; `checks.check` refuses what cannot be run.
+A *region* is an operator or composite with a `Parallel`. A full name has dots, as in
+``totals.sum``. `validate.check` refuses graphs that cannot run.
 """
 
 from __future__ import annotations
@@ -47,7 +24,11 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True)
 class ChannelPath:
-    """Where in nested regions a replica is; both the innermost first, and of equal length."""
+    """Where in nested regions a replica is; both the innermost first, and of equal length.
+
+    The global channel is ``l0 + w0*l1 + w0*w1*l2 + ...``, with local indexes ``l`` and widths
+    ``w``.
+    """
 
     indexes: tuple[int, ...] = ()
     """Its index in each region."""

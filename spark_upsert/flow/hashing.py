@@ -1,32 +1,7 @@
-"""The hash code of one or several values, by which a hash splitter (partitioner) chooses a channel.
+"""Hash codes of rows (`hash_codes`), by which a splitter chooses a channel.
 
-The code of one attribute is that of its value. The code of several attributes is, in their order,
-``h = 17``, then ``h = 37 * h + code`` for each, modulo ``2**64``. The channel is the code modulo
-the width.
-
-======================================  ===========================================================
-type                                    code
-======================================  ===========================================================
-integers                                the value, sign-extended to 64 bits
-boolean                                 0 or 1
-string, binary                          ``v = byte + rotate_left(v, 7)`` over signed bytes, from 0
-...longer than `SPELLED_BYTES`          the hash of keys (`core.key_hash`) with seed 0
-date                                    ``mix`` of the days since 1970
-time, timestamp, duration               ``mix`` of the nanoseconds, in whichever unit it is kept
-float32, float64                        ``mix`` of the bits of the float64; one zero, one NaN
-decimal                                 ``mix(mix(high half) XOR low half)``
-NULL                                    0
-======================================  ===========================================================
-
-``mix`` is the finaliser of splitmix64: by their values, moments that are whole seconds would all
-come to one channel of eight. Hashing integers by value has the same weakness. We keep it because
-the engine that these operators come from does so, and users that number rows themselves rely on it.
-
-Equal values have equal codes, whatever the width of their integer, the unit of their moment, or
-whether a text is large. The codes of integers and booleans and the rule for several are a promise;
-the others are the same within a release.
-
-Source: IBM Streams, ``Splitter.cpp``; texts by the collate hash of libstdc++ on 64 bits.
+Equal values have equal codes, whatever the width or unit. Codes of integers and booleans, and the
+combination of several, are a promise; others are fixed within a release.
 """
 
 from __future__ import annotations
@@ -73,7 +48,20 @@ def coded_as(type_: pa.DataType) -> str:
 
 
 def hash_codes(columns: Sequence[pa.Array]) -> Words:
-    """Return the code of each row."""
+    """Return the code of each row.
+
+    One column has its value's code; several: ``h = 17``, then ``h = 37 * h + code``, modulo
+    ``2**64``.
+
+    - integers: the value, sign-extended to 64 bits; booleans: 0 or 1; NULL: 0;
+    - string, binary: ``v = byte + rotate_left(v, 7)`` over signed bytes, from 0; longer than
+      `SPELLED_BYTES`: `core.key_hash` with seed 0;
+    - date: ``mix`` of the days since 1970; time, timestamp, duration: ``mix`` of the nanoseconds;
+    - floats: ``mix`` of the bits of the float64, one zero and one NaN;
+    - decimal: ``mix(mix(high half) XOR low half)``.
+
+    Source: IBM Streams, ``Splitter.cpp``; texts by the collate hash of libstdc++ on 64 bits.
+    """
     if len(columns) == 1:
         return _codes(columns[0])
     total = np.full(len(columns[0]), _SEED, dtype=np.uint64)

@@ -1,35 +1,7 @@
-"""Tables at the ends of a flow that runs in one process: read at one version, written as one epoch.
+"""Flows in one process (`run_local`, `collect`): a thread per processing element, bounded channels.
 
-A replica of a source reads a range of hashes of its own. Options for change feeds, streams and a
-chosen number of splits are refused here: those need Spark.
-
-A flow in one process: a thread for each processing element, bounded channels between them.
-
->>> import pyarrow as pa
->>> from spark_upsert.flow import ArrowSource, Collected, Flow, PythonFunction
->>> from spark_upsert.flow.local import collect
->>> rows = pa.table({"n": [1, 2, 3]})
->>> flow = Flow()
->>> source = flow.source("rows", ArrowSource(rows))
->>> with flow.parallel("both", width=2):
-...     given = flow.operator("same", PythonFunction(iter, rows.schema), source)
->>> flow.sink("all", Collected(), given)
->>> sorted(collect(flow.graph())["all"]["n"].to_pylist())
-[1, 2, 3]
-
-**Order.** Rows from one replica to another keep their order. Where rows of several replicas meet
-there is no order.
-
-**Back-pressure.** An element takes its input from one channel, and stops while a channel that it
-puts into is full; the reader of the sinks takes from one such channel, too. Elements feed each
-other in no circle, so that the last one can always go on.
-
-**Markers.** A source may give `Marker.WINDOW` between its batches: each replica that gets the
-marker drains and sends it on, but splitters with an owner in a region do not. The end goes
-everywhere, and counts when it has come from all.
-
-**Failure.** An error of an operator or a source is raised at the reader, with the name of the
-operator. All threads have ended by then, but for a source that is silent.
+Rows between two replicas keep their order. An error is raised at the reader with the operator's
+name, after all threads have ended (except a blocked source).
 """
 
 from __future__ import annotations
@@ -194,7 +166,15 @@ ReadSource: TypeAlias = Callable[[], Iterable[Item]]
 def collect(
     plan: Graph | FusedGraph, given: Mapping[str, ReadSource] | None = None
 ) -> dict[str, pa.Table]:
-    """Run a graph, and return the rows of each sink, by its full name; see `run_local`."""
+    """Run a graph, and return the rows of each sink, by its full name; see `run_local`.
+
+    >>> import pyarrow as pa
+    >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow
+    >>> flow = Flow()
+    >>> flow.sink("all", CollectSink(), flow.source("rows", ArrowSource(pa.table({"n": [1, 2]}))))
+    >>> collect(flow.graph())["all"]["n"].to_pylist()
+    [1, 2]
+    """
     run = _Run(plan, given or {}, CHANNEL_EVENTS)
     batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in run.sinks}
     for sink, item in run.items():

@@ -1,19 +1,7 @@
-"""A coroutine over a function that takes batches by iterating: batches can be handed to it.
+"""Running operators (`Running`) and processing elements (`Element`), fed by batch.
 
-The caller that hands a batch over gets what the function yields until it asks for the next one; so
-operators of one processing element call each other, whatever they are. The function has a thread of
-its own, which works only while the caller waits: one of the two runs at any time, and the same
-batches give the same results in the same order. A hand-over takes some tens of microseconds.
-
-Running operators: each is fed batch by batch, and drained at a barrier.
-
-After a barrier an operator begins anew: a function is called again, and a plan is a task that is
-clean there (`spark_upsert.task`), but for its counters.
-
-A processing element that runs: replicas that call each other, and what leads out of them.
-
-Rows come to an address of the element and leave it with addresses elsewhere. Sinks are elsewhere:
-what writes is not run here, nor what reads; of a source there is what leads out of it.
+At a barrier an operator drains and begins again. A Python function is a `Coroutine`: it has a
+thread that works only while its caller waits.
 """
 
 from __future__ import annotations

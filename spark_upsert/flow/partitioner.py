@@ -1,15 +1,7 @@
-"""Splitters (partitioners) at work: which rows of a batch go to which replicas, and which markers.
+"""Routing at run time: targets of rows and markers, addresses of ports, outlets of a replica.
 
-The rows of a producer come to a replica in the order in which they were given. A round robin is
-strict: it waits for a busy replica. Its turn is a value that the caller keeps, so that a batch
-that is routed again from the same turn goes the same way.
-
-Addresses: numbers of the ports of a physical graph, which travel with rows.
-
-The outlets of a replica: a connection, or a tree of splitters, for each port that it feeds.
-
-A splitter gives each row the address of its channel and leaves the batch whole: a batch is cut only
-where its rows are exchanged.
+A round robin is strict: its turn is a value of the caller, so that a batch routed again goes the
+same way.
 """
 
 from __future__ import annotations

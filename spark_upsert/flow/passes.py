@@ -1,7 +1,4 @@
-"""A stage as a task of an engine runs it: rows come in as they travel (`borders`), and go on so.
-
-A stage that is woken wakes the next. Without wakes a task goes by the engine's number.
-"""
+"""A stage as a task of an engine runs it (`Pass`): rows arrive and leave in `wire_format`."""
 
 from __future__ import annotations
 

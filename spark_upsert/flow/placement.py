@@ -1,40 +1,7 @@
-"""Partitions of units into processing elements: which are allowed, and how units are joined.
+"""Placement of replicas: *units* that stay together, and partitions of units into elements.
 
-A *unit* is a set of replicas that placement keeps together, here a number; a partition gives each
-unit the number of its element. A partition is allowed if no element holds units that must be apart,
-and if rows never go from an element to another and back: an element begins when it has its input,
-so that two that wait for each other would never begin.
-
-Both schemes begin with an element for each unit and join elements greedily, in three passes, none
-of which makes a cycle:
-
-1. *Chains*, the dearest streams first: an element that feeds one other element, which nothing else
-   feeds. Rows of one channel are worked on one after the other in any case.
-2. *Levels*: elements that run side by side, where there are more of them than slots. Neighbouring
-   channels come together.
-3. *Single levels*: consecutive levels of one element each, which have nothing beside them.
-
-Rejected: a search for the plan that costs least by a model of costs. It found plans that are more
-than 1 % cheaper for 3 % of small random graphs, for 1 500 lines and figures that hold for one
-machine.
-
-Placement of replicas: which share an element, which are kept apart, and which are alone.
-
-An id on a composite is an id of each operator within. A plain id is the same in all channels, so
-that ``colocate="x"`` puts **all** replicas together, and ``exlocate="x"`` keeps each from every
-other. `by_channel()` and `by_replica()` become ids of a region: the operator or composite that they
-are written on, if it is a region, else the innermost one around it:
-
-====================  ==============================================
-``by_channel()``      ``<region>_<global channel at that level>``
-``by_replica()``      ``<region>``
-either, in no region  ``<operator or composite>``
-====================  ==============================================
-
-Replicas that share an id are together, and so are those that share one with any of them: each such
-set is a *unit*. Then units with rows going to and fro between them become one unit, because two
-processing elements cannot wait for each other. If ``A`` and ``C`` are together and rows go from
-``A`` by ``B`` to ``C``, then ``B`` is with them. Colocation never keeps other replicas away.
+A partition is allowed if no element contains units that must be apart and elements never wait for
+each other. `automatic` and `manual` join elements greedily (docs/adr/0041).
 """
 
 from __future__ import annotations
@@ -352,7 +319,12 @@ class Unit:
 
 
 def ids_of(physical: Physical) -> dict[str, Ids]:
-    """Return the ids of each replica, by its name."""
+    """Return the ids of each replica, by its name.
+
+    An id on a composite applies to each operator within. `by_channel` becomes
+    ``<region>_<global channel>``, `by_replica` ``<region>``, for the innermost region; outside of
+    any region both are the name of the operator or composite.
+    """
     return {
         replica.name: _ids(placed, replica.channel)
         for placed in physical.graph.places.values()

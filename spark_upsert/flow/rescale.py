@@ -1,15 +1,7 @@
-"""Change the width of a region, where nothing is lost by it.
+"""Width changes of regions without state (`changed_width`), and a flow's record at its checkpoint.
 
-With another width keys go to other channels, and state does not follow them. So a region can get
-another width only while no operator within keeps state. A flow under a checkpoint records the
-widths around each operator that keeps state (`widths_kept`) and checks them when it goes on
-(`require_widths_kept`); regions without state go on at any width.
-
-The record of a streaming flow beside its checkpoint: its sources, and the widths of its state.
-
-The engine that runs a flow keeps how far it has read, by the number of each source. This record is
-compared with the flow when it goes on. It is written before the first batch: a flow that failed
-before that batch has no state, and is held to its widths all the same.
+State does not move to other channels, so a flow with state must keep its widths. `remember`
+compares sources and widths before the first batch.
 """
 
 from __future__ import annotations

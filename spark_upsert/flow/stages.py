@@ -1,10 +1,7 @@
-"""A fused graph as a chain of stages, each one pass over all rows that are under way.
+"""A fused graph as a chain of stages (`staged`), each one pass over all rows.
 
-The elements of a stage run side by side; rows for a later stage pass through. So a row is computed
-once, and a source is read once, in any graph: a tree of frames would compute rows that several
-consumers take once for each of them.
-
-`pass_plan` decides which elements make a stage, and how rows come to it.
+Elements of a stage run in parallel; rows for later stages pass through, so that each row is
+computed once. `fusion.PassPlan` assigns elements to stages.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A physical graph as text: what runs, and where its rows go.
-
-The text is a function of the graph and of nothing else: the same graph, the same characters. It
-has a line for each operator, whatever its width, so that it fits on a page at width 100, too.
-Processing elements are given as the names of their replicas, one sequence for each.
-"""
+"""A physical graph as text, one line per operator at any width; a function of the graph only."""
 
 from __future__ import annotations
 

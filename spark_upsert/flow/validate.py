@@ -1,10 +1,7 @@
-"""The rules that a logical graph must obey to run.
+"""Rules for a logical graph (`check`), and the columns of its operators (`schemas_of`).
 
-Every rule is a function that raises an error which names the operators. `Flow` applies the rules
-that need no whole graph where a mistake is made; `check` applies all of them. Whether a function
-gives the declared columns is checked while it runs (`running.as_declared`).
-
-The columns of every operator, followed from the sources: what can be wrong before rows move.
+Each rule raises an error that names the operators. `operators.as_declared` checks a function's
+columns at run time.
 """
 
 from __future__ import annotations

@@ -1,16 +1,7 @@
-"""The form of rows between two passes.
+"""The wire format of rows between two passes (`Border`): a routing number and flat columns.
 
-A row travels with one routing number, ``__to``: in the upper half the task of the next pass that
-the row goes to, in the lower half the address of the port that it is for. An exchange goes by that
-column alone. So the column, and not the number that an engine gives a task, says which channel a
-task is.
-
-The row's own columns lie beside that number, not nested, because engines move flat columns in less
-time. Rows with different schemas share one wide schema. For each type it has as many columns as the
-schema that needs most of that type; unused columns are null.
-
-A task without rows does something, too: a sum over nothing is a row. So that such a task knows its
-number, *wakes* may travel with the rows: rows for no port, one for each task.
+``__to`` has the task of the next pass in its upper half and the port's address in its lower half. A
+*wake* is a row without content for a task without rows.
 """
 
 from __future__ import annotations
@@ -39,7 +30,11 @@ WAKE = (1 << TASK_BITS) - 1
 
 
 class _Layout(NamedTuple):
-    """The places of the columns of each form (schema) in the wide schema."""
+    """The places of the columns of each form (schema) in the wide schema.
+
+    The wide schema has as many columns of a type as the form with most of them; unused ones are
+    null.
+    """
 
     types: tuple[pa.DataType, ...]
     """The types of all columns that travel."""

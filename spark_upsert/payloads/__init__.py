@@ -1,6 +1,5 @@
-"""Payloads: bytes with a declared schema, decoded into columns; bad ones are told apart exactly.
+"""Payload decoders: bytes to columns, by a schema from an option, a registry or the payload itself.
 
-A decoder takes a column of bytes and returns columns of equal length beside a reason for each
-payload that could not be read. Schemas come from an option, a registry or the payload itself, and
-are bounded before they are believed (`budgets`).
+A decoder returns columns of equal length and a reason for each bad payload. Schemas are bounded
+before use (`decoder.Parts`).
 """

@@ -1,15 +1,7 @@
-"""Avro payloads of one known schema, decoded value by value.
+"""Avro payloads of one known schema (`AvroDecoder`), decoded in a Python loop over rows.
 
-Avro has no form that Arrow reads: each payload depends on the one schema and has no borders
-inside. So this is a loop over rows in Python, the only one on the good path of an envelope.
-It costs about 5 us for a record of ten fields; more tasks are the remedy.
-
-Logical types are kept where Spark has the type: ``decimal``, ``date``, ``timestamp-millis``,
-``timestamp-micros`` and their ``local-`` forms. Others give the type below them. A payload must
-end where its value ends.
-
-Rejected: fastavro's reader. It takes index -1 for the last symbol or branch, 7 for true, and a
-count of empty items for as many items, and it is no faster. Its parser checks the schema.
+Arrow has no reader for them; a record of ten fields costs about 5 us. Logical types that Spark
+lacks give the type below them.
 """
 
 from __future__ import annotations
@@ -77,6 +69,8 @@ class _Shape(NamedTuple):
 @dataclass(frozen=True)
 class AvroDecoder:
     """Decodes Avro values of one known schema, without a container file around them.
+
+    fastavro parses the schema only: its reader accepts invalid indices, booleans and counts.
 
     Parameters
     ----------

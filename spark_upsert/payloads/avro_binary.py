@@ -1,12 +1,7 @@
-"""Avro's binary form, value by value, with every bound checked before it is believed.
+"""Avro's binary encoding, value by value, with every bound checked (specification 1.12).
 
-A reader takes the bytes and the place where its value begins, and returns the value and the place
-behind it. Bytes that no writer writes are refused: an index that is not there, a truth value other
-than 0 and 1, a number with needless bytes, a block of another size than it says. So no two payloads
-of one reader mean the same by accident, and nothing is as large as a payload says it is, only as
-large as it is.
-
-Source: Apache Avro's specification 1.12, "Binary Encoding".
+A reader takes bytes and a position and returns the value and the next position. Encodings that no
+writer produces are refused.
 """
 
 from __future__ import annotations

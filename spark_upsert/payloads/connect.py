@@ -1,38 +1,7 @@
-"""JSON as Kafka Connect writes it: ``{...}``, or ``{"schema": {...}, "payload": {...}}``.
+"""Kafka Connect payloads: JSON with or without a schema, Avro with ``connect.name``, JSON Schema.
 
-Messages are taken apart by the text of their schema, each schema is read once, and the messages
-of one schema are decoded at once (`payloads.wrapped`), as those without a schema are.
-
-Avro as Kafka Connect writes it: what a value means stands beside its type, as ``connect.name``.
-
-The writer's schema is declared, so that the types of a table follow from it: Debezium's times of no
-zone are TIMESTAMP_NTZ, its zoned ones TIMESTAMP, its days DATE. All else is as Avro has it; a
-decimal of variable scale is a struct.
-
-Source: ``AvroData`` of Confluent's converter.
-
-JSON Schema as a registry keeps it, in the words of Kafka Connect's schemas.
-
-A schema says what values may be there, and far more than a column can say; what is taken of it is
-its types. ``connect.type`` and ``title`` are what Confluent's converter adds, so that the schema of
-a Connect record comes back as it was.
-
-======================================================  ====================================
-``integer``, ``number``, ``string``, ``boolean``         ``int64``, ``double``, as they are
-``object`` with ``properties``                           a struct
-``array`` with one schema of ``items``                   an array
-``null``, or ``oneOf``/``anyOf`` of it and another one   the other one
-``enum`` of texts                                        ``string``
-``$ref`` within the document, or to a referenced one     what stands there
-======================================================  ====================================
-
-Source: JSON Schema draft 7 and 2020-12; ``JsonSchemaData`` of Confluent's converter.
-
-Types of a table's columns for the types that a schema of Kafka Connect declares.
-
-The way back from `connect.wire_of`, which reads a declared type from what the schema says: here
-nothing is declared, and the type is the one that holds every value that the schema allows. It is
-what `connect.natural_wire` gives for Avro, so that a topic makes the same table in either form.
+`said_of` reads a declared schema, `natural_type` gives the table type for it, and the decoders
+convert values with `logical_types`.
 """
 
 from __future__ import annotations
@@ -102,7 +71,7 @@ class ConnectJsonDecoder:
     ----------
     fields : pyarrow.Schema
         The members to keep, in storage types.
-    unsaid : Unsaid
+    unsaid : SchemalessDefaults
         What messages without a schema leave open.
     images : tuple of str
         The fields that are rows of a table themselves.
@@ -271,11 +240,16 @@ _READY_MAX = 1024
 class ConnectAvroDecoder:
     """Decodes Avro records into the types that Connect means.
 
+    Debezium's times without a zone are TIMESTAMP_NTZ, zoned ones TIMESTAMP, days DATE. A decimal of
+    variable scale is a struct.
+
+    Source: ``AvroData`` of Confluent's converter.
+
     Parameters
     ----------
     inner : AvroDecoder
         Decodes into Avro's own types.
-    said : Said
+    said : ConnectSchema
         What the schema says of the record.
     only : collection of str, optional
         The names of fields to keep, nested ones with dots. Without it, all.
@@ -466,7 +440,14 @@ _SEVERAL = "one of several"
 
 
 def said_of(document: Any) -> ConnectSchema:
-    """Return what a schema says."""
+    """Return the Connect schema of a JSON Schema document.
+
+    ``integer`` is int64, ``number`` double, ``object`` with ``properties`` a struct, ``array`` with
+    one ``items`` an array, an ``enum`` of texts a string. ``$ref`` and choices with ``null`` are
+    followed. ``connect.type`` and ``title`` restore a Connect record's types.
+
+    Source: JSON Schema draft 7 and 2020-12; ``JsonSchemaData`` of Confluent's converter.
+    """
     try:
         return _Reader(document).said(document, 0)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:

@@ -1,11 +1,7 @@
-"""Schemas as Spark writes them: a DDL string or the JSON of a ``StructType``.
+"""Spark schemas as text, without a session: a DDL string or a ``StructType`` as JSON.
 
-``id BIGINT NOT NULL, tags ARRAY<STRING>, at TIMESTAMP COMMENT 'when'`` becomes an Arrow schema
-without a session, because a data source runs where there is none. A type alone (``BIGINT``)
-means a payload that is that value itself.
-
-Source: Spark SQL's grammar, ``colTypeList`` and ``dataType``, and ``StructType.json()``. Left
-out are intervals, VARIANT, TIME and collations, which no payload format of ours can carry.
+A type alone (``BIGINT``) means a payload that is that value. Source: Spark's grammar,
+``colTypeList`` and ``dataType``.
 """
 
 from __future__ import annotations

@@ -1,22 +1,6 @@
-"""The protocol of all payload decoders, and the blocks in which payloads are decoded.
+"""The decoder protocol (`Decoder`), blocks and pieces of payloads, and schema bounds (`Parts`).
 
-Whether a payload is good, what it decodes to and why it is bad depend on that payload alone,
-never on those around it: a replay in other batches gives the same rows and the same reasons.
-So a bad payload is told from its neighbours by the decoder, which notes it and goes on.
-
-The budget of a schema that a payload, a registry or an option brings.
-
-What a text says may be larger than the text: 20 types that each name the one below twice are 2 kB,
-and a million fields. So what counts is the *parts* of a schema once each name is replaced by what
-it names, and they are counted before anything is made of them: a reader of a schema asks `require`
-at each part, and stops at the first one too many. All later work on the schema costs time and
-memory in proportion to its parts.
-
-A schema beyond its budget is bad as its payloads are, under the policy of the table.
-
-Payloads that are decoded in pieces: those of one schema, or those that broke their decoder.
-
-Payloads that are values themselves: bytes, or text in UTF-8.
+Result and reason depend on a payload alone, so that a replay in other batches gives the same rows.
 """
 
 from __future__ import annotations
@@ -235,7 +219,11 @@ class Unreadable(Exception):
 
 
 class Parts:
-    """Counts the parts of one schema while it is read."""
+    """Counts the parts of one schema while it is read.
+
+    A name counts as all that it refers to: 2 kB of text may mean a million fields. Later work is
+    proportional to the parts.
+    """
 
     __slots__ = ("count",)
 

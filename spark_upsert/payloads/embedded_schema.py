@@ -1,11 +1,7 @@
-"""Payloads that name their own schema: each is decoded by it, and then widened.
+"""Payloads that name their schema (`OwnDecoder`): decoded by it, then widened (docs/adr/0046).
 
-Nothing is declared. The columns of a table are found in its payloads (`fields_in`). The value of a
-payload depends on its own schema alone: where one batch has several schemas, the decoder reads
-values by their own schema, and takes them to the type that holds all of them (`joined`). So they
-are the same whatever stood beside them.
-
-A schema is named by its text (`Inline`: the messages of Connect) or by an id (`ByRegistry`).
+A value does not depend on other rows in its batch. The schema is in the message (`Inline`) or in a
+registry (`ByRegistry`).
 """
 
 from __future__ import annotations

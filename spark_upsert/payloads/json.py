@@ -1,47 +1,7 @@
-"""JSON payloads with arrays that mean far more than they say (`budgets.VALUES_PER_BYTE`).
+"""JSON payloads (`JsonDecoder`), decoded by Arrow's reader many at once.
 
-An item of two bytes, ``{}``, has a place for each member of its type once it is in columns. Where
-items have few members nothing can be wrong. Where they have many, commas and brackets are counted
-first, and only payloads that have very many are read to count their items.
-
-JSON payloads, decoded by Arrow's reader many at once.
-
-Each payload becomes a line ``{"v":<payload>}``, and a block of lines is read with a fixed
-schema. What Arrow says is believed where it cannot be wrong; every payload that it refuses or
-that is not plainly good is read again, alone, by `read_exactly`, which has the last word:
-
-1. The payload is UTF-8: Arrow checks that only in what it keeps.
-2. As many documents come out as lines went in, block by block. A line has no line feed but
-   its last byte, so that Arrow, which cuts its input at multiples of the block's bytes, back to
-   a line's end, gives as many whole lines to a block as can be counted beforehand. No document
-   spans two lines: a line ends with ``}`` and a raw line feed, which is illegal inside a text,
-   and behind which a value, not a comma, would have to follow. So each line of a block that was
-   read holds at least one, and exactly one if the numbers agree: nothing could make up for a
-   line with two. A block that failed has no say: what stood before the line that Arrow names is
-   read again and counted, and only then believed; the line itself is read alone. So a wrong
-   position costs time, never a row. A ``}`` with a second document or a zero byte behind it,
-   where Arrow would go on or end, is sorted out before.
-3. A payload with a comma at its top level (``{},"w":{}``) would be read as two members. Those
-   that could be are read again as ``{"v":[<payload>]}``, where this is a syntax error.
-4. A value is converted by Arrow only if any outcome is right or seen. Integers are read as
-   64 bits and compared with their range; floats that came out infinite, NaN or zero are
-   doubted; decimals, dates and times are read as text, and `decimals` and `times` check it.
-5. Arrow would not give a number as text. So a number that follows the name of a decimal gets
-   quotes before it is read: one value takes the place of another, so that what was no JSON is
-   none afterwards. The quotes of a name are its own: inside of a text they were escaped, and
-   behind a text there is no name. In the same way a float loses the quotes that ``"NaN"`` and
-   ``"Infinity"`` have. Where all decimals of a block are short numbers, this is
-   saved: they are read as floats, which tell them apart (`decimals_of_floats`).
-
-Arrow stops at the first line that is no JSON or of another type than declared, and says which:
-that one is read alone, the lines before it in its small block are read again, and Arrow goes on
-behind it. A bad payload costs some 10 us, and where Arrow finds it 100 us as 1 in 10, 200 us as
-1 in 100, 500 us as 1 in 1 000 and up to 1 ms where it is alone: the lines before it in its block,
-twice, and two more readers.
-
-Rejected: ``json.loads`` for all (several times slower, before a column is made of it), halving
-a failing block until one payload is left (milliseconds for each), and Spark's ``from_json``
-(turns what it cannot read into nulls, so that an undecodable row is a row).
+Arrow's result counts only where it cannot be wrong; all other payloads are read alone by
+`json_exact.read_exactly`, which decides.
 """
 
 from __future__ import annotations
@@ -94,7 +54,10 @@ def may_be_sparse(fields: pa.Schema) -> bool:
 
 
 def are_sparse(payloads: pa.Array, fields: pa.Schema) -> Mask | None:
-    """Return which payloads mean too many values; None if none does."""
+    """Return which payloads mean too many values; None if none does.
+
+    Commas and brackets are counted first; only payloads with very many are read.
+    """
     widest = max(map(_widest_item, fields.types))
     marks = (pc.count_substring(payloads, mark).fill_null(0) for mark in (",", "["))
     items = np.sum([np.asarray(mark, dtype=np.int64) for mark in marks], axis=0)
@@ -221,6 +184,18 @@ class _Attempt:
 @dataclass(frozen=True)
 class JsonDecoder:
     """Decodes JSON objects, or bare values if ``is_bare``.
+
+    Each payload is a line ``{"v":<payload>}``. Arrow's result is accepted under these conditions:
+
+    - a block has as many documents as lines: a raw line feed ends each line and is illegal inside a
+      text;
+    - payloads that could have a comma at their top level are read again as ``{"v":[<payload>]}``,
+      where it is a syntax error; a second document after a ``}`` is sorted out before;
+    - integers are read as 64 bits, doubtful floats are read again, other types are read as text;
+    - numbers for decimals get quotes first, unless all in a block are short (`decimals_of_floats`).
+
+    After a failed block, the lines before the bad one are read again. A bad payload costs 10 us to
+    1 ms.
 
     Parameters
     ----------

@@ -1,41 +1,7 @@
-"""Base64 texts, decoded many at once: Arrow has no kernel for it.
+"""Logical types of Kafka Connect and Debezium, converted to table types (`wire_of`), and Base64.
 
-Only what an encoder writes is taken: the standard alphabet, padding, and no bits left over, so
-that no two texts mean the same bytes.
-
-The texts of a batch are decoded by one call, with a zero digit in place of each padding and of each
-byte that is no digit; what the padding stood for is left out afterwards. Rejected: a call per text,
-which takes 1.4 (256 bytes) to 5 times (4 bytes) as long in batches of 100 000.
-
-Source: RFC 4648, sections 3.5 and 4.
-
-Kafka Connect's logical types, and Debezium's, in the types that a table has.
-
-Connect writes a date, a time or a decimal as a plainer type, and names what it means in the
-message's schema (`ConnectSchema`). A `Wire` is the plainer type, to be read first, and the way from
-there
-to the declared one. What decides it:
-
-1. The message's schema, if it has one: Debezium wrote it for just this message.
-2. Otherwise the declared type, and for numbers in a TIMESTAMP and texts in a DECIMAL an option
-   (`SchemalessDefaults`): these could mean several things, so that without it they are errors.
-
-=====================  ===============================================================
-declared               read from
-=====================  ===============================================================
-DATE                   days since 1970, or ISO 8601 text where the schema says text
-TIMESTAMP, ..._NTZ     a number in the unit of the schema's name or of the option;
-                       otherwise ISO 8601 text
-DECIMAL                Base64 of the unscaled number, text, or a number
-BINARY                 Base64
-STRUCT, ARRAY          their parts likewise
-all others             as they are, also where the schema gives a number a meaning
-=====================  ===============================================================
-
-A value that the declared type cannot hold exactly is bad, never rounded.
-
-Source: Kafka Connect's ``JsonConverter`` and ``org.apache.kafka.connect.data``; Debezium's
-documentation of data types, ``time.precision.mode`` and ``decimal.handling.mode``.
+A `Wire` is the plain type in the message and the conversion to the declared type. A value that the
+declared type cannot represent exactly is bad.
 """
 
 from __future__ import annotations
@@ -65,7 +31,11 @@ _IS_DIGIT[np.frombuffer(_ALPHABET, np.uint8)] = True
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Decode texts."""
+    """Decode texts.
+
+    Only canonical texts (RFC 4648, sections 3.5 and 4) are accepted, so that no two mean the same
+    bytes.
+    """
     is_whole = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 3), 0)
     complete_texts = pc.if_else(is_whole, texts, "").fill_null("").cast(pa.large_binary())
     ends = np.frombuffer(
@@ -224,7 +194,15 @@ def wire_of(
     *,
     where: str,
 ) -> Wire:
-    """Return how values of a declared type are written."""
+    """Return how values of a declared type are written.
+
+    The message's schema decides; without one, the declared type and for times and decimals an
+    option. DATE is days since 1970 or ISO 8601 text; a timestamp is a number in a unit or text;
+    DECIMAL is Base64, text or a number; BINARY is Base64. Other types are unchanged.
+
+    Source: Kafka Connect's ``JsonConverter``; Debezium's ``time.precision.mode`` and
+    ``decimal.handling.mode``.
+    """
     if pa.types.is_struct(declared):
 
         def inside(part: pa.Field, said: ConnectSchema | None) -> Wire:

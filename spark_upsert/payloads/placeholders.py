@@ -1,35 +1,7 @@
-"""Debezium's placeholders for column values that the source did not send, in every column type.
+"""Debezium's placeholders for values that the source did not send (`Placeholder`; docs/adr/0020).
 
-An update does not carry each value that it leaves unchanged: PostgreSQL omits large values (TOAST),
-Oracle LOBs, SQL Server columns of a ``max`` type, and MySQL BLOBs with ``binlog_row_image=NOBLOB``.
-Debezium then writes the connector's ``unavailable.value.placeholder``, in a form that fits the
-column's type. With P for its bytes and T for its text:
-
-=================================  ================================================================
-column                             placeholder
-=================================  ================================================================
-text, also of JSON, XML, numbers   T
-bytes                              P; as text by ``binary.handling.mode``: T, or P in Base64 or hex
-array of texts or bytes            one item: T or P
-array of numbers, dates or times   one item for each byte of P, signed
-array of UUIDs                     one item: the name-based UUID (version 3, no namespace) of P
-map (``hstore``)                   one entry: T to T; as text: the JSON of that
-PostGIS ``geometry``, ``geography``  a fixed point, whatever P is
-=================================  ================================================================
-
-The placeholder is recognised in the columns as they were decoded, in JSON, Avro and parsed rows
-alike (`Placeholder.find`). A JSON payload whose declared columns cannot hold it (a DECIMAL, a
-STRUCT) is decoded again without it (`Placeholder.remove`).
-
-A true value equal to the placeholder cannot be distinguished from it. Neither can NULL, which
-Debezium's PostgreSQL connector writes for a column type without a placeholder (an array of
-booleans, or bytes with ``binary.handling.mode=base64``) and then logs a warning.
-
-Source: ``UnchangedToastedPlaceholder``, ``UnchangedToastedReplicationMessageColumn`` and
-``PostgresValueConverter`` of Debezium's PostgreSQL connector; ``OracleValueConverters``,
-``SqlServerValueConverters`` and ``BinlogValueConverters`` of the others, which write T, or P by
-``binary.handling.mode``; for arrays of other numbers and for PostGIS, Debezium's pull requests
-7815 and 6821.
+They are recognised in decoded columns of any type. A true value that equals the placeholder cannot
+be distinguished.
 """
 
 from __future__ import annotations
@@ -85,6 +57,10 @@ UNSENT_HINT = (
 @dataclass(frozen=True)
 class Placeholder:
     """The value of ``unavailable.value.placeholder``, recognised in each column type.
+
+    docs/envelopes.md lists its form per column type.
+
+    Source: Debezium's value converters for each database, and its pull requests 7815 and 6821.
 
     Parameters
     ----------

@@ -1,46 +1,7 @@
-"""Answers of a server over HTTP, read within bounds of bytes and of time.
+"""Schema registries by Confluent's REST interface (`schema_of_id`), and payloads with its header.
 
-A server may answer a byte at a time and never end, each byte in time; send headers for ever; or
-pack a gigabyte of nothing into a megabyte. So each read waits only as long as the whole answer may
-still take, no more bytes are read than an answer may have, and packed ones are unpacked no further.
-
-A cache of the schema ids that a registry did not have, so that they are asked for seldom.
-
-A payload may name any id. An id that the registry does not have is asked for once in `MISSING_S`,
-so that a schema which is registered afterwards is soon found. The cache is bounded, and its bound
-is one of requests, too: while `MISSING_MAX` ids of a registry are missing, further ones are not
-asked for. So a batch of rows with ten thousand unregistered ids costs no more.
-
-Rejected: to remember what is missing for as long as a process lives (a schema that came a second
-later would be bad for days), and to ask for each id of a batch (ten thousand requests, batch after
-batch, while the other rows of the table wait).
-
-A schema registry: Confluent's REST interface, as far as a reader needs it.
-
-    GET /schemas/ids/{id}                             the schema of an id, for ever
-    GET /subjects/{subject}/versions/{version}        a referenced schema, for ever
-    GET /subjects/{subject}/versions/latest           what is newest, never kept
-
-A process asks for what is for ever once (`_memory`), by address, account and id: one address may
-serve several tenants, each with schemas of its own. A registry that does not answer is an outage,
-as of a storage: an error after some tries, and nothing is known of the payloads. An answer that is
-no registry's is an outage, too: endless, late, packed beyond all measure or no JSON
-(`payloads.schema_registry`). An id that the registry does not know, or a schema that cannot be
-read, makes
-the payloads that name it bad, and is not asked for again for a while (`payloads.schema_registry`).
-
-The client is urllib3: retries with pauses, pooled connections, TLS and proxies, in one package of
-pure Python that needs no other. Rejected: the registry client of ``confluent-kafka``, which brings
-nine packages and a native library to every executor for two requests, and takes no headers.
-
-Source: Confluent's Schema Registry API reference, which Karapace and Apicurio follow (``ccompat``).
-
-The header that Confluent's serialisers put before a payload: a zero byte and a schema id.
-
-The id is that of a schema in a registry (`payloads.schema_registry`). A decoder that is given one
-schema
-asks none: with ``schema_id`` payloads of other ids are bad; without it all ids are taken to mean
-that schema.
+Schemas of an id are kept for ever, by address, account and id. Answers are bounded in bytes and
+time; an invalid answer is an outage (docs/adr/0046).
 """
 
 from __future__ import annotations
@@ -192,6 +153,9 @@ class LookupThrottle(Exception):
 
 class NegativeCache(Generic[K]):
     """Names that were asked for in vain, by owner; safe for threads.
+
+    A missing name is asked for once in `MISSING_S`; beyond `MISSING_MAX` per owner, further names
+    are not asked for.
 
     Parameters
     ----------
@@ -566,7 +530,10 @@ HEADER_BYTES = 5
 
 @dataclass(frozen=True)
 class ConfluentDecoder:
-    """Takes the header off and leaves the rest to another decoder."""
+    """Takes the header off (a zero byte and a schema id) and leaves the rest to another decoder.
+
+    With ``schema_id`` other ids are bad; without it all ids mean the decoder's schema.
+    """
 
     inner: Decoder
     schema_id: int | None = None

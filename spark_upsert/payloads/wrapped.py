@@ -1,11 +1,6 @@
-"""Messages with their schema in front, by Connect: ``{"schema": {...}, "payload": {...}}``.
+"""Connect messages with their schema in front: ``{"schema": {...}, "payload": {...}}``.
 
-Each message says of itself what it is made of, over and over again in the same words. So the words
-are read once, where they first stand, and found again as the beginning of other messages: a loop
-over distinct schemas, with a comparison of bytes for the rest. Where the schema ends is what a
-parser of JSON says, whatever stands in texts inside of it.
-
-Source: ``JsonConverter`` of Kafka Connect, ``schemas.enable``.
+`by_schema` parses each distinct schema text once and finds it again as a prefix of other messages.
 """
 
 from __future__ import annotations
