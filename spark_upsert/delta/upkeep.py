@@ -134,7 +134,7 @@ class Upkeep:
         """Remove a portion of what was found, the oldest first.
 
         If an object cannot be removed, the rest waits for the next cleaning: as long as a commit is
-        in the log, no newer one was removed (`delta_log`).
+        in the log, no newer one was removed (`delta.log`).
         """
         portion = [self._waiting.popleft() for _ in range(min(REMOVALS_MAX, len(self._waiting)))]
         try:

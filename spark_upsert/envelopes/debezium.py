@@ -497,7 +497,7 @@ class EventDecoder:
     ----------
     whole : Decoder
         The decoder of all fields that are asked for.
-    fewer : tuple of Fewer
+    fewer : tuple of PartialDecoder
         What to try where that fails, one after the other.
     required : tuple of str
         The columns that are declared NOT NULL.

@@ -36,7 +36,7 @@ from spark_upsert.plan.nodes import scans_of
 from spark_upsert.task import Node, Task
 
 WIDTH_MAX = (1 << 31) - 1
-"""The largest width that there is; what is expanded is far below it (`expansion`)."""
+"""The largest width that there is; what is expanded is far below it (`flow.expand`)."""
 
 MEMBERS_MAX = 1000
 """The most members of one graph: a larger one was not written by hand."""

@@ -50,7 +50,7 @@ class SourceNode:
     name : str
     columns : tuple of str
         In their order.
-    unmapped : Unmapped
+    unmapped : UnmappedPolicy
     correlation : tuple of str
         The columns that tie rows together which are accepted or refused as one.
     """

@@ -80,7 +80,7 @@ def arrange(
         All of one schema; batches of any size. No more is asked of them than the order needs:
         rows behind it stay where they are.
     order : array of int64, or an iterable of such arrays
-        The index of the input that gives the next row (`orders.advance`, `orders.iter_picks`).
+        The index of the input that gives the next row (`input_order.advance`, `iter_picks`).
     rows : int
         Of an output batch at most; it has no more than `BATCH_BYTES` either, unless it is one row.
 
@@ -377,7 +377,7 @@ def merge(
         Inputs that are read at once.
     rows : int
         Of a batch that is handed over, at most.
-    pressure : Pressure or None
+    pressure : MemoryPressure or None
         How much memory inputs may take that are read to their end first, and whether they spill.
     folder : path or None
         Where they spill; None: where the system keeps temporary files.

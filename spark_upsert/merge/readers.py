@@ -148,7 +148,7 @@ CHANNEL_EVENTS = 1024
 """Events that one input may have queued, if nothing else is asked for."""
 
 OUTPUT_EVENTS = 256
-"""Events between a merge and a sink with a thread of its own (`live.streamed`)."""
+"""Events between a merge and a sink with a thread of its own (`merged.streamed`)."""
 
 
 def events_of(item: Any) -> int:

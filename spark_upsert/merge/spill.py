@@ -165,7 +165,7 @@ class SpillingStore:
 
     Parameters
     ----------
-    pressure : Pressure
+    pressure : MemoryPressure
         How much memory it may use. Where it may not spill, more is an error.
     folder : path or None
         Where a folder for its files is made; None: as `SpillFolder` has it.

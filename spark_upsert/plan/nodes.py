@@ -231,7 +231,7 @@ class ArrowScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan(Node):
-    """Splits that are paths of local files (`readers.of_files`), or what the task can read."""
+    """Splits that are paths of local files (`task.sources.of_files`), or what the task can read."""
 
     kind: ClassVar[str] = "file_scan"
     schema: pa.Schema
@@ -239,7 +239,7 @@ class FileScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScan(Node):
-    """Splits that are rows of a version of a table (`readers.rows_of_version`)."""
+    """Splits that are rows of a version of a table (`task.sources.rows_of_version`)."""
 
     kind: ClassVar[str] = "table_scan"
     schema: pa.Schema | None = None
@@ -248,7 +248,7 @@ class TableScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeScan(Node):
-    """Splits that are changes of a table (`readers.changes_of`) or of a view.
+    """Splits that are changes of a table (`task.sources.changes_of`) or of a view.
 
     The changelog is computed whole: if it were cut into a scan, a join and a projection, values
     would be gathered before duplicates fall.

@@ -645,7 +645,7 @@ class Table(TableReader):
         safety_ms: int = SAFETY_MS,
         writers_ms: int = WRITERS_MS,
     ) -> Expiry:
-        """Give up versions that no reader needs any more; see `retention.expire`.
+        """Give up versions that no reader needs any more; see `retention.expiry.expire`.
 
         Then delete the rows that are too old (`expire_rows`), if the table has a ``rowTtl``. No
         file is removed yet: `vacuum` does that.
@@ -687,7 +687,7 @@ class Table(TableReader):
         return repair(self.store, self.log)
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> VacuumResult:
-        """Remove the files of expired versions and crashed writers; see `retention.vacuum`."""
+        """Remove the files of expired versions and crashed writers; see `retention.expiry.vacuum`."""
         grace_ms = duration_argument("grace_ms", grace_ms)
         result = expiry.vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
         for folder, vacuumed in self.below(
@@ -701,7 +701,7 @@ class Table(TableReader):
         return leases(self.store)
 
     def pressure(self) -> list[PressureReport]:
-        """Return the current reports from overloaded consumers (`retention.pressure`)."""
+        """Return the current reports from overloaded consumers (`retention.lag.reports`)."""
         return reports(self.store, self.log.now_ms())
 
     def hold(self, consumer: str, version: int, *, ttl_ms: int = LEASE_MS) -> Lease:

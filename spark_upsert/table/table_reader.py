@@ -203,7 +203,7 @@ class TableReader:
         ----------
         keys : object
             One key or many: ``7``, ``[7, 8]``, ``("eu", 7)``, ``[("eu", 7), ("us", 8)]``, a mapping
-            or a frame with the key columns, or an array (`given_keys.as_keys`). A key that is
+            or a frame with the key columns, or an array (`arguments.as_keys`). A key that is
             given twice has its row twice.
 
         Raises
@@ -417,7 +417,7 @@ class TableReader:
         Raises
         ------
         OptionError
-            The history is not available (`changes.history.valid_fields`).
+            The history is not available (`changelog.history.valid_fields`).
         SchemaError
             A column does not exist.
         DataLossError

@@ -1,7 +1,7 @@
 """Tasks: operator plans over Arrow batches, fed by split and empty at every barrier.
 
-`plan` describes the work, as values; `task` runs it. The names below are the public ones; they are
-imported on first access, so that a task that only reads loads no operator.
+`task.Task` runs a plan of `plan.nodes` (docs/tasks.md). The public names are imported on first
+access.
 """
 
 from importlib import import_module

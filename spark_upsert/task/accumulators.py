@@ -1,28 +1,7 @@
-"""Accumulators: group sums, counts, extremes and averages, as columns that Arrow folds.
+"""Accumulators (`accumulator_of`): group counts, sums, extremes and averages as columns.
 
-An accumulator *lifts* row values to **states**, one or more columns with one value per
-row. States in one group are *folded* to one, any number of times, by each column's sum, minimum
-or maximum. The last state is *lowered* to the result. So the same few columns serve rows,
-batch groups and overall groups, and no group is ever a Python object.
-
-=========  =============================  ==========================================================
-function   takes                          gives
-=========  =============================  ==========================================================
-count      any column, or rows            int64; of a column: how many values are not null
-sum        integers                       int64 (uint64 of unsigned ones), exact
-sum        decimals                       a decimal of ten more digits, 38 at most, exact
-sum        floats                         float64
-min, max   what can be a key              the column's type; NaN is above all else, -0.0 is 0.0
-avg        integers, floats               float64; of integers: from the exact sum
-avg        decimals                       a decimal of four more digits behind the point, 38 in all
-                                          at most; rounded half up, from the exact sum
-=========  =============================  ==========================================================
-
-Nulls are ignored; if all values are null, all results except counts are null. An exact sum that
-overflows is an error. The last bits of float sums depend on the row order.
-
-Rejected: Arrow's own integer sums, which wrap silently, and its own float extremes, which
-skip NaN.
+Row values are *lifted* to states, states are *folded* by sum, minimum or maximum, and the last
+state is *lowered* to the result. Types: docs/tasks.md.
 """
 
 from __future__ import annotations

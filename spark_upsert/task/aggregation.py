@@ -1,16 +1,7 @@
-"""Group aggregation: groups by equal keys, and each group's aggregates.
+"""Group aggregation (`aggregation`): one row per group of the rows since the last barrier.
 
-Rows become *states*: the key columns and the accumulator columns (`accumulators`), named
-by position. Row states fold into group states, and those fold again, so
-that a batch, the held groups and a result share one format. A state also records its group's first
-occurrence, which determines the group order: Arrow's own grouping guarantees none.
-
-In a key null equals null, NaN equals NaN, and -0.0 equals 0.0, which is the output value.
-
-Aggregations end at a barrier: one row per group of the rows since the last one.
-
-After a barrier no state is left, so that a key in later rows yields another row: results
-belong to one split set, and never mix two. A table that sums can add them up across barriers.
+Rows, held groups and results share one state format. In a key null equals null, NaN equals NaN, and
+-0.0 equals 0.0. Groups are in order of first occurrence.
 """
 
 from __future__ import annotations

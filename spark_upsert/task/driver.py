@@ -1,28 +1,7 @@
-"""Exchanges connect pipelines: some drivers' rows go on to others.
+"""Drivers (`Driver`) move batches along a chain; exchanges (`Exchange`) connect chains.
 
-An exchange has producers, which put batches in and signal when they have drained or ended, and
-consumers, each with its own queue. A consumer has reached the barrier when all producers that
-have not ended permanently have drained, and its queue is empty.
-
-All exchanges in a task share its lock, which is held only for queue operations.
-
-A driver: moves batches along one chain, from its feed to an exchange.
-
-It is called step by step. A step scans from the chain's end to its start and moves one batch by
-one stage, or signals one operator to drain or that the input has ended.
-
-**Barriers.** When the feed has drained, the operators drain one after the other: all before
-`_front` have drained, that one is draining, later ones have not begun. The end of all input moves
-along the chain in the same order, once.
-
-**Drop-input.** Rows before a stage can be discarded until the barrier. Counters continue
-counting (`ChainStage.is_counting`): their input is read, and only their output is
-discarded, so that neither rows nor numbers after the barrier depend on the time of the drop.
-
-**Enough.** If an operator has finished before its input (a limit was reached), all rows
-before it are dropped, in this barrier and all later ones. Barriers still pass, because a stage
-above it may emit at each of them: an aggregation without keys has a row. Only
-if none does (`ChainStage.is_silent`) and there is no chain above, the driver ends.
+A step scans a chain from its end and moves one batch by one stage, or signals one operator.
+Protocol: `task.operator`.
 """
 
 from __future__ import annotations
@@ -63,6 +42,9 @@ class Feed(BatchSource, Protocol):
 
 class Exchange:
     """Queues between producers and consumers.
+
+    A consumer is at the barrier when all producers that have not ended have drained and its queue
+    is empty.
 
     Parameters
     ----------
@@ -333,12 +315,16 @@ class _Mode(Enum):
 class Driver:
     """One chain of operators, with its feed and its output.
 
+    After the feed has drained, operators drain in order; `_front` is the one that drains. Rows
+    dropped until the barrier still pass counting stages (`ChainStage.is_counting`), so that later
+    rows do not depend on the time of the drop.
+
     Parameters
     ----------
     node : str
         The plan node that the feed implements.
     feed : Feed
-    stages : sequence of Stage
+    stages : sequence of ChainStage
         From the feed to the end.
     producer : Producer
     is_top : bool
@@ -488,7 +474,11 @@ class Driver:
             self._producer.ended()
 
     def _heed_enough(self) -> bool:
-        """Drop the input of a finished operator; return whether that is new."""
+        """Drop the input of a finished operator; return whether that is new.
+
+        Barriers still pass, because a later stage may emit a row at each. If none does
+        (`ChainStage.is_silent`) and no chain is above, the driver ends.
+        """
         begin = self._front + self._is_told if self._mode is _Mode.ENDING else 0
         for index in range(len(self._stages) - 1, max(begin, self._enough) - 1, -1):
             if self._stages[index].operator.is_finished():

@@ -1,8 +1,6 @@
-"""Hash join: holds the right side completely until the barrier, so neither must be sorted.
+"""Hash join: holds the complete right side until the barrier; neither side must be sorted.
 
-The right side is *built* first: all its rows until its own barrier, indexed by key. Then
-each left batch is looked up in it. Left rows wait until it is built. Its size in bytes has a
-limit; a larger right side is an error, without a spill.
+A right side beyond the memory limit is an error; nothing spills.
 """
 
 from __future__ import annotations

@@ -1,15 +1,4 @@
-"""Row widths, so that a join's output is bounded in bytes and not only in
-rows.
-
-If a row with a megabyte matches ten thousand others, the output is ten gigabytes: a row limit
-alone bounds nothing.
-
-A join's output: its columns, and its rows in batches with bounded size.
-
-A join first determines *matches*: a left row and a range of right
-rows. They may represent far more rows than memory can hold, so that output rows are
-created one batch at a time (`JoinOutput`).
-"""
+"""A join's output: shape, matches, and rows in batches bounded by rows and bytes (`JoinOutput`)."""
 
 from __future__ import annotations
 

@@ -1,35 +1,6 @@
-"""Task lifecycle: the events permitted in each phase, as one table.
+"""Task lifecycle (`step`): the next state and action for each event, as a pure function.
 
-``step(state, event)`` returns the next state and the required action, or raises; it has no effects.
-
-==================  =========================  ==============  =========
-event               open                       under barrier   over
-==================  =========================  ==============  =========
-add a split         queue it [1]_              refuse          pass by
-read a split        queue, begin one [3]_      refuse          refuse
-set the mark        it only rises              it only rises   nothing
-no more splits      end the leaf [2]_          end the leaf    nothing
-request a barrier   begin one [3]_             join it         over already
-pull                refuse [4]_                pull            refuse
-all have drained                               end it
-all have ended      end, and release           the same        nothing
-fail, abort         release                    release         nothing
-==================  =========================  ==============  =========
-
-.. [1] Refuse it if the leaf has no more; pass it by if its number is not above the leaf's mark.
-.. [2] After the queued splits and the barrier.
-.. [3] Refuse it if a leaf has no more.
-.. [4] Unless no leaf gets more splits: then there is an end to pull to.
-
-*Release*: the task completes the barrier's futures, so that no caller waits forever; a caller
-then queries the task's final state. The barrier count is retained.
-
-A monitor for a task's threads: one lock, and a change counter under it.
-
-A waiter reads the change counter *before* it looks for work, and sleeps only while the counter is
-unchanged. So no wake-up is lost.
-
-Counts for a task's work so far.
+Also the task's lock (`Monitor`) and its counts.
 """
 
 from __future__ import annotations
@@ -144,7 +115,28 @@ Event = AddSplit | ReadSplit | SetMark | NoMoreSplits | Plain
 
 
 def step(state: State, event: Event) -> tuple[State, Action]:
-    """Return the next state and the required action; pure."""
+    """Return the next state and the required action; pure.
+
+    ==================  =========================  ==============  =========
+    event               open                       under barrier   over
+    ==================  =========================  ==============  =========
+    add a split         queue it [1]_              refuse          ignore
+    read a split        queue, begin one [3]_      refuse          refuse
+    set the mark        it only rises              it only rises   nothing
+    no more splits      end the leaf [2]_          end the leaf    nothing
+    request a barrier   begin one [3]_             join it         over already
+    pull                refuse [4]_                pull            refuse
+    all have drained                               end it
+    all have ended      end, and release           the same        nothing
+    fail, abort         release                    release         nothing
+    ==================  =========================  ==============  =========
+
+    .. [1] Refuse it if the leaf has no more; ignore it if its number is not above the leaf's mark.
+    .. [2] After the queued splits and the barrier. .. [3] Refuse it if a leaf has no more. .. [4]
+    Unless no leaf gets more splits: then there is an end to pull to.
+
+    *Release* completes the barrier's futures, so that no caller waits forever.
+    """
     match event, state.phase:
         # The two of a small split that is read first: patterns are tried one after the other.
         case ReadSplit(), Phase.OPEN:
@@ -236,7 +228,11 @@ def _is_over(phase: Phase) -> TaskError:
 
 
 class Monitor:
-    """A task's lock, and its change counter."""
+    """A task's lock, and its change counter.
+
+    A waiter reads the counter before it looks for work and sleeps only while the counter is
+    unchanged, so that no wake-up is lost.
+    """
 
     def __init__(self) -> None:
         self.lock = RLock()

@@ -1,13 +1,6 @@
-"""Look-ups for an index lookup join: in a table version, or in Arrow rows in memory.
+"""Index lookup join (`LookupJoinRows`) and its look-ups, in a table version or in memory.
 
-Matched rows are returned without their key, because the probing rows have it.
-
-A join between rows and their look-up results by key, with several concurrent look-up batches.
-
-Look-ups wait for storage, not for a processor: each batch is looked up by its own thread, and
-later batches are accepted while no more than `prefetch` of them are in progress. Output rows are
-in input order, regardless of look-up times. At a barrier the join waits
-for all look-ups in progress, and starts none.
+Several batches are looked up concurrently; output rows are in input order.
 """
 
 from __future__ import annotations

@@ -1,24 +1,6 @@
-"""Merge join: both sides ascend by key; at most one key's right rows are held.
+"""Merge join: both sides sorted by key; holds one key's right rows and one batch per side.
 
-Let ``r`` be the last right key received, and ``l`` the last left one. Left rows below ``r``
-have all their matches, because further right rows are not below ``r``; right rows below the first
-held left row have found all of theirs. The join holds only one key's right rows,
-and one batch per side. A side that is over (drained, or ended) behaves as if its last
-key were above all others.
-
-Rows with a null in their key match nothing and may occur anywhere. They retain their position: such
-a row counts as one with the preceding key on its side, after all matches for that key's rows. So
-the output is clustered like the left side (in a right join: like the right side).
-
-After a barrier both sides restart: their order applies to one split set.
-
-**Batches** are full (`batch_rows`, or the byte limit), except the last one before a
-barrier. So batch boundaries depend on the rows alone and not on the sides' timing, and a
-union above, which takes batches in turn, has one order.
-
-**Giving up early.** Once a side is over and none of its rows is held, the other may be useless
-for the rest of the barrier (`side_to_drop`). The join checks its held rows, not keys:
-sides advance together, so that a side without held rows has met every key that could match.
+Order and batch bounds of the output depend on the rows only, and restart at a barrier.
 """
 
 from __future__ import annotations
@@ -186,8 +168,9 @@ class _Arriving:
 class MergeJoinRows:
     """A merge join, in its left side's chain.
 
-    The output is ordered by key, then by left row, then by
-    right row; rows without a key follow those with the preceding key.
+    Left rows below the last right key have all their matches. A side that is over acts as if its
+    last key were above all others. The output is ordered by key, then by left row, then by right
+    row; rows without a key follow those with the preceding key.
     """
 
     def __init__(

@@ -1,35 +1,7 @@
-"""Protocols between a driver and its operators.
+"""The operator protocol: `BatchSource`, `Operator` and their signals; and simple operators.
 
-A driver runs a chain: a `BatchSource`, some `Operator`s, and an output. Batches are Arrow record
-batches, never empty. One thread at a time is in a chain, so that no operator needs a
-lock.
-
-**A step.** From the chain's end to its start, the driver takes an operator's output
-(`Operator.output`) if the next one accepts it (`Operator.needs_input`), and passes it on
-(`Operator.add_input`). It calls `output` on every operator in every step in which the next one
-accepts input, whether it was fed or not.
-
-**A barrier.** When the source signals `Signal.DRAINED`, the operators drain one after the other,
-the first one first: `start_drain` once; if it returns True, `output` as usual until `is_drained`.
-A draining operator gets no more input. All operators before it have drained, later ones
-have not begun. After the barrier no operator holds earlier rows, except counters that
-its docstring names. The same operator then takes the rows after the barrier.
-
-**The end.** When the source signals `Signal.ENDED`, `no_more_input` is called once, on one operator
-after the other in the same order: on the next one when the previous one `is_finished`. No drain
-follows it.
-
-**Two sides.** A join is in its left side's chain. Its right side is a `BatchSource` that it
-polls itself, only within `output` and `start_drain`; it may pass a batch or the right side's
-own barrier at any time. It has drained when both sides have and all resulting rows are
-emitted.
-
-**Giving up early.** A merge join that needs no more of a side's rows until the barrier drops it
-(`Pipelines.drop_input`); batches in transit may still arrive.
-
-Operators that hold no rows across a barrier, and at most one batch within it.
-
-Limits and unique numbers keep a counter over all barriers, by definition.
+One thread at a time is in a chain. Behind a barrier an operator holds no earlier rows, except for
+counters (docs/adr/0033).
 """
 
 from __future__ import annotations
@@ -77,7 +49,14 @@ class BatchSource(Protocol):
 
 
 class Operator(Protocol):
-    """A chain's stage. Its methods are called by one thread at a time."""
+    """A chain's stage. Its methods are called by one thread at a time.
+
+    In each step the driver calls `output` on every stage whose successor accepts input. At a
+    barrier stages drain in order: `start_drain` once, then `output` until `is_drained`; no input
+    meanwhile. At the end `no_more_input` is called once per stage, after the previous one
+    `is_finished`. A join polls its right side within `output` and `start_drain`, and has drained
+    when both sides have.
+    """
 
     @property
     def schema(self) -> pa.Schema:

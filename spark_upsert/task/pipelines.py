@@ -1,19 +1,7 @@
-"""Pipeline construction: from a plan node to its operator.
+"""From a plan to drivers (`build`): chains of operators between exchanges.
 
-It imports all operators, so that it is loaded only when a plan has a node above its scan
-(`task.pipelines`).
-
-From a plan to drivers: the tree is cut into chains at exchanges.
-
-A chain begins at a leaf, or where other chains meet (local partition, mixed union), and
-ends in an exchange: that of the node above it, or the task's own output. A join's right side
-is a separate chain.
-
-**How many drivers.** A chain has as many as the task allows, but only one if more would change the
-output: with a join, a limit, unique numbers, literal rows, a mixed union, or groups not
-partitioned by some of their keys; and in all chains below an order-sensitive node. So the rows
-do not depend on the number of drivers. With one, their order depends only on the
-splits.
+A chain begins at a leaf or where chains meet; a join's right side is a separate chain. Rows do not
+depend on the number of drivers.
 """
 
 from __future__ import annotations
@@ -161,7 +149,7 @@ class TaskSettings:
         The lock for all queues, and the change counter that wakes waiting threads.
     width : int
         Maximum drivers per chain.
-    readers : mapping of str to Reader
+    readers : mapping of str to SplitReader
         The split reader for each scan, by scan name.
     lookups : mapping of str to Lookup
         The look-up for each index lookup join, by join name.
@@ -214,7 +202,7 @@ class Pipelines:
         return first if first.is_bare and not others else None
 
     def drop_input(self, node: str) -> None:
-        """Discard the output of a node and all nodes below it; `operator.Context`."""
+        """Discard the output of a node and all nodes below it."""
         self.drops[node]()
 
 
@@ -250,6 +238,7 @@ class _Chain:
 
 
 def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
+    """Return a node's chain; it has one driver if more would change its output."""
     nodes = [top]
     while not isinstance(nodes[-1], SplitScan | Values | LocalPartition | MixedUnion):
         child = nodes[-1]

@@ -1,14 +1,7 @@
-"""Leaves: a scan's split queue, the source that reads the splits, and literal plan rows.
+"""Leaves of a plan: split queues, their feeds, literal rows, and split readers.
 
-A leaf passes a barrier to each of its drivers once, when no split is left before it. Only a
-leaf's reader interprets a split (`SplitReader`).
-
-Split readers: Arrow rows, files, the rows in a table version, and a table's changes.
-
-A task gets a reader for each scan that does not read Arrow or files, separately from the plan,
-because a store is no part of a plan:
-
-    Task(plan, readers={"orders": rows_of_version(table.store, ["id", "amount"])})
+Readers for tables are passed to the task, because a store is no part of a plan: ``Task(plan,
+readers={"orders": rows_of_version(table.store)})``.
 """
 
 from __future__ import annotations

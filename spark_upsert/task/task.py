@@ -1,32 +1,6 @@
-"""A task: runs a plan over added splits, and holds no rows after a barrier.
+"""Tasks (`Task`), which run a plan over added splits, and a pool of idle tasks (`TaskPool`).
 
->>> import pyarrow as pa
->>> from spark_upsert.task import ArrowScan, Filter, Task
->>> rows = pa.table({"n": [1, 2, 3]})
->>> plan = Filter(id="big", input=ArrowScan(id="rows", schema=rows.schema), where="n > 1")
->>> with Task(plan) as task:
-...     task.add_split("rows", rows)
-...     done = task.request_barrier()
-...     print([batch["n"].to_pylist() for batch in task.iter_batches()], done.done())
-True
-[[2, 3]] True
-
-**What a barrier means.** All rows from the splits before it are emitted before it is reached, no
-row from a later split is, and no row combines both: joins and groups are limited to one split set.
-Only limits and unique numbers continue counting.
-
-**Threads.** With one driver all work is done by the thread that calls `next`, and the same splits
-yield the same rows in the same order. With more, threads work in advance within bounds, and the
-same rows come between the same barriers, in any order. The task itself is used by one thread at a
-time.
-
-**Failure.** `next` raises any operator error. All is closed by then, and the barrier's future
-is completed, not failed: its waiter queries the task's final state.
-
-Idle task pool in a process: a task at a barrier can be reused like a new one.
-
-A task that ended in any other state, by an error or because its reader stopped early, is closed and
-not reused. So an idle task holds no rows from an earlier read, only its prepared plan.
+A *barrier* separates splits: no row combines both sides, and a task at a barrier can be reused.
 """
 
 from __future__ import annotations
@@ -81,7 +55,23 @@ Pulled = tuple[pa.RecordBatch | None, Future[None] | None]
 
 
 class Task:
-    """A running plan.
+    """A running plan, used by one thread at a time.
+
+    With one driver, the thread that calls `next` does all work, and equal splits give equal rows in
+    equal order. With more, threads work ahead within bounds. Only limits and unique numbers count
+    across barriers. After an error, which `next` raises, all is closed and the barrier's future is
+    completed.
+
+    >>> import pyarrow as pa
+    >>> from spark_upsert.task import ArrowScan, Filter, Task
+    >>> rows = pa.table({"n": [1, 2, 3]})
+    >>> plan = Filter(id="big", input=ArrowScan(id="rows", schema=rows.schema), where="n > 1")
+    >>> with Task(plan) as task:
+    ...     task.add_split("rows", rows)
+    ...     done = task.request_barrier()
+    ...     print([batch["n"].to_pylist() for batch in task.iter_batches()], done.done())
+    True
+    [[2, 3]] True
 
     Parameters
     ----------
@@ -89,7 +79,7 @@ class Task:
     drivers : int
         Maximum threads per operator chain (`pipelines`); 1: none, all work is done by the
         caller.
-    readers : mapping of str to Reader
+    readers : mapping of str to SplitReader
         Split readers by scan name. Arrow scans need none.
     lookups : mapping of str to Lookup
         Look-ups for index lookup joins, by join name (`TableLookup`, `ArrowLookup`). Each
@@ -544,6 +534,9 @@ IDLE_MAX = 8
 
 class TaskPool(Generic[K]):
     """Idle tasks by key: a plan, or a key that includes one.
+
+    A task in any state other than at a barrier is closed, so an idle task holds no rows and no
+    credentials, only its plan.
 
     Parameters
     ----------

@@ -477,7 +477,7 @@ class MergedRead:
 
     Parameters
     ----------
-    inputs : mapping of str to Bounded
+    inputs : mapping of str to BatchInputReader
         In their declared order.
     query : QueryOptions
         What is said of all of them.

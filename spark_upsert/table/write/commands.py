@@ -166,7 +166,7 @@ class DecodedRows:
     raw_keys: pa.Array | None = None
     """The keys as they came, as binary."""
     needs_no_order: Mask | None = None
-    """Tombstones that take nothing away but an error, where they arrive (`arrivals`); only for a
+    """Tombstones that take nothing away but an error, where they arrive (`write.ties`); only for a
     quarantine."""
     bad_order: pa.Array | None = None
     """Why an order key is none, as text; it must be null."""

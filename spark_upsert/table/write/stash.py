@@ -56,13 +56,13 @@ class Stash:
         self._counted = EMPTY
         self._counted_by_seal = EMPTY
         self.examples: dict[str, str] = {}
-        """Example keys for user-facing warnings (`ambiguity`)."""
+        """Example keys for user-facing warnings (`write.ties`)."""
         self.logs: frozenset[str] = frozenset()
         """The binlogs that order the commands (`core.source_positions`)."""
         self.truncated: str | None = None
         """The mark of the youngest truncate among the commands."""
         self.has_arrivals = False
-        """Whether commands came that have a key and no order (`arrivals`)."""
+        """Whether commands came that have a key and no order (`write.ties`)."""
 
         self.is_by_keys = False
         """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""

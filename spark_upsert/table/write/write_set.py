@@ -52,7 +52,7 @@ class StagedRuns:
     files: tuple[RunFile, ...] = ()
     counters: Counters = EMPTY
     examples: Examples = field(default_factory=dict)
-    """Example keys for user-facing warnings (`ambiguity`)."""
+    """Example keys for user-facing warnings (`write.ties`)."""
     truncated: str | None = None
     """The mark of the youngest truncate among the commands (`truncate`)."""
     is_by_keys: bool = False
@@ -266,7 +266,7 @@ class SealedDraft(NamedTuple):
 
     draft: Draft
     examples: Examples
-    """Example keys for user-facing warnings (`ambiguity`)."""
+    """Example keys for user-facing warnings (`write.ties`)."""
 
 
 def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
