@@ -128,7 +128,7 @@ class Seeded:
     Parameters
     ----------
     state : int
-        State of the generator (`wyrand`); at first the seed. From 0 up to 2**64 - 1.
+        State of the generator (`raw_numbers`); at first the seed. From 0 up to 2**64 - 1.
     """
 
     state: int

@@ -1,9 +1,6 @@
-"""The mirror: a Delta table that shows one version of a table and follows it, change by change.
+"""Delta mirrors: a Delta table that shows a version of a table and follows it (docs/adr/0084).
 
-Runs are sorted by hash, so that they are an index from key to (file, row): a change becomes a
-deletion vector instead of a MERGE. A *twin* is a Parquet file with the entries of one run in the
-run's order; a *vector* says which of its rows are dead. What is Delta's stands in
-`delta.log`, `delta.actions` and `delta.types`; the rest would serve another format too.
-
-Nothing that reads rows or commits imports this room.
+Each run has a Parquet data file with the same rows in the same order (a *twin*); a deletion vector
+marks superseded rows. `publish` brings a mirror to the newest version. Readers and writers of
+tables do not import this package.
 """

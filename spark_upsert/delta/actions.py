@@ -1,10 +1,7 @@
-"""The actions of a commit in a Delta log, and the state that they come to.
+"""Actions of a Delta commit, and the state that they fold into (`DeltaState`).
 
-The state of a mirror is its own log and nothing else: the version of the table that it shows, and
-the token of that version, are application transactions (`txn`), which survive checkpoints. A commit
-that touches files and carries no such transaction is one of others.
-
-    state(n) = applied(state(n - 1), actions of n)
+``state(n) = applied(state(n - 1), actions of n)``. Application transactions name the shown version
+and its token; a commit that touches files without them is external.
 """
 
 from __future__ import annotations

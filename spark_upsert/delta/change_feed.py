@@ -1,12 +1,7 @@
-"""The change feed of a mirror: what its readers see as the changes of a commit.
+"""The change feed of a mirror: one file per commit with the net changes since the shown version.
 
-One file for a commit that changed rows, with the table's own changes: those from the version that
-was shown before to the one that is shown now, no key twice. A commit that changed no row has none,
-and says so by its flags (`dataChange`), so that a compaction is no change to anyone who follows.
-
-Where the table's changes are expired, the files of the mirror tell: what dies and what comes stands
-in the vectors before the step and behind it. Both sides are matched by key, and equal pairs are no
-change. A reader that is given no feed would compare the files itself, and delta-rs is wrong there.
+Over an expired past, changes are computed from the live rows before and after the step. A commit
+without changed rows has no file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Verify a mirror against the version that it says it shows, from the manifest and the runs alone.
+"""Verification of a mirror (`check_mirror`) against its table, from manifest and runs alone.
 
-A wrong bit of a vector is a wrong row for each reader, and no reader can tell. So every vector is
-made anew by the way that does not know what was dead before (`dead.by_manifest`), and every live
-row of every twin is compared with the row that the table has there.
+Vectors are computed again by `deletion_vectors.by_manifest`; every live row is compared.
 """
 
 from __future__ import annotations

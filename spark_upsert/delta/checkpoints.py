@@ -1,15 +1,7 @@
-"""Checkpoints of a mirror's log, and checksums of its versions: readers take them for its commits.
+"""Checkpoints and checksums of a Delta log, and their decoding.
 
-A checkpoint is the state in one Parquet file, classic and in one part. It has the live files and
-the tombstones that are younger than the retention. Tombstones are many, because each commit
-replaces the vectors of many files; so they are never held as objects: the next checkpoint takes
-those of the last one as columns, without the old ones, and adds what was removed since. What it
-cannot hold is the time of its commit, which stands in the commit itself.
-
-A checksum, ``_delta_log/<n>.crc`` in Delta's protocol, is one JSON object beside a commit that sums
-its version up. Spark takes protocol, metadata and the time of the commit from it, and runs a job
-for them otherwise: a tenth of the time until a new version is seen (ADR 84). One that is not there
-costs a reader the replay; a wrong one would be a wrong table, so that `check` compares it.
+Tombstones are many and stay columns: a checkpoint takes those of the previous one and adds newer
+ones.
 """
 
 from __future__ import annotations
@@ -189,7 +181,11 @@ def checksum_of(state: DeltaState) -> dict[str, Any]:
 
 
 def write_checksum(store: Store, state: DeltaState) -> None:
-    """Write the checksum of a state, which a commit of ours has made."""
+    """Write the checksum of a state, which a commit of ours has made.
+
+    Without it Spark runs a job for protocol and metadata; a wrong one would be a wrong table, so
+    `check` compares it.
+    """
     sums: list[DeltaAction] = [checksum_of(state)]
     checked_data(checksum_path(state.version), sums, lambda: rendered(sums), parsed).put(store)
 

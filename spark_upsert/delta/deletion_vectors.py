@@ -1,32 +1,7 @@
-"""Deletion vectors: which rows of a file are dead, as Delta's readers take them.
+"""Deletion vectors: their encoding (`Vector`), and the superseded entries of a version's runs.
 
-In memory a vector is a bit per row. In bytes it is a portable 32-bit roaring bitmap (a container
-for each 65 536 rows: an array, a bitmap or runs, whichever is smallest) behind a magic number and
-a map of one bucket. A file of vectors is a version byte, then for each vector its length and its
-CRC-32 around it, both big-endian, while the vector itself is little-endian:
-
-    file   = 01, (length: 4 bytes, vector, crc: 4 bytes)*
-    vector = d1d33964, buckets: 8 bytes, (bucket: 4 bytes, roaring bitmap)*
-
-Here nothing is read or written; a wrong bit would be a wrong row in each reader, silently, so that
-`delta.check` makes every vector anew from the manifest.
-
-Source: Delta's protocol, "Deletion Vector Format"; RoaringFormatSpec, "portable serialization".
-
-Which entries of a table's runs are dead: not the row of their key at a version.
-
-An entry is dead if it is no row (a tombstone, an error), if its slice was cut away, or if another
-entry wins its key by the table's own rule (`core.precedence`); a newer entry may lose to an older
-one. Where the engine folds, the newest run that has a key carries its row, and all older entries
-are dead; whether that row lives is asked of the folded entry, not of the carrier's own.
-
-    vector(run, version) is a function of the manifest of that version alone
-
-There are three ways to it. *By change*: what was dead stays dead, and the keys of the new runs are
-looked up in all runs. *By manifest*: all entries are settled, range by range, as a read does. The
-first costs what changed; the second makes no use of what was known, so that it checks the first.
-*By deaths*: the writers of the new runs say which entries lost, and nothing is looked up; it holds
-where as many rows live then as the table has (`delta.prepared_files`).
+A vector is a function of the manifest. `by_manifest` computes it from all entries, `by_change` from
+changed keys, `by_deaths` from writers' notes.
 """
 
 from __future__ import annotations
@@ -330,7 +305,14 @@ def _containers(data: memoryview) -> Iterator[tuple[int, str, npt.NDArray[Any]]]
 
 
 def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
-    """Return a file of encoded vectors, and the offset of each: that of its length."""
+    """Return a file of encoded vectors, and the offset of each: that of its length.
+
+        file   = 01, (length: 4 bytes, vector, crc: 4 bytes)*
+        vector = d1d33964, buckets: 8 bytes, (bucket: 4 bytes, roaring bitmap)*
+
+    Length and CRC-32 are big-endian, the vector little-endian. Source: Delta's protocol, "Deletion
+    Vector Format"; RoaringFormatSpec, "portable serialization".
+    """
     pieces, offsets, at = [b"\1"], [], 1
     for vector in vectors:
         offsets.append(at)
@@ -407,7 +389,11 @@ def files_of(manifest: Manifest) -> dict[str, RunFile]:
 
 
 def by_manifest(store: Store, manifest: Manifest) -> Vectors:
-    """Return the dead entries of every run of a version, from nothing but the version."""
+    """Return the dead entries of every run of a version, from nothing but the version.
+
+    Dead are tombstones, errors, entries outside the live ranges, and entries that lose their key
+    (`core.precedence`). With a folding engine the newest run of a key has its row.
+    """
     files = files_of(manifest)
     vectors = {path: Vector(file.rows) for path, file in files.items()}
     _mark_cut(store, manifest, vectors)
@@ -440,7 +426,10 @@ def by_deaths(
     new: Collection[str],
     deaths: Sequence[Deaths],
 ) -> Vectors | None:
-    """Return the dead entries of runs, from those that were dead and what writers told."""
+    """Return the dead entries of runs, from those that were dead and what writers told.
+
+    It holds only if as many rows are live as the table has (`delta.prepared_files`).
+    """
     vectors = _begun(store, manifest, known, new)
     for superseded in deaths:
         for path in superseded.keys() & vectors.keys():

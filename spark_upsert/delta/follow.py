@@ -1,14 +1,6 @@
-"""Publish behind commits: what a table with the property ``publish`` does by itself.
+"""Publication after each commit (`follow`), this process's mirrors, and the lag of a mirror.
 
-A commit stands whatever becomes of its mirror: an error is counted, logged, and mended by the next
-step. A step behind a commit may read a bounded number of rows; a mirror that is further behind
-stays so, is reported, and is brought up to date by ``upsertflow publish``. So does one of a table
-that was large before it was published.
-
-Mirrors are kept by the process, because writers make a table object for each batch: a mirror that
-is known does not read its log and its vectors again.
-
-How far a mirror is behind its table, and what it holds, from the two logs alone.
+No failure here fails a commit. A mirror that lags too far waits for ``upsertflow publish``.
 """
 
 from __future__ import annotations

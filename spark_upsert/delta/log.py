@@ -1,18 +1,7 @@
-"""A Delta log in a store: follow it to its end, and put the next commit if nobody else has.
+"""The Delta log of a mirror (`DeltaLog`), and the Delta table properties.
 
-Creating ``_delta_log/<n>.json`` is the commit point. A put that raises may have taken effect: the
-commit that stands there is compared by its ``txnId``.
-
-A put counts if, *after* it, the commit before it is unchanged. A cleaning frees the numbers of old
-commits, and a publisher that was paused for longer than the retention would put into one of them,
-where no reader finds it. *Before* the put the commit after the next one is absent: a put must not
-fill the gap of a commit that was lost. A log that is loaded is listed, so that its end is not older
-than its newest object.
-
-Properties of a Delta table besides its rows: guarded, with a change feed, readable for how long.
-
-Each stands in the Delta table itself, so that what a publication does not ask for stays as it is.
-A property of the table asks with each publication.
+Creating ``_delta_log/<n>.json`` is the commit point; a put that raised is recognised by its
+``txnId``.
 """
 
 from __future__ import annotations
@@ -114,7 +103,11 @@ class DeltaLog:
         self._state = None
 
     def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
-        """Commit behind the state that was seen last; False if another publisher was faster."""
+        """Commit after the last seen state; False if another publisher was faster.
+
+        It counts if the commit before it is unchanged after the put: a paused publisher could use a
+        number that a cleaning has freed. The commit after the next one must be absent before it.
+        """
         if self._has_later():
             return False
         version = self._next

@@ -1,18 +1,7 @@
-"""Statistics of a twin, from the footer of its file: what readers skip files by.
+"""Data files of a mirror (twins), with statistics: a run's entries as Parquet, in run order.
 
-Bounds are told only where they are safe. Parquet's own bounds leave NaN out, while NaN is above all
-numbers to Delta's readers, and readers use the bounds of a footer, too: a filter ``x > 100`` would
-lose rows. So floats have no statistics, neither in the log nor in the file. Long texts have no
-bounds in the log, because a reader may cut bounds that it was not given whole.
-
-Twins: the entries of a run as a Parquet file, one row per entry, in the run's order.
-
-So a position in the run is the position in the twin, and whoever is dead in one is in the other.
-Entries that are no rows (tombstones, errors) are rows of nulls: the values of a deleted row do not
-live on in a copy. Where the engine folds, a row is the folded one of its key at the version of the
-step, and the newest run that has the key carries it (`delta.deletion_vectors`).
-
-A twin is written under a name of its own and never overwritten. Its first digits name the run.
+A position in the run is the position in the file; entries that are no rows are rows of nulls.
+Floats have no statistics, because Parquet's bounds omit NaN.
 """
 
 from __future__ import annotations

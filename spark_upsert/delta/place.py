@@ -1,4 +1,4 @@
-"""Where the mirror of a table lies: below it, or at a place of its own."""
+"""The location of a table's mirror: below the table, or in a configured folder."""
 
 from __future__ import annotations
 

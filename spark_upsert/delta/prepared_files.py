@@ -1,18 +1,7 @@
-"""Twins and deaths that writers prepare, and what a publication may take of them.
+"""Data files and superseded rows that writers prepare for a publication (docs/adr/0084).
 
-A writer has the rows of a run in memory, and has looked their keys up: it writes the twin beside
-the run, and notes which entries lose (`table.state.prepared`). The publication behind the commit
-then copies nothing and looks nothing up:
-
-    dead by deaths  <=  dead by the manifest,    and equal where as many rows live
-
-Each death is certain: an entry that was beaten stays beaten, whatever else is committed, until an
-overwrite. Deaths may be missing: of a key that two tasks wrote, or that another writer did. So the
-publication counts, and where more rows live than the table has, it looks up after all.
-
-A twin is used by the process that was told its name, within an hour, so that no cleaning takes a
-file between its making and its naming. One that no commit came to name goes a day later
-(`delta.upkeep`): that of a task that was tried twice, or of an epoch that failed.
+A superseded entry stays superseded until an overwrite, so the noted ones are a subset of all; a row
+count proves them complete.
 """
 
 from __future__ import annotations
@@ -47,7 +36,9 @@ from spark_upsert.table.write.outcomes import Outcome
 _LOGGER = logging.getLogger(__name__)
 
 USED_FOR_MS = 3_600_000
-"""For so long the name of a twin is of use to the process that was told it."""
+"""How long a publication may use a prepared twin's name, so that no cleaning removes the file
+before. Unnamed files are removed a day later (`delta.upkeep`).
+"""
 
 DEATHS_MAX = 1 << 22
 """Deaths that travel with one task, and that a process keeps for a mirror: 16 MiB."""

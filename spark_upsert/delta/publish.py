@@ -1,17 +1,7 @@
-"""A step of a mirror: the files that go, those that stay with another vector, the new.
+"""Publication (`Mirror.publish`): one Delta commit brings a mirror to the newest version.
 
-    rows(mirror behind the step) = rows(table at the version of the step)
-
-A step covers all versions between the one that the mirror shows and the newest, however many. Twins
-of runs that both versions have are kept, unless the type of a column changed, or the engine folds
-and an overwrite lies between: then rows of old twins may be those of other versions.
-
-Publish a table as a Delta table: one step brings its mirror to the newest version.
-
-The order of a step: our version is durable already; the new twins; one file with the vectors; the
-commit of the Delta log. A crash before the commit leaves files that nobody names, a crash behind it
-leaves nothing to do. So a mirror is behind its table or equal to it, never beside, and shows each
-version at most once: which one it shows stands in its own log.
+Order: data files, one file of vectors, the commit. A crash before the commit leaves unnamed files
+only, so a mirror lags its table or equals it.
 """
 
 from __future__ import annotations
@@ -128,7 +118,11 @@ def plan(
     live: Mapping[str, DeltaAction],
     deaths: Sequence[Deaths] = (),
 ) -> FileChanges:
-    """Return how a mirror comes to show a version."""
+    """Return how a mirror comes to show a version.
+
+    Twins of runs in both versions stay, unless a column type changed, or the engine folds and an
+    overwrite is between.
+    """
     files = files_of(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
     twins = base.twins

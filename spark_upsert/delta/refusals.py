@@ -1,4 +1,4 @@
-"""The errors of mirrors. The table goes on whatever is said here."""
+"""Errors of mirrors. They never fail the table itself."""
 
 from __future__ import annotations
 

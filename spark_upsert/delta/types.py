@@ -1,4 +1,4 @@
-"""The columns of a table as those of a Delta table; what Delta has not is refused by name."""
+"""Delta's types for a table's columns; columns that Delta lacks are refused by name."""
 
 from __future__ import annotations
 

@@ -1,15 +1,6 @@
-"""The upkeep of a mirror's log: checksums, checkpoints, and the removal of what is not asked for.
+"""Upkeep of a mirror (`Upkeep`): checksums, checkpoints, and removal of unused files.
 
-A commit stands whatever becomes of this: an error is counted and logged, and the next commit tries
-again. Times of removal are those of the storage's own clock, as its listing tells them, against the
-newest entry of the same listing: a clock that is wrong removes nothing that is young.
-
-What may be read is what the log names within the retention. What goes, in this order:
-
-1. commits, their checksums and checkpoints below the *cut*, the newest checkpoint that is older
-   than the retention; its own commit stays, because times stand there alone;
-2. twins, vectors and feeds that neither a live file nor a tombstone within the retention names, and
-   that are older than a day. Nothing with another kind of name is touched.
+No failure here fails a commit. Ages are by the storage's clock only.
 """
 
 from __future__ import annotations
@@ -183,7 +174,12 @@ class Upkeep:
         return done
 
     def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> CleanupResult:
-        """Return what may go, the oldest first."""
+        """Return what may go, the oldest first.
+
+        First log entries below the newest checkpoint older than the retention, whose own commit
+        stays; then data files, vectors and feeds that neither a live file nor a young tombstone
+        names, older than a day. Files with other names stay.
+        """
         log = [*self._store.list(FOLDER)]
         infos = [*self._store.list("")]
         feeds = [*self._store.list(FEED_FOLDER)]

@@ -172,7 +172,7 @@ class FlowState:
     id: str
     sources: tuple[str, ...]
     widths: Mapping[str, Mapping[str, int]]
-    """The widths of the regions around each operator that keeps state (`width.widths_kept`)."""
+    """The widths of the regions around each operator that keeps state (`widths_kept`)."""
 
 
 def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str | None:

@@ -1,5 +1,4 @@
-"""The options that users give, read and checked.
+"""Options of reads and writes, each declared once at its field (`declare`).
 
-Each is declared once, at the field that holds it (`declared`); docs/options.md is made from the
-declarations. `lives` has the words for what a change means between two lives of a query.
+docs/options.md is generated from the declarations.
 """

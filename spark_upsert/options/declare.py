@@ -1,20 +1,7 @@
-"""Declarations of options, and the parser of option names and values.
+"""Declarations of options (`Option`), and the parser of names and values (`Options`).
 
-An option is declared once, at the field that holds it: name, type, meaning, effect of a change,
-default. The parser, the options that a query passes on to its inputs, the refusals of options that
-a batch or a stream cannot use, and docs/options.md follow from the declaration::
-
-    splits: int | None = Option("splits", at_least(1), FREE).held("Number of read tasks.")
-
-Names and the values of choices are matched without case, ``-`` and ``_``, so that
-``starting_version`` is ``startingVersion``. An unknown name is an error that names the nearest one,
-or the scope that the option belongs to. All options are parsed in one step, on the driver, before
-anything is written.
-
-A query that restarts from its checkpoint may get other options. Each option declares the effect of
-a change (`Life`): a test tries every option, checks that refused changes fail, and that free ones
-leave the rows the same. A batch that was planned and not delivered uses the new options. A change
-that would duplicate or lose rows is refused; the checkpoint records the old value for that.
+Parser, reference page and refusals follow from the declaration. Names match without case, ``-`` and
+``_``; an unknown name is an error that names the nearest one.
 """
 
 from __future__ import annotations
@@ -51,13 +38,16 @@ class Change(Enum):
 class Life:
     """The effect of a change of an option at a restart of the query.
 
+    A change that would duplicate or lose rows is refused. A batch planned before uses the new
+    options.
+
     Parameters
     ----------
     change : Change
     note : str
         An addition to it for the reference page.
     exact : Change, optional
-        The effect in an exact order (`merge`, `interleaveSeed`), where it differs.
+        The effect in an exact order (options ``merge``, ``interleaveSeed``), where it differs.
     """
 
     change: Change

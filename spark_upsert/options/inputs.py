@@ -1,8 +1,7 @@
-"""The inputs of a read and their options: ``inputs=east,west``, ``input.east.path=...``.
+"""Inputs of a read and their options (`ReadPlan`): ``inputs=east,west``, ``input.east.path=...``.
 
-An option without a prefix belongs to the query; options for the read of a table also apply to every
-input that does not set them. A read without names of inputs has one input, whose name is ``""``.
-With ``inputsPattern``, a glob over the folders below ``path``, the inputs are discovered.
+Options without a prefix apply to the query, and to each input that does not set them. With
+``inputsPattern`` inputs are discovered (`DiscoveryOptions`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The checked options of a read as a whole, however many inputs it has.
-
-The checked options of a read, batch or stream.
-"""
+"""Options of reads: `ReadOptions` for one table, `QueryOptions` for a read of several inputs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The checked options of a write into many tables: what is said of all, and of some by patterns.
+"""Options of a write into many tables (`RoutedOptions`): ``table.<pattern>.<option>``.
 
-``table.<pattern>.<option>`` is of the tables whose name the pattern matches. What says more about
-the name holds: a name before a pattern, and of two patterns the one with more characters that are
-no wildcards.
+The most specific pattern wins: a name, then the pattern with more literal characters.
 """
 
 from __future__ import annotations

@@ -1,31 +1,6 @@
-"""Options that Spark hands down beside those of its user, and where it keeps them back.
+"""Options that Spark adds to its user's (`users_own`), and errors in the words of Spark's users.
 
-=====================================  =====================================================
-name                                   where it comes from
-=====================================  =====================================================
-``queryname``                          ``writeStream.queryName``
-``location``, ``provider``, ``owner``  ``CREATE TABLE`` without columns, with
-``comment``, ``option.X``              every given ``X`` a second time
-``external``                           ``spark.catalog.createTable``
-``paths``                              ``load`` with several paths; no table has several
-=====================================  =====================================================
-
-A catalog table keeps its options to itself: ``SELECT``, ``INSERT``, ``saveAsTable`` and
-``toTable`` hand none of them over, the path included. Reads find them with the columns, if the
-table was made without columns of its own (`pyspark_upsertflow.catalog`).
-
-Only these names, in these forms, are passed over, so that a typo stays an error.
-
-At Spark's border, errors name settings as options, and are read first.
-
-The engine's errors name a setting by what it is (`errors.setting`), which plain Python gives as an
-argument. An adapter marks each class and function that Spark calls; what is raised through it then
-says ``.option("lateRows", "apply")``.
-
-Such an error says what is wrong and what to do; the places of our code that it came through say
-nothing to its reader, and stood in front of it, thirty lines of them. Spark's worker leaves them
-out where a variable of its environment says so, and ends behind an error: so the variable is set
-when one of ours leaves. Whatever is no error of ours keeps them.
+A catalog table passes no option to a source, not even the path (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -46,6 +21,9 @@ _REPEATED = "option."
 
 def users_own(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a user gave.
+
+    Removes only known names in known forms, so that a typo stays an error: ``queryname``, the
+    options of ``CREATE TABLE`` and ``createTable``, and ``paths``.
 
     Raises `OptionError`: several paths are given.
     """
@@ -101,7 +79,11 @@ _HIDES_FRAMES = "SPARK_HIDE_TRACEBACK"
 
 @contextmanager
 def options_in_hints() -> Iterator[None]:
-    """Let errors from within name settings as options, and stand alone in what Spark shows."""
+    """Let errors from within name settings as options, and appear without a traceback in Spark.
+
+    Spark's worker hides frames by a variable of its environment, which is set only when an error of
+    ours leaves.
+    """
     try:
         yield
     except UpsertFlowError as error:

@@ -1,4 +1,4 @@
-"""The checked options of a read of a view (``plan``), batch or stream."""
+"""Options of a read of a view (``plan``), batch or stream (`ViewOptions`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Where it is said what Kafka's records hold, and the schema registry that may say it.
-
-The checked options of a write.
-"""
+"""Options of a write (`WriteOptions`), its envelope, and the schema registry."""
 
 from __future__ import annotations
 

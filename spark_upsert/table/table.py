@@ -687,7 +687,7 @@ class Table(TableReader):
         return repair(self.store, self.log)
 
     def vacuum(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> VacuumResult:
-        """Remove the files of expired versions and crashed writers; see `retention.expiry.vacuum`."""
+        """Remove files of expired versions and crashed writers; see `retention.expiry.vacuum`."""
         grace_ms = duration_argument("grace_ms", grace_ms)
         result = expiry.vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
         for folder, vacuumed in self.below(

@@ -1,7 +1,4 @@
-"""How a plan reads the table at a path: its rows, or the groups that it keeps.
-
-Plans bound to their tables: these checks are made when a plan is built.
-"""
+"""Binding of a plan to its tables (`bind`), and the tables or materialized groups that it reads."""
 
 from __future__ import annotations
 

@@ -1,18 +1,7 @@
-"""Group results from a materialized table's entries: one row per non-empty group.
+"""Group rows of a materialized view (`ShownGroups`): the result at a version, and its changes.
 
-count = c; sum = NULL if c = 0, else s; avg = s / c; min and max are the extremes of the values in
-existing rows. NaN is the greatest value. An empty group has no entry, hence no row in the result.
-
-A materialized table as its readers see it: the group rows at a version, and their changes.
-
-All entries in a group have hashes in one range (`TableSchema.hash_prefix`). So a read for a hash
-range reads complete groups: its range is rounded to theirs (`whole_groups`), and rounded ranges
-remain adjacent. A reader holds one chunk's entries at a time (`Snapshot.chunks`), or one
-group's, if that has more.
-
-An epoch's changed groups are those with entries in it. Both rows for a group, before and after the
-epoch, are computed from all its entries, so that a group that loses its smallest value finds the
-next.
+All entries of a group are in one hash range; read ranges are rounded to complete groups
+(`whole_groups`). An empty group has no row.
 """
 
 from __future__ import annotations
@@ -249,7 +238,11 @@ class ShownGroups:
     def changes(
         self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
     ) -> Iterator[tuple[int, Pairs]]:
-        """Yield each epoch's changes in a hash range, which is one of `whole_groups`."""
+        """Yield each epoch's changes in a hash range, which is one of `whole_groups`.
+
+        Both rows of a changed group are computed from all its entries, so that a group without its
+        smallest value finds the next one.
+        """
         before = replace(stretch.before, schema=stretch.schema)
         if stretch.is_comparison or net:
             replaced = before.slices if stretch.is_comparison else ()

@@ -1,48 +1,7 @@
-"""Grouping: the group columns, the aggregates, and the columns stored for them.
+"""Groupings of a view (`Grouping`): stored columns, exact rounding of floats, and contributions.
 
-    rows  --contributions-->  kept table (sums)  --result-->  one row per group
-
-The table stores only reversible values: counts and sums. For a column's sum, average or count
-it stores the value count and, for the first two, the sum. The smallest and the
-greatest value need a count per value, which is stored in a separate table part
-(`core.merge_engines`).
-
-==================  ========================  ==================================
-sum of              is kept as                is shown as
-==================  ========================  ==================================
-int8 to int32       int64                     int64
-int64               decimal(38, 0)            int64
-decimal(p, s)       decimal(38, s)            decimal(p + 10, s)
-float with scale s  decimal(38, s), and       float64
-                    counts of NaN, inf, -inf
-==================  ========================  ==================================
-
-So the stored sum is wider than the result: a batch, a partial merge, or all rows may exceed the
-result type's bound, and the group shows NULL until its sum fits again. Floats, and decimals with
-more than `NARROW` digits, may exceed 38 digits, too: their sums are stored in two columns
-(`table.state.sums.apart`), neither of which can overflow. Floats without a scale are rejected, for
-``1e16 + 1 - 1e16`` is not 1.
-
-Rejected: re-reading a group when its smallest value is removed (all its rows), storing the k
-smallest (which eventually needs the same), and the engine's own min and max (not reversible).
-
-Floats as decimals: each is rounded half-even to a fixed scale, exactly.
-
-Rounding applies to the float's exact value, not to its shortest text: 0.15 is a
-little less than that, and with one digit becomes 0.1.
-
-A float is the sum of its integer part and its fraction, both exact. The fraction times
-``10**scale`` is a double plus its error (Dekker's product), so its side of a half is exact.
-
-Source: T. J. Dekker, "A floating-point technique for extending the available precision", 1971.
-
-A step's group contributions: one entry for each group that it changed.
-
-    contributions(old, new) = fold(sign(new, +1) + sign(old, -1)), without what is all zero
-
-A row with sign d adds d to its group's count, and for each value x that is not NULL d to the
-value count and d * x to the value sum; in a value part it adds d to the value's count. The
-sums are the engine's, because the rows are folded as entries of the materialized table.
+A materialized table stores only reversible values: counts and sums, and for minima and maxima a
+count per value (docs/adr/0037).
 """
 
 from __future__ import annotations
@@ -330,7 +289,11 @@ class Grouping:
 def sum_types(
     column: str, type_: pa.DataType, scale: int | None
 ) -> tuple[pa.DataType, pa.DataType]:
-    """Return the stored and the result type for a column's sum."""
+    """Return the stored and the result type for a column's sum.
+
+    A stored sum is wider than the result: the group shows NULL until its sum fits again. Sums that
+    may exceed 38 digits have two columns (`table.state.sums.apart`).
+    """
     if pa.types.is_floating(type_):
         if scale is None:
             raise _error(
@@ -403,7 +366,11 @@ class Summand:
 
 
 def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
-    """Return floats as decimals, NULL as NULL."""
+    """Return floats as decimals, NULL as NULL; half-even by exact value, so that 0.15 becomes 0.1.
+
+    The fraction times ``10**scale`` is a double plus its error (T. J. Dekker, "A floating-point
+    technique for extending the available precision", 1971), so its side of a half is exact.
+    """
     mask = values.is_null().to_numpy(zero_copy_only=False)
     doubles = np.asarray(values.cast(pa.float64()).fill_null(0.0))
     # With digits behind the point the whole part is even among them; without, it has a parity.
@@ -464,7 +431,11 @@ _Signs = npt.NDArray[np.int64]
 
 
 def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
-    """Return the contributions from row pairs."""
+    """Return the contributions from row pairs.
+
+    A row with sign d adds d to its group's count, d to the value count and ``d * x`` to the value
+    sum of each value x that is not NULL, and in a value part d to the value's count.
+    """
     sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
     columns = {name: _whole(rows.column(name)) for name in grouping.rows.names}

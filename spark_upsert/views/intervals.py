@@ -1,18 +1,7 @@
-"""Spans: the rows that a step's epochs touched, and the time interval of each.
+"""Validity intervals within a step (`Spans`): rows with ``lower <= t < upper``.
 
-    a row of a span is in the view at a time t  =  lower <= t < upper
-
-A step's times are 0, the position before it, and one after each of its epochs: `times` is the
-last of them. A relation returns the spans for all keys that the step touched, *complete*: at each
-time from 0 to the last one. So all epochs in a step are computed in one pass: a join combines two
-rows while both exist, and each look-up is done once, not once per epoch. A
-step's changes are its spans' boundaries (`Spans.changes`).
-
-Rejected: a step for each epoch, with separate look-ups. Each read a leading index for all
-epochs between, and all table runs, so that catching up was quadratic in the epochs.
-
-Source: the intervals are those in temporal joins (Snodgrass, *Developing Time-Oriented Database
-Applications in SQL*, chapter 6); here they end with the micro-batch.
+Time 0 is the position before the step, each epoch has the next one, so that all epochs are computed
+in one pass (Snodgrass, *Developing Time-Oriented Database Applications in SQL*, chapter 6).
 """
 
 from __future__ import annotations

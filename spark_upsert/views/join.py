@@ -1,13 +1,7 @@
-"""Joins: rows of two relations combined, maintained from both sides' changes.
+"""Joins of two relations (`joined`), maintained from the changes of both sides.
 
-At least one side is joined on its complete key, so that a change has few partners to look up:
-
-- the right side on its key: each left row has at most one partner, which is looked up;
-- the left side on its key, the right one not: a left row has many, which are found by an index.
-
-In a left join, a row without a partner is an old or a new row like any other. `_joined` is the join
-of left rows with the right side at one position, and all else derives from it: the rows at a
-position, a step's old rows (with the right side before it) and its new ones (after it).
+At least one side joins on its complete key, so that a change has few partners to look up. Both
+relations derive from the join of left rows with the right side at one position.
 """
 
 from __future__ import annotations

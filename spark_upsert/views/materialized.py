@@ -1,21 +1,7 @@
-"""Materialized views: a table applies a grouped view's steps and shows its versioned result.
+"""Materialized views: tables of a grouped view's sums (`MaterializedView`), or of a view's rows.
 
-    result at version v  =  the groups of V(recorded position at v)
-
-Each step is one epoch: contributions, and the marker with the step's start and end positions.
-The table applies a step exactly once, for any number of writers and repetitions
-(`table.write.moves`).
-
-A materialized table as a scan reads it: its groups at any version.
-
-A table that materializes a view's rows: puts and deletes, ordered by their step's version.
-
-Any order and any repetition of *one* query's batches yields one table, as each row has the
-version of the step that made it. Two queries would break this: they may process two
-tables' epochs in another order, so that the same version means different positions, and an older
-row from one may have a greater version than the newest from the other. And a restarted query never
-gets the earlier rows. So such a table accepts only one query's writes; a
-commit checks this at the version that its epoch follows (`table.write.guards`).
+Each step is one epoch and applied once (`table.write.moves`; docs/adr/0037). `KeptBase` reads a
+materialized table in a plan.
 """
 
 from __future__ import annotations
@@ -211,7 +197,11 @@ class KeptBase:
 
 
 def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:
-    """Return the table that materializes a view's rows; create it if it does not exist."""
+    """Return the table that materializes a view's rows; create it if it does not exist.
+
+    Rows are ordered by their step's version, so only one query may write: another query may process
+    epochs in another order (`table.write.guards`).
+    """
     head = table.log.try_head()
     if head is None:
         step = plan_write(None, options, incoming)

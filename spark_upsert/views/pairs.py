@@ -1,12 +1,6 @@
-"""Pairs: a step's changes, as the old and the new row for each key.
+"""Row changes of a step (`Pairs`): old and new row per key, at most one pair each.
 
-    folding the pairs of the steps from nothing to p  =  the view at p
-
-A key has at most one pair in a step: only a new row is an insert, only an old one a delete, both
-are an update. There are two separate equalities. Within a plan rows are compared by their
-bits (`without_same_bits`): an expression may distinguish 0.0 from -0.0, so a pair of them is a
-change for its readers. Rows that leave a plan are compared by the engine's equality (`changed`):
-there -0.0 is 0.0 and NaN is NaN.
+Within a plan rows are compared by their bits, rows that leave a plan by SQL equality.
 """
 
 from __future__ import annotations

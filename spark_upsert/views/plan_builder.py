@@ -1,11 +1,7 @@
-"""Plans that name only the columns that they use.
+"""The plan builder (`Plan`): views as method chains, validated against the tables at each step.
 
-A plan does not read a column that it does not name, and the column does not change the plan. So a
-column that a table gains later changes neither the plan's text nor its fingerprint. A program
-that rebuilds its plan at each start therefore continues from its checkpoint and with its
-materialized table.
-
-Plans are built step by step: each step is validated against the tables immediately.
+A plan names only columns that it uses, so a column that a table gains later keeps text and
+fingerprint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refresh: update a materialized table by one step, from its recorded position to now."""
+"""Refresh of a materialized table by one step, from its recorded position to the newest."""
 
 from __future__ import annotations
 

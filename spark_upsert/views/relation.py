@@ -1,18 +1,7 @@
-"""Relations: each plan node's rows, at a position and between two positions.
+"""Relations (`Relation`): the rows of a plan node at a position, and between two positions.
 
-A *position* names one epoch for each table that a plan reads live; `V(p)` is the batch query's
-result at ``p``. A *step* goes from one position to a later one. A relation has at most one row per
-key, and has four operations:
-
-    spans(step)         the rows of the keys that the step touched, and when each is there
-    look_up(keys, at)   the rows of whole keys
-    having(values, at)  the rows whose columns have some values, NULL joining nothing
-    scan(at)            all rows
-
-The main rule: an old row is computed entirely at the position before the step, a new one entirely
-at the one after it. An operator determines a *superset* of the keys that a step changed, looks each
-up on both sides, and drops unchanged rows. Rejected: looking up the other side at the newest
-version, which yields rows from a state that never existed.
+A *position* is one epoch per live table, a *step* two positions. Old rows are computed at the
+first, new rows at the second; a superset of the changed keys is looked up at both.
 """
 
 from __future__ import annotations

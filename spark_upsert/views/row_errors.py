@@ -1,12 +1,7 @@
-"""Row errors: rows for which a formula has no value, as `100 DIV x` where `x` is 0, show NULL.
+"""Rows for which a formula has no value: NULL, so that a view is defined at every position.
 
-So a view is defined at every position, for any table contents, and it can retract its earlier
-output for a row. The reader decides whether such a NULL may be *shown* (`OnError`). By default a
-batch that outputs one fails, as long as the row is unchanged in its table's newest
-version. Once the row is repaired, a batch that ends before the repair passes, and the next one
-includes the repair.
-
-Rows without a value are located by bisecting the batch; all others are computed together.
+`OnError` decides whether such a NULL may be output (docs/adr/0035). Failing rows are found by
+bisection of a batch.
 """
 
 from __future__ import annotations

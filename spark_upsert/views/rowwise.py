@@ -1,7 +1,4 @@
-"""Plan formulas over row columns: SQL (`plan.expressions`), pure, row by row.
-
-Operators that process one row at a time: filters, projections, and lists expanded to rows.
-"""
+"""Relations that work row by row (filter, projection, unnest), and SQL formulas over columns."""
 
 from __future__ import annotations
 

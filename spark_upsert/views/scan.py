@@ -1,11 +1,7 @@
-"""Scans: one table's rows, live or at a fixed version, by key, by index or by a full read.
+"""Scans of one table (`ScanRelation`): rows by key, by index or by a full read, at any version.
 
-**The index proposes, the table decides.** An index shows *some* version of its table: it may lag
-or lead the requested position. Rows with a value are among those that the index
-names and those touched by the table's commands between both versions; each is looked up in the
-table itself.
-
-A table as a scan reads it: changes as pairs, rows by key or in full, at any version.
+An index only proposes keys, also those of commands between its version and the wanted one; each is
+looked up.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""Settled table: a materialized table's group rows, as a separate table for a mirror.
+"""The settled table: the group rows of a materialized table as a plain table, for its mirror.
 
-A materialized table stores its groups' components, a group in many entries, so that none of its
-files can be shown. Its groups are therefore resolved: each of its epochs becomes one in the settled
-table, with the rows for the groups that it changed, under the transaction (kept table, version).
-
-    rows(settled table)  =  result(kept table at the version of its last transaction)
-
-It is stored below the materialized table, and retains only the history that its mirror needs. If
-the materialized table's own history is expired, the settled one is overwritten with all groups.
+Invariant: its rows are the result at the version in its last transaction. It keeps only the history
+that the mirror needs.
 """
 
 from __future__ import annotations

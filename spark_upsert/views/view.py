@@ -1,26 +1,7 @@
-"""Step strategies: look-ups for the changes, or a comparison of both snapshots.
+"""A plan bound to its tables (`View`), its steps, and the strategy that computes each.
 
-    pairs by look-ups  =  pairs by snapshots,  for every step
-
-so that the choice affects only time. Look-ups cost in proportion to the changes, scans to the
-table. If nearly all rows changed, look-ups touch nearly all blocks, one row at a time: then
-the rows before and after the step are read sequentially, range by range, and compared.
-
-The changed row count is available before anything is read, from the epochs' counters. A
-row in a plan over several tables may have changed if one of its base rows did:
-
-    share  =  1 - (1 - changed of one / rows of one) * (1 - changed of another / ...) * ...
-
-Each operator has a share above which snapshots pay off (`Relation.worth_scanning`).
-
-Micro-batch steps: all tables' epochs, one after the other.
-
-Tables have no common clock, so the step planner puts their epochs in *an* order: by commit
-time, then by the table's position in the plan, then by version. The order is a function of both
-positions and the logs alone: a batch replay takes the same steps. One table's epochs are
-always in order, as its commit times never decrease.
-
-A view over its tables: the bound plan, and the tables' positions.
+Look-ups and the comparison of two snapshots give the same pairs, so the choice affects only time
+(docs/adr/0035).
 """
 
 from __future__ import annotations
@@ -95,7 +76,11 @@ LOOK_UPS = Choice()
 
 
 def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, int]) -> Choice:
-    """Return a step's strategy."""
+    """Return a step's strategy.
+
+    The share of rows that may have changed is ``1 - (1 - changed / rows) * ...`` over all tables,
+    from the epochs' counters. Above `Relation.worth_scanning`, snapshots cost less.
+    """
     same = 1.0
     for path, rows in changed.items():
         same *= 1 - min(1.0, rows / max(1, live[path]))
@@ -228,7 +213,11 @@ def _stretch(found: tuple[TimedStep, ...]) -> StepStretch:
 
 
 def in_order(moved: Iterable[TableEpoch]) -> list[TableEpoch]:
-    """Return epochs in the order in which steps take them."""
+    """Return epochs in the order in which steps take them.
+
+    The order is commit time, then the table's position in the plan, then version: a function of
+    positions and logs, so that a replay takes the same steps.
+    """
     return sorted(moved)
 
 
