@@ -1,6 +1,6 @@
-"""The command ``upsertflow``: look at a table, and keep it in order.
+"""The command ``upsertflow``: inspects a table, and maintains it.
 
-Its libraries are an extra, so that an executor needs nothing that Spark does not need.
+Its libraries are the extra ``cli``, so that an executor does not need them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""The first hour: a check of the machine, a demonstration, projects, and completion by TAB.
-
-A project of `upsertflow init` runs as it is, in a folder of the user's own: new or empty before,
-and as it was if the command fails. Projects stand in `examples/projects` of a checkout, where they
-are linted and tested; a wheel brings them along beside this module. A project is copied file by
-file but for two things: what pip is to install is this very package, and paths below `/lake` lie
-in the project's own folder.
+"""Commands for the first hour: ``doctor``, ``demo``, ``init``, ``serve``, completion, errors.
 
 An import of this module registers all commands.
 """
@@ -173,7 +167,11 @@ _MADE = {"__pycache__", ".pytest_cache", ".venv", "lake", "spark-warehouse"}
 
 
 def write_project(kind: str, directory: Path) -> list[str]:
-    """Write a project into a folder that is empty, or not there; return the names of its files."""
+    """Write a project into a folder that is empty, or not there; return the names of its files.
+
+    Projects are in ``examples/projects`` of a checkout, or next to this module in a wheel. The
+    requirement for this package and paths below ``/lake`` are replaced.
+    """
     texts = sorted(_texts(_home() / kind))
     with filled(directory):
         for name, text in texts:

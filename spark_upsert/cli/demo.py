@@ -1,8 +1,6 @@
-"""`upsertflow demo`: the claim of the project, on rows it makes, with the packages of pip alone.
+"""``upsertflow demo``: a table whose sum equals the sum of its changes, without Java or a server.
 
-The amounts of orders are summed up twice: over the table, and over all changes that it ever had,
-each counted by its `_diff`. The two are equal after late rows, updates and deletes, or the demo
-fails. Nothing is drawn: the same command makes the same rows.
+The same command makes the same rows.
 """
 
 from __future__ import annotations

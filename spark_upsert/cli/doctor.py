@@ -1,13 +1,7 @@
-"""Checks of a machine: everything that Spark needs to find the source, and what is wrong with it.
+"""Checks of a machine (``upsertflow doctor``): all that Spark needs to find the source.
 
-Spark looks for Python sources, and later runs their code, in the interpreter that its *environment*
-names: ``PYSPARK_DRIVER_PYTHON``, else ``PYSPARK_PYTHON``, else ``python3`` on the PATH. The program
-that makes the session may be another one, and ``spark.pyspark.python`` does not count. At most
-Spark logs what goes wrong there; the user sees ``DATA_SOURCE_NOT_FOUND``. Other Python code
-(functions, ``foreachBatch``) runs in ``PYSPARK_PYTHON``, else ``python3``.
-
-So each interpreter is started and asked, in the way that Spark asks it: it imports every
-module named ``pyspark_*``, and one that fails ends the search for all.
+Each interpreter that Spark's environment names is started and imports every ``pyspark_*`` module,
+as Spark does. Spark only logs a failure there.
 """
 
 from __future__ import annotations

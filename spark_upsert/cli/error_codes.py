@@ -1,8 +1,4 @@
-"""Errors by their code: what each means, and what to do. `docs/errors.md` is made from here.
-
-An error says what happened this time, and its hint what to do about that. Here stands what is so
-every time: what was written, and what is safe.
-"""
+"""Meanings of error codes, and remedies (``upsertflow explain-error``, docs/errors.md)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Where a value still is: every file below a path is read, and its values are looked at.
+"""Search for a value in all files below a path (`sightings`), by content and not by file name.
 
-A file that was removed from a table's newest version may still lie there, and what lies there is
-compressed, or holds JSON within JSON, so that a search for bytes proves nothing. So each file is
-read by its content, not by its name: Arrow and Parquet column by column, JSON leaf by leaf, and
-whatever is neither, byte by byte. Texts are found within longer ones. A value of another type is
-found where it is equal, as numbers have no parts.
+Arrow and Parquet are read by column, JSON by leaf, other files by byte. Texts match within longer
+texts, other values by equality.
 """
 
 from __future__ import annotations

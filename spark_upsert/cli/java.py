@@ -1,7 +1,6 @@
-"""The Java that Spark will start, and what is wrong with it.
+"""The Java that Spark will start, and problems with it.
 
-``tools/check_machine.py`` loads this file by itself, on whatever Python 3 the machine has: standard
-library only, and no syntax that Python 3.6 does not know (hence the annotations in quotes).
+``tools/check_machine.py`` loads this file alone: standard library and Python 3.6 syntax only.
 """
 
 import os

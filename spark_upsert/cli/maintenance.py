@@ -1,9 +1,4 @@
-"""A table, or all below a root, kept in order: checked, compacted, and rid of what is old.
-
-Mirrors on the command line: one step, or one after the other as the table goes on.
-
-A table, its indexes, its mirror and its history, changed or brought up to date.
-"""
+"""Maintenance commands: check, compact, expire, vacuum, alter, index, publish and repairs."""
 
 from __future__ import annotations
 

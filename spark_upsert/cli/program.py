@@ -1,4 +1,4 @@
-"""The command itself: how it fails, and the arguments that its commands share."""
+"""The command group, its error output, and arguments that commands share."""
 
 from __future__ import annotations
 

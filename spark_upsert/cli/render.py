@@ -1,14 +1,7 @@
-"""How values are printed: for people as tables, for programs as JSON lines.
+"""Output of commands: tables for people, JSON lines for programs, and progress.
 
-What a table holds (`print_data`) is printed as it is, digit by digit. What is said about a table
-(`print_facts`, `print_rows`) is printed to be read: counters with thousands, bytes with units.
-
-Whatever its source, no text reaches a terminal that the terminal would obey (`escaped`).
-
-Progress of a long command: one line on the terminal of a person, and nothing anywhere else.
-
-The line goes to the standard error, is drawn a few times in a second however often it is told, and
-is gone when the command has ended. In a pipe, in a log and beside `--json` nothing is written.
+Control characters are escaped in all text for a terminal (`escaped`). Progress is one line on
+standard error of a terminal only.
 """
 
 from __future__ import annotations

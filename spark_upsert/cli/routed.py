@@ -1,12 +1,6 @@
-"""The tables below the root of a write into many: what each has, and work on all of them.
+"""Commands for routed writes: ``tables``, ``parked`` and ``unpark``, and work on all tables.
 
-The group table answers for the tables that it knows, in one read. Folders that it does not know are
-looked at, each by one request: a table that no whole batch has brought rows, or a table of another
-writer.
-
-`upsertflow parked` and `unpark`: what is shown of rows that wait for their table.
-
-The tables that one stream writes below a root, and the rows that wait for them.
+One read of the group table returns its tables; each other folder costs one request.
 """
 
 from __future__ import annotations

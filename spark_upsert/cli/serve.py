@@ -1,16 +1,7 @@
-"""The state of many tables, for `upsertflow serve`: a line per table and look.
+"""``upsertflow serve``: the state of many tables on one page in a browser; read only.
 
-A look costs each table a bounded number of requests: two for the end of its log, a listing of its
-leases and one for each of them, and once for each version that consumers have not read, up to
-`VERSIONS_MAX`; a published one also the end of its mirror's log. Of the root of a routed write the
-rows that are parked are read once in a look. A table that cannot be read is shown with what is
-wrong, and does not stop the rest.
-
-`upsertflow serve`: tables on one page in a browser, kept up to date by looks at their logs.
-
-The page is one file without anything from elsewhere, so that it works where there is no network. It
-asks the server for a look as often as it likes; the server looks at most once in `REST_S`, however
-many pages are open. It answers this machine alone unless it is told otherwise, and only reads.
+A refresh costs each table a bounded number of requests, and happens at most once in `REST_S` for
+any number of pages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""A table that keeps a view, in words: the plan, and how far it has come in each table of that.
-
-A table in facts: what stands in its log, its files, and what its consumers hold.
-
-The plan of a read, before anything is read.
-
-Rows and changes of a table, and the places where a value still lies.
-"""
+"""Commands that show one table: facts, history, files, consumers, plans, rows and changes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Envelopes: how rows say what is inserted, updated and deleted.
+"""Envelopes: the meaning of rows as inserts, updates and deletes (docs/envelopes.md).
 
-Plain rows, change rows, Kafka's records and Debezium's events become commands here. `write_plan`
-holds the options of a write against the newest manifest before a row moves.
+Plain rows, change rows, Kafka records and Debezium events become commands. `write_plan` checks the
+options of a write against the newest manifest before any row is read.
 """

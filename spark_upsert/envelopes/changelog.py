@@ -1,28 +1,7 @@
-"""The ``changelog`` envelope: change rows, as a table's change feed gives them.
+"""The ``changelog`` envelope: change rows of our change feed or of Delta's (docs/envelopes.md).
 
-They are those of our own source with ``readChangeFeed=true``, or of Delta's change data feed:
-whole rows, each with what became of it.
-
-===================  =========  ====================================================
-``_change_type``     ``_diff``  command
-===================  =========  ====================================================
-insert               1          put
-update_postimage     1          put
-update_preimage      -1         none if a postimage has its key and version (skipped), else delete
-delete               -1         delete
-anything else, null             error: no such change
-any                  the other  error: the two columns contradict each other
-===================  =========  ====================================================
-
-The order is (``_commit_version``, ``_diff``), whether the rows have ``_diff`` or not. A key has at
-most one row with 1 in a version, and that is what the version left there: so a delete never takes
-away what its own version put. For the same reason a preimage may be a delete: an update that
-changes the key leaves no row at the old one, and a postimage in another batch wins over the delete
-of its key. The engines ``first-row``, which has no deletes, and ``partial-update``, in which a
-delete would take the columns of other feeds along, get no preimages.
-
-By default the order reaches only as far as one epoch (`Scope.EPOCH`), as versions of one table say
-nothing about those of another.
+The order is (``_commit_version``, ``_diff``), within one epoch by default: a delete never removes
+the put of its own version.
 """
 
 from __future__ import annotations
@@ -153,7 +132,11 @@ class ChangelogForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangelogEnvelope:
-    """Turns change rows into commands, one each but for preimages whose postimage replaces them."""
+    """Turns change rows into commands, one each but for preimages whose postimage replaces them.
+
+    Other preimages are deletes: the update changed the key. ``first-row`` and ``partial-update``
+    get no preimages.
+    """
 
     schema: TableSchema
     sources: dict[str, str]

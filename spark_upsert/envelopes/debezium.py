@@ -1,51 +1,7 @@
-"""The rules of the ``debezium`` envelope: which commands change events mean.
+"""The ``debezium`` envelope: the commands of change events (docs/envelopes.md, docs/adr/0020).
 
-=========  ==========================================================================
-``after``  struct: the row behind the change; its fields are the columns of the table
-``before`` struct, optional: the row before it, or as much of it as the database gives
-``op``     ``c`` create, ``u`` update, ``r`` snapshot read: a put, with ``after``;
-           ``d``: a delete, without ``after``
-others     whatever orders the changes, such as ``source.lsn``
-=========  ==========================================================================
-
-Anything else is an error and goes to the table's error policy: an event without ``op`` or of
-another one, a put without ``after``, a delete with ``after`` or without a key, a payload that
-could not be read. **What is broken never deletes**: a delete is an event that says so in two
-places, or a record of Kafka without a value.
-
-The key is that in ``after``, else in ``before``, else apart from the event: in the record's key. An
-update with another key than the one in ``before`` is two commands: a delete of the old key, then a
-put of the new one.
-
-A placeholder for a value that the source did not send (`payloads.placeholders`) is not the value:
-an error, or with the merge engine ``partial-update`` no change. A key that was not sent is the key
-in ``before``.
-
-A truncate (``t``) is of no key. It is an error or, if an option says so, ignored, or empties the
-table of all that its order key does not precede (`table.write.truncate`).
-
-Source: Debezium's change event format, and Materialize's ``ENVELOPE DEBEZIUM``, which refuses
-truncates likewise.
-
-How much of a change event can be read: all of it, or what places the error that it is.
-
-A payload is bad as a whole for its decoder. An event is not: a value that no column can hold leaves
-its key, its order and what it does as they are. So the events that cannot be read whole are read
-again with fewer fields asked for, until something can be read:
-
-===================================  =====================================================
-read                                 the event is
-===================================  =====================================================
-all, with the old key                what it says
-all but ``before``                   what it says: ``before`` is asked for its key alone
-op, order, keys in both rows         an error at its key; a delete is what it says
-op, order, key in ``after``          the same
-op, order                            an error at the key of the record
-nothing                              an error of unknown order
-===================================  =====================================================
-
-The reason is the one that the values were refused for. What a payload gives depends on that
-payload alone.
+A broken event never deletes. The key is in ``after``, else in ``before``, else in the record's key;
+an update that changes it is a delete and a put.
 """
 
 from __future__ import annotations
@@ -492,6 +448,10 @@ class Events(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class EventDecoder:
     """Decodes the values of records into change events.
+
+    A bad event is read again with fewer fields, until it has a place: without ``before`` except its
+    key; then ``op``, order and keys; ``op``, order and the key in ``after``; ``op`` and order. Such
+    an event is an error at its key with the reason of its values; a delete needs no more.
 
     Parameters
     ----------

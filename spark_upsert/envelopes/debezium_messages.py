@@ -1,12 +1,6 @@
-"""Debezium's messages that are no change events: named where a write meets them.
+"""Debezium messages that are no change events, recognised so that an error names them.
 
-Connectors write some messages into topics of their own, which a pattern of topics includes easily.
-None of them has ``op``, so that each is an error of the envelope ``debezium``; its reason names the
-message. So does the reason of MongoDB's events, whose ``after`` is a text of the document.
-
-Source: Debezium's documentation of each connector, "Transaction metadata" and "Schema change
-topic"; ``SchemaFactory`` for heartbeats and notifications; "Debezium connector for MongoDB", "Data
-change events".
+Heartbeats, schema changes, transactions and notifications; also events of MongoDB.
 """
 
 from __future__ import annotations

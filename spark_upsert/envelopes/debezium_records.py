@@ -1,17 +1,7 @@
-"""Change events in Kafka's records: the columns ``key`` and ``value`` as bytes.
+"""Change events in rows: Kafka records as bytes (`RecordForm`), or parsed structs (`ParsedForm`).
 
-The reader takes the bytes as they were written. So it tells a record without a value, which says
-that its key is deleted, from bytes that are no event.
-
-The table's columns are those of a row (``before`` and ``after``). Beside them stand the fields
-that Debezium's connectors give with each change (`EVENT_FIELDS`), and the columns of the record.
-Only what is asked for is read.
-
-Change events as structs: rows as ``from_json`` or ``from_avro`` parses the value of a message.
-
-The event is at the top level of a row, or below a struct ``payload``. A parser that turns what it
-cannot read into nulls leaves events without ``op``, which are errors; so is a record of Kafka
-without a value, which cannot be told from them here. `records` reads the bytes itself, and can.
+Only the bytes distinguish a record without a value, which is a delete, from an undecodable one.
+Only requested fields are read.
 """
 
 from __future__ import annotations

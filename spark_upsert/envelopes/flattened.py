@@ -1,21 +1,6 @@
-"""Flattened change events: rows of Debezium's ``ExtractNewRecordState`` and its like for MongoDB.
+"""Flattened change events: rows of Debezium's ``ExtractNewRecordState`` (docs/envelopes.md).
 
-A flattened event is the row after the change, without ``before``, ``after`` and ``op``. It may have
-a field that marks deletes, and placeholders for values that the source did not send. Both are read
-here, for records of Kafka and for parsed rows.
-
-==============================  ==================================================================
-field                           a delete is
-==============================  ==================================================================
-``__deleted``                   ``true``, as text or as a truth value
-``__op`` (``add.fields=op``)    ``d``; ``c``, ``r`` and ``u`` are rows
-==============================  ==================================================================
-
-Null is a row, as in any column that marks deletes. Another text is an error: it deletes nothing,
-and is no row either.
-
-Source: Debezium's documentation, "New Record State Extraction" and "MongoDB New Document State
-Extraction", ``delete.tombstone.handling.mode=rewrite`` and ``add.fields``.
+``__deleted`` or ``__op`` marks a delete; null means a row, any other text is an error.
 """
 
 from __future__ import annotations

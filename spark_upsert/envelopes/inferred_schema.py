@@ -1,9 +1,6 @@
-"""Columns that no option names: found in the payloads, or in a schema registry.
+"""Inferred columns (`found_options`): from schemas in payloads, or from a schema registry.
 
-A plan of a write needs columns, and bytes have none. Where the rows of a table are there before it
-is planned, their payloads say the columns (`found_options`): each names its schema, as a text in
-front of it or as an id of a registry. Where a write is planned first, the newest schema of a
-subject does. Either way each payload is then read by its own schema (`payloads.embedded_schema`).
+Rows that exist before the plan give the columns; otherwise the newest schema of a subject does.
 """
 
 from __future__ import annotations

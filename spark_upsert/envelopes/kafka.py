@@ -1,29 +1,6 @@
-"""The ``kafka`` envelope: records as Spark's Kafka source gives them.
+"""The ``kafka`` envelope: records of Spark's Kafka source, and the formats of key and value.
 
-The columns ``key`` and ``value`` are bytes; `payloads` decode them. The columns of the table
-are the fields of the key, then those of the value; a field of both names is the key's.
-
-====================  ====================  ================================================
-key                   value                 command
-====================  ====================  ================================================
-null                  null                  delete of the null key: harmless, clears an error
-null                  there                 error: the key is null
-undecodable           null                  delete of these bytes: clears an error
-undecodable           there                 error: the key is undecodable
-good                  null                  delete
-good                  undecodable           error: the value is undecodable
-good                  good, even if empty   put
-====================  ====================  ================================================
-
-The order is (partition, offset), and by default reaches only as far as one epoch
-(`Scope.EPOCH`): offsets of different partitions say nothing about time. Were they compared for
-ever, a key that moves to a partition of a lower number could never be written again, and the
-low-water mark of forgotten deletes in one partition would reject new keys of all lower ones.
-
-Source: Materialize, ``upsert_commands`` in ``render/sources.rs``; its order holds within one
-timestamp, too.
-
-How the two sides of Kafka's records are written, as options say.
+The order is (partition, offset) within one epoch (docs/adr/0016).
 """
 
 from __future__ import annotations
@@ -197,7 +174,22 @@ class KafkaForm:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaEnvelope:
-    """Turns Kafka's records into commands, one each."""
+    """Turns Kafka's records into commands, one each.
+
+    ====================  ====================  ================================================
+    key                   value                 command
+    ====================  ====================  ================================================
+    null                  null                  delete of the null key: harmless, clears an error
+    null                  there                 error: the key is null
+    undecodable           null                  delete of these bytes: clears an error
+    undecodable           there                 error: the key is undecodable
+    good                  null                  delete
+    good                  undecodable           error: the value is undecodable
+    good                  good, even if empty   put
+    ====================  ====================  ================================================
+
+    Source: Materialize, ``upsert_commands`` in ``render/sources.rs``.
+    """
 
     schema: TableSchema
     key: Decoder

@@ -1,11 +1,7 @@
-"""Choose the form of a write's rows from its options.
+"""The plan of a write (`plan_write`): how rows become commands, or the change needed before.
 
-The plan of a write: what its rows mean, and what must become of the table first.
-
-`plan_write` is pure: options, columns and the newest manifest in; a plan, or the change that must
-come before it, out. Every write with options asks it, so each check of options and columns stands
-here or below, once. Everything that can be wrong with them is found before a row moves. `plan_upon`
-asks it of a table, and changes the table as it says.
+Pure: all checks of options and columns are made here, before a row is read. `plan_upon` plans on a
+table and changes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The algebra of plans: nodes, aggregates, expressions in SQL, casts and functions.
+"""Plans as values: nodes, aggregates, SQL expressions, casts and functions.
 
-`nodes` is a plan as values, of a task, a view or a flow; the text of a view's stands in
-checkpoints. `kernels` decide which keys are equal. `sql` reads the text of an expression,
-`expressions` binds it to columns, `functions` and `casts` compute it on whole columns, as Spark
-does with ANSI mode.
+`nodes` has the plan of a task, a view or a flow, `json` its text. `sql` parses an expression,
+`expressions` binds it, `functions` and `casts` compute it as Spark's ANSI mode does. `join_keys`
+decides key equality.
 """

@@ -1,4 +1,4 @@
-"""Aggregates of groups: `group_by("country").agg(n=agg.count(), top=agg.max("amount"))`."""
+"""Aggregates of groups: ``group_by("country").agg(n=agg.count(), top=agg.max("amount"))``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Aggregates of the rows of a group: counts, sums, averages, smallest and greatest values.
+"""Aggregates of a group (`Aggregate`), and errors for requests that plans do not support.
 
-Whatever cannot be taken back has no name here: a list of all values, the first, the last.
-
-Requests that a plan cannot serve: each has a sentence that says what there is instead.
+Only aggregates that can retract a row exist: no lists of values, no first or last.
 """
 
 from __future__ import annotations

@@ -1,19 +1,6 @@
-"""CAST: which types become which, and how, as in Spark with ANSI mode; all others are refused.
+"""SQL casts (`cast`) as in Spark's ANSI mode; casts outside the table `_CASTS` are refused.
 
-==========  =================================================================================
-into        from
-==========  =================================================================================
-BOOLEAN     numbers (0 is false), texts (``true``, ``t``, ``yes``, ``y``, ``1`` and opposites)
-whole       numbers, towards zero; BOOLEAN; texts of digits; TIMESTAMP, as seconds since 1970
-decimals    numbers, rounded half up; BOOLEAN; texts
-floats      numbers, the nearest one; BOOLEAN; texts
-STRING      BOOLEAN, numbers, dates and times, BINARY that is UTF-8
-BINARY      STRING
-dates       texts, and one another; TIMESTAMP_NTZ is taken as UTC. Whole numbers are a TIMESTAMP,
-and times   as seconds since 1970
-==========  =================================================================================
-
-Blanks around texts count for nothing. What the type cannot hold is an error of the row.
+A value that the type cannot represent is an error of its row (docs/adr/0050).
 """
 
 from __future__ import annotations

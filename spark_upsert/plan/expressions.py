@@ -1,30 +1,7 @@
-"""Expressions over the columns of a batch: SQL (`sql`), or an expression of Arrow.
+"""SQL expressions over the columns of a batch (`bind`), and pins of a condition (`pins_of`).
 
-    bound = bind("price * 2 > 10 AND note IS NOT NULL", schema)
-    bound(batch)   # an array, one value for each row
-
-What SQL leaves open, or databases answer differently, is as in Spark with ANSI mode, in UTC; a test
-compares them, and docs/tasks.md lists the differences:
-
-* Three-valued logic: an unknown value (NULL) makes unknown what depends on it. A filter passes what
-  is true, nothing else.
-* An overflow, a division by zero and a cast of a value that the type cannot hold are errors
-  (`DataError`), never NULL and never wrapped. They count only where SQL looks: not in a branch of
-  CASE or COALESCE that is not taken, behind an AND or OR that is decided, or beside a NULL.
-* NaN equals NaN and is above all numbers; -0.0 equals 0.0.
-* Types are not guessed: a text is compared with a text. Decimals are not divided.
-
-The values that a condition pins a column to: where it can be true, and nowhere else.
-
-    pins_of("id IN (1, 2) AND region = 'eu' AND n > 3", schema)
-    # {"id": [1, 2], "region": ["eu"]}
-
-A row that has another value than these cannot be among those for which the condition is true. Rows
-that have them may not be either: the condition itself still judges them. So a part that is not
-understood pins nothing, and costs time but no answer.
-
-A row that the pins rule out is not looked at: an error that the condition has for it, such as a
-division by zero, does not come, as it would not behind an AND that is decided.
+Semantics are Spark's in ANSI mode and UTC; docs/tasks.md lists the differences. Errors count only
+where SQL evaluates.
 """
 
 from __future__ import annotations
@@ -417,7 +394,12 @@ _OWN = frozenset({"truth", "text", "bytes", "date", "moment", "naive"})
 
 
 def pins_of(condition: str, schema: pa.Schema) -> Pins:
-    """Return the columns that a condition pins, with their values."""
+    """Return the columns that a condition pins, with their values.
+
+    For ``id IN (1, 2) AND n > 3`` it is ``{"id": [1, 2]}``. Rows with other values cannot match; an
+    unsupported part pins nothing. Rows excluded by pins are not evaluated, so their errors do not
+    occur.
+    """
     return _pins(parse_sql(condition), schema)
 
 

@@ -1,13 +1,4 @@
-"""Upper and lower case of whole columns: Unicode's full mappings, as Spark has them.
-
-Arrow maps one character to one: it makes no ``SS`` of a sharp s, and no final sigma. Such
-characters are replaced before, which costs nothing where a column has none.
-
-Operators and functions of SQL on whole columns, as Spark computes them with ANSI mode.
-
-Numbers beside one another become one type: floats a DOUBLE unless all are FLOAT, then decimals,
-then BIGINT. Decimals that no 38 digits hold together are refused when the plan is made.
-"""
+"""SQL operators and functions on complete columns, as Spark's ANSI mode computes them."""
 
 from __future__ import annotations
 
@@ -37,7 +28,10 @@ _AT_THE_END = (
 
 
 def upper(texts: Any) -> Any:
-    """Return texts in upper case."""
+    """Return texts in upper case, by Unicode's full mappings.
+
+    Arrow maps one character to one, so characters such as the sharp s are replaced first.
+    """
     if not _is_plain(texts):
         longer = _longer()
         if _any(pc.match_substring_regex(texts, f"[{''.join(longer)}]")):
@@ -109,7 +103,10 @@ def _is_about_types(error: pa.ArrowInvalid) -> bool:
 
 
 def alike(*values: Datum) -> list[Datum]:
-    """Return values in one type, so that kernels find each other; NULLs as one of it."""
+    """Return values in one type, so that kernels find each other; NULLs as one of it.
+
+    Numbers become DOUBLE if any is a float (FLOAT if all are), else decimals, else BIGINT.
+    """
     types = [value.type for value in values if not pa.types.is_null(value.type)]
     type_ = _common(types) if types else pa.bool_()
     return [nearest(value, type_) for value in values]

@@ -1,31 +1,7 @@
-"""Equal keys: which rows have the same key, by the equality of the engine.
+"""Key equality for joins, groups and look-ups: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
 
-NULL equals NULL, NaN equals NaN, -0.0 equals 0.0: so keys identify rows. A *join* differs in one
-thing: NULL joins nothing, even as a part of a key (`joinable`). Texts are equal by their bytes, and
-there is no collation.
-
-Rows that are all there are numbered by their values (`codes`), column by column and without a sort:
-two rows of any side have the same number exactly when they are equal. Rows that come batch by batch
-are sought in an index of the others (`kernels.key_index`). Groups, which Arrow makes by bits, are
-made of `canonical` columns. All three say the same of any two rows.
-
-An index over rows that are all in memory: it finds the rows of a key.
-
-Rows are put in the order of the hash of their key, so that those of one key are neighbours, a
-*group*. The upper bits of a hash say in which bucket its group is, of about as many buckets as
-there are groups; a bucket is searched from its begin. All probes of a batch make a step together.
-
-The order of keys, as numbers: rows of two sides compare as integers do.
-
-The order is the one of `core.keys`: texts by bytes, NaN equal to itself and above all else, -0.0
-equal to 0.0. Keys have no nulls here.
-
-Whole numbers of different widths that are equal: an int32 joins an int64 of the same value.
-
-The plan casts neither side, because a cast would hide its index. A look-up brings its values to the
-type of the side that it searches, and a value that does not fit there joins nothing.
-
-Rows by their places, some of which may be nowhere: what joins and pairs are put together of.
+In a join NULL matches nothing (`joinable`). Rows in memory get equal numbers for equal keys
+(`codes`), batches are looked up in a `KeyIndex`, groups use `canonical` columns.
 """
 
 from __future__ import annotations
@@ -177,6 +153,9 @@ _SEED = 0
 class KeyIndex:
     """The rows of each key.
 
+    Rows are sorted by key hash, so that those of one key are adjacent (a *group*); the upper bits
+    of a hash give its bucket.
+
     Parameters
     ----------
     keys : sequence of pyarrow.Array
@@ -304,7 +283,10 @@ def first_descent(keys: Sequence[pa.Array]) -> int | None:
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both; None if they are not compared."""
+    """Return a type that holds the values of both; None if they are not compared.
+
+    A plan casts neither side of a join, because a cast would hide an index.
+    """
     if one == other:
         return one
     is_whole = pa.types.is_integer(one) and pa.types.is_integer(other)

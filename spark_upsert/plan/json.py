@@ -1,8 +1,4 @@
-"""Plans out of their texts (`Node.to_json`): the type of a field says how it is read.
-
-A text may come from anywhere: what it holds is checked field by field, and an error names the node
-and the field.
-"""
+"""Plans from text (`plan_from_json`), checked field by field; an error names node and field."""
 
 from __future__ import annotations
 

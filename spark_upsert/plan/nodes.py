@@ -1,25 +1,7 @@
-"""The plan of a query, as values: a tree of nodes, which tasks, views and flows share.
+"""Plan nodes as values, for tasks, views and flows (docs/adr/0033).
 
-A plan says *what*. A task runs it over splits, set by set: its leaves are scans to which splits are
-added by their names (``id``), and what its rows are is read beside the plan. A view runs it over
-the changes of tables: its leaves are scans of tables (`Scan`), found when it is bound
-(`views.bases`). A flow replicates and fuses operators each of which is a plan. Fields such as
-``batch_rows`` and ``memory_bytes_max`` say how a task runs a node; they change no row, and a view
-needs none.
-
-A plan has a text, a JSON object, which leaves out the defaults of a node (`plan.json` reads it):
-
-    {"v":1,"node":"join","how":"left","on":[["customer_id","id"]],
-     "left":{"node":"scan","path":"…","columns":[["id","int64"]],"key":["id"]},"right":{…}}
-
-Arrow's schemas and rows are its own bytes in base64: no text of ours holds every type of Arrow. The
-*fingerprint* of a plan is a hash of that text with the keys of all objects in order: a checkpoint
-names it, so that no other plan goes on there.
-
-A scan of a table freezes the names and the types of the columns that the table had when the plan
-was made: columns that the table gains later are not seen.
-
-Unnesting: a row for each element of a list, with the element's place.
+A task adds splits to the scans by their ``id``, a view reads tables (`Scan`), a flow's operators
+are plans. Fields such as ``batch_rows`` never change rows.
 """
 
 from __future__ import annotations
@@ -129,7 +111,11 @@ class JoinKeys(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of a plan."""
+    """A node of a plan.
+
+    Its JSON text omits defaults; Arrow schemas and rows are base64. The fingerprint is a hash of
+    that text, which checkpoints contain so that no other plan continues there.
+    """
 
     kind: ClassVar[str]
     id: str = ""
@@ -196,7 +182,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan(Node):
-    """The rows of a table."""
+    """The rows of a table.
+
+    Names and types are those when the plan was made: later columns are not visible.
+    """
 
     kind: ClassVar[str] = "scan"
     path: str

@@ -1,20 +1,7 @@
-"""The grammar of expressions: a part of SQL's, and anything else is refused by its name.
+"""The parser of SQL expressions (`parse_sql`); anything outside its grammar is refused by name.
 
-    or         and (OR and)*
-    and        not (AND not)*
-    not        NOT not | predicate
-    predicate  sum [= <> != < <= > >= <=> sum | IS [NOT] NULL | IS [NOT] TRUE | IS [NOT] FALSE
-               | IS [NOT] DISTINCT FROM sum | [NOT] IN (or, ...) | [NOT] BETWEEN sum AND sum
-               | [NOT] LIKE text]
-    sum        product (+ - || product)*
-    product    sign (* / % DIV sign)*
-    sign       - sign | + sign | value
-    value      number | text | TRUE | FALSE | NULL | DATE text | TIMESTAMP text | (or)
-               | CASE [or] WHEN or THEN or ... [ELSE or] END | CAST(or AS type)
-               | function(or, ...) | column(.field)*
-
-Names and texts are as in Spark: a name is bare or between backticks, a text between single or
-double quotes (`spark.sql.ansi.doubleQuotedIdentifiers` is off); key words in any case.
+Names and texts are as in Spark: names bare or in backticks, texts in single or double quotes,
+keywords in any case.
 """
 
 from __future__ import annotations
@@ -200,7 +187,23 @@ class _Token:
 
 
 def parse_sql(text: str) -> Tree:
-    """Return the tree of an expression."""
+    """Return the tree of an expression::
+
+        or         and (OR and)*
+        and        not (AND not)*
+        not        NOT not | predicate
+        predicate  sum [= <> != < <= > >= <=> sum | IS [NOT] NULL | IS [NOT] TRUE | IS [NOT] FALSE
+                   | IS [NOT] DISTINCT FROM sum | [NOT] IN (or, ...) | [NOT] BETWEEN sum AND sum
+                   | [NOT] LIKE text]
+        sum        product (+ - || product)*
+        product    sign (* / % DIV sign)*
+        sign       - sign | + sign | value
+        value      number | text | TRUE | FALSE | NULL | DATE text | TIMESTAMP text | (or)
+                   | CASE [or] WHEN or THEN or ... [ELSE or] END | CAST(or AS type)
+                   | function(or, ...) | column(.field)*
+
+    Keywords match in any case.
+    """
     if len(text) > TEXT_MAX:
         raise PlanError(
             f"an expression has at most {TEXT_MAX} characters, this one has {len(text)}.",

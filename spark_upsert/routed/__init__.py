@@ -1,5 +1,5 @@
-"""One stream into many tables: each row goes to the table that its own values name.
+"""Routed writes: one stream into many tables, by the values of each row (docs/adr/0043).
 
-`routes` finds the table of each row, `stage` and `commit` write all tables of a batch as one, and
-`group` reads them at one whole batch. What a table cannot take is parked beside it (`park`).
+`router` finds a row's table, `stage` and `commit` write a batch, `group` records complete batches,
+and `dead_letter` stores rows of failing tables until `replay` applies them.
 """

@@ -1,11 +1,6 @@
-"""What the group is to say of a batch that all its tables have: its row, and those of tables.
+"""The commit of a routed batch (`commit_routed`): each table as its own version, then the group.
 
-The commit of a routed batch: all its tables side by side, then the group.
-
-Each table takes the batch as a version of its own, with the transaction of the batch, so that a
-replay does only what is missing. Tables are not one transaction: between the first and the last of
-them a reader of several may see some with the batch and some without, unless it asks the group,
-which is told when all have it.
+Tables are not one transaction; the group table is updated when all have the batch.
 """
 
 from __future__ import annotations

@@ -1,16 +1,6 @@
-"""The queue of the tables that are due for compactions, served by the scheduler.
+"""The compaction queue of a routed write (`Debts`), and the retention of its own tables.
 
-The order is a pure function of the group's newest whole batch: the tables that wait and since when,
-their priorities, the turn, and the batch's own timestamp as "now". So every planner of the next
-batch finds the same order, however often it plans. A table is served in its turn, whatever its
-compactions cost; the cost is bounded by how much of the order one batch works off.
-
-Retention of a root's own tables: the query that writes the root expires and vacuums them.
-
-These tables are the group (`routed.group`) and the parked rows (`routed.dead_letter`); no other
-process
-looks after them. Only old versions are removed, and files that no version names: a parked row
-stands in the newest version, however long ago it came.
+The order is a pure function of the group's newest complete batch.
 """
 
 from __future__ import annotations

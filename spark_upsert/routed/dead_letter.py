@@ -1,15 +1,7 @@
-"""Parked rows: the rows for a failing table, kept as bytes until the table can take them.
+"""Dead-letter rows: the rows for a failing table, in ``ROOT/_parked`` (docs/adr/0044).
 
-They lie in ``ROOT/_parked``, a table like others. A row is a piece of what one task had for one
-table in one batch: the user's rows as they came (``rows``), or the commands made of them
-(``commands``), where one task had staged them before another one failed. A batch's rows for a table
-are parked all or none, and a table with parked rows gets all later ones parked, too: so they can be
-applied in order (`spark_upsert.routed.replay`).
-
-A replay divides rows into tasks as it likes. So a batch is parked for a table once, by the first
-attempt that commits: the pieces of another attempt are not taken. The writer looks for a first
-attempt right before it puts the version with the pieces, which must directly follow the version
-that it looked at.
+A batch's rows for a table are stored all or none, and later rows follow them, so that `replay`
+applies them in order.
 """
 
 from __future__ import annotations
@@ -313,7 +305,11 @@ class ParkedTable:
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
-        """Park the staged rows of each folder, unless the batch is parked there already."""
+        """Park the staged rows of each folder, unless the batch is parked there already.
+
+        A replay may divide rows otherwise, so only the first attempt's pieces count: the version
+        must directly follow the one that was checked.
+        """
 
         def due(folders: frozenset[str]) -> list[StagedRuns]:
             return [

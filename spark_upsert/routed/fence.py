@@ -1,16 +1,6 @@
-"""The fence: a query that has lost the root cannot write behind the new query, and little else.
+"""The fence of a routed write (`Fence`): a query that lost the root cannot continue writing.
 
-Tables are not one transaction, so no single put can shut the old query out of all of them. But a
-query that takes the root over says so in the group before it touches any table. So a batch that
-finds the newest epoch of a table written by a query that the group did not know when the batch
-began, asks the group anew before it puts its own epoch. That costs nothing while only one query
-writes. Tables that the new query has not written yet show no sign of it in their logs; so a batch
-also asks once every `ASK_EVERY` tables. What the old query may still write is bounded: those
-tables, and the ones that are under way just then.
-
-The tables of a routed batch: what its tasks bring for each, and its commit, each by itself.
-
-A table that has the batch already is left as it is, whatever tasks its rows are in this time.
+Also the commit of a batch's tables, each alone (`Tables`).
 """
 
 from __future__ import annotations
@@ -51,6 +41,9 @@ many tables is some 200."""
 
 class Fence:
     """Judges the puts of one batch.
+
+    A query takes the root in the group before it touches a table. The old one checks the group
+    where a table's newest epoch is from an unknown query, and once per `ASK_EVERY` tables.
 
     Parameters
     ----------

@@ -1,18 +1,7 @@
-"""The tables of a group, kept as columns; a table becomes a value when it is asked for.
+"""The group table ``ROOT/_group`` (`GroupTable`): complete batches, and each table's version.
 
-A batch asks for the tables that it touches. Those that it does not touch cost what columns of them
-cost to read, to send to the tasks and to look through, some hundred nanoseconds each: a value of
-each took most of the time of a small batch beside 1 500 tables.
-
-The group table: the batch that all tables below a root have, and the version of each with it.
-
-The group table lies in ``ROOT/_group`` and is a table like others, so that its rows are written
-exactly once, can be followed, and are known for the past. A row per table holds the table's last
-batch and the version that this batch became; the row of the folder ``""`` is the batch itself. A
-batch is *whole* when all tables have it; only then it becomes one epoch of the group table.
-
-One root has one query. Its owner is the query that wrote last; another query is refused, unless it
-is to take over. A query that has lost the root stays out.
+A batch is *complete* when all tables have it; then it is one epoch here. One root has one query.
+Tables stay columns (`Members`), so that untouched ones cost little.
 """
 
 from __future__ import annotations

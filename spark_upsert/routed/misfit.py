@@ -1,16 +1,6 @@
-"""Misfits: an option that fits none of the tables stops the write, and does not park their rows.
+"""Configuration errors of a routed write (`fault_of_write`), which stop the query and park nothing.
 
-A fault of one table parks its rows (`spark_upsert.routed.dead_letter`). A fault of the write would
-park
-the rows of every table, batch after batch, as if a misspelled word were damage. The two look alike
-in a single table; but a right option fits some table sooner or later. So the group remembers the
-*terms* (options, and columns of the rows) by which tables took rows last. As long as no table has
-taken rows by the present terms, a batch stops if no table takes rows in it either, and a table
-fails by an option that holds for all.
-
-*Rejected:* to try the options on a table of no rows when the write is planned: columns that
-payloads bring are not known there, and options that lack what only new tables need are right where
-there are none. To stop whenever all tables of a batch fail alike: in a quiet hour that is one.
+*Terms* are options and columns by which tables took rows before.
 """
 
 from __future__ import annotations
@@ -31,7 +21,11 @@ _OF_THE_TABLE = "column"
 def fault_of_write(
     shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
 ) -> UpsertFlowError | None:
-    """Return the error of a batch that is not to be parked, because it is that of the write."""
+    """Return the error of a batch that is not to be parked, because it is that of the write.
+
+    Until some table took rows by the present terms: no table takes rows in the batch, and one fails
+    by an option that applies to all.
+    """
     with_rows = {f: share for f, share in shares.items() if share.parts and f != NAMELESS}
     is_proven = group.batch is not None and group.batch.terms == terms
     if is_proven or not all(share.is_parked for share in with_rows.values()):

@@ -1,7 +1,7 @@
-"""Parking of staged work: for a table that fails in one task, or at its commit.
+"""Parking of staged work, for a table that fails in one task or at its commit.
 
-The staged work of other tasks for such a table is read back as commands, and parked with the rows
-of the tasks that failed; so all rows of the batch for the table are parked, or none.
+Other tasks' staged rows are read back as commands, so all rows of the batch for the table are
+parked.
 """
 
 from __future__ import annotations

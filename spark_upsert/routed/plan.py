@@ -1,7 +1,6 @@
-"""Decisions of the driver about a routed write before any row moves, and what tasks get of them.
+"""The driver's plan of a routed write (`plan_routed`), from the group table alone.
 
-Which tables there will be, the rows say. So the driver looks at the group alone, whatever the
-number of tables, and a task plans the tables for which it has rows.
+A task plans the tables for which it has rows.
 """
 
 from __future__ import annotations

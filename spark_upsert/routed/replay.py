@@ -1,9 +1,7 @@
-"""Unpark: apply what is parked to its table, in order, each batch exactly once.
+"""Replay of dead-letter rows (`unpark`): in order, each batch exactly once.
 
-A parked batch becomes a version of its table with the transaction that it would have had there,
-and only then it is forgotten. So a crash in between repeats nothing, and neither does an attempt of
-the query that was slow: the table has the transaction, or it has not. A query may run meanwhile: as
-long as anything is parked for a table, what comes is parked behind it.
+Each batch is committed with its original transaction and then removed, so a running query cannot
+apply it twice.
 """
 
 from __future__ import annotations

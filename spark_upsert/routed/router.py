@@ -1,14 +1,6 @@
-"""From rows to tables: the distinct values of the template's columns, and a code for each row.
+"""Routing of rows to tables (`Router`), and a task's spool of rows per table (`Spool`).
 
-Columns are encoded as dictionaries, and the codes of several columns are combined: Python looks at
-distinct values, never at rows. Values without a folder (null, empty, too long) have a code like
-others, and their route gives the reason.
-
-The spool: the rows of one task, by the table that they go to, in bounded memory.
-
-Tables are staged one after the other, so that memory is that of one table, however many there are.
-Until then rows wait here: up to `MEMORY_BYTES` as they came, and what exceeds that in a local file,
-cut by table. Of each table they come back in the order in which they arrived, as often as asked.
+Python looks at distinct values only. The spool returns a table's rows in arrival order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The work of a task with the rows of many tables: spool them, then stage table after table.
+"""Staging of a routed write in a task (`stage_routed`): table after table, and some compactions.
 
-A table that has the batch already is passed over: a batch is repeated only where it is missing,
-however its rows were divided into tasks the last time.
+A table that has the batch already is skipped, so a repeated batch needs no equal division.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commits that must follow the very version that was looked at: looked at again until they do."""
+"""Commits that must directly follow the version that was read, with retries (`commit_behind`)."""
 
 from __future__ import annotations
 
