@@ -1,8 +1,6 @@
-"""Several streams of Arrow batches become one: in an exact order, or as they are ready.
+"""Merges: several streams of Arrow batches become one, in an exact order or as they are ready.
 
->>> from spark_upsert.merge import merge
-
-The names below are the public ones. Nothing here knows a table, and nothing knows Spark.
+It depends on no table and not on Spark (docs/adr/0024). `merge` is the entry function.
 """
 
 from spark_upsert.core.input_order import (

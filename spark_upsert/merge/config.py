@@ -1,4 +1,4 @@
-"""The configuration of a merge: its mode, and the seed of its order."""
+"""The configuration of a merge (`MergeConfig`): its mode, and the seed of its order."""
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-"""The graph around a merge, and pure questions about it that answer with the reason.
+"""The graph around a merge (`MergeGraph`): does a slow sink slow its sources?
 
-A graph is a handful of frozen nodes that name the nodes before them. A name may have a port
-(``route.low``): each port of a node is an input of its own, with an order of its own.
-
-Two questions decide whether a slow sink slows the sources, end to end. Both must be answered yes:
-
-* `fusion`: is the merge live, reading its sources through bounded channels?
-* `streaming_output`: does the sink write what the merge gives as it comes?
+It does if `fusion` (the merge reads through bounded channels) and `streaming_output` (the sink
+writes as rows come) are both true; each answer contains its reason.
 """
 
 from __future__ import annotations

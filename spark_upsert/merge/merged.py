@@ -1,28 +1,7 @@
-"""From an order and the rows of the inputs to batches: what the exact orders have in common.
+"""Merges (`merge`): exact orders (`arrange`), live interleave, concatenation, document boundaries.
 
-Rows are put together from slices, by one concatenation and at most one ``take``; none is touched
-by itself. Where there are many inputs, each of which gives a few rows to a batch, several batches
-are put together at once, so that a slice has more than a row or two. Of each input one batch is
-held, the one that its next row lies in; what is put together is bounded in bytes, too, by the rows
-of these batches.
-
-Document boundaries: marks between batches, which a merge folds to one opening and one closing.
-
-A document with rows in several inputs is opened and closed by each of them. A consumer that flushes
-a document at its closing must see one closing, after all rows of the document:
-
-* the first opening is forwarded at once, all others are dropped;
-* a document is closed if it was closed as often as it was opened, counted over all inputs to their
-  end. Before that it cannot be known: in ``open, close, open, close`` the first closing comes too
-  early. So closings follow all rows, in the order in which their documents were completed;
-* a closing without an opening is dropped, as are closings beyond the number of openings. A document
-  that was never closed stays open.
-
-Source: clinker, ``reconcile_document_boundaries``. There the openings wait for the end, too.
-
-Merges over threads: live interleave, and concatenation that reads later inputs ahead.
-
-A merge as its settings ask for it, alone or in a graph: the door for callers without Spark.
+Rows are combined from slices by one concatenation and at most one ``take`` per output batch; memory
+is bounded in rows and bytes.
 """
 
 from __future__ import annotations
@@ -201,7 +180,11 @@ class _Document(Generic[T]):
 class Documents(Generic[T]):
     """The boundaries of one merge. Memory grows with the number of marks.
 
-    What is forwarded may be anything that stands for a mark, with the name of its input perhaps.
+    The first opening of a document is forwarded at once. Its one closing follows all rows of all
+    inputs, if it was closed as often as opened; other marks are dropped. What is forwarded may be
+    anything that stands for a mark, with the name of its input perhaps.
+
+    Source: clinker, ``reconcile_document_boundaries``.
     """
 
     def __init__(self) -> None:
@@ -264,7 +247,7 @@ def live(
         The most that a batch has; a larger one is cut. Rows are also cut at the capacity.
     memory_bytes : int or None
         Bytes of all inputs together that are queued before readers pause; None: only rows count.
-    counters : Counters or None
+    counters : MergeCounters or None
         To be looked at from outside.
     join_seconds : float
         How long closing waits for inputs that are silent; their threads are daemons.
@@ -381,7 +364,7 @@ def merge(
         How much memory inputs may take that are read to their end first, and whether they spill.
     folder : path or None
         Where they spill; None: where the system keeps temporary files.
-    counters : Counters or None
+    counters : MergeCounters or None
         To be looked at from outside.
 
     Yields

@@ -1,34 +1,7 @@
-"""Counters of a merge for each input as it runs: rows that wait, rows under way, time blocked.
+"""Threads of a merge (`MergeReaders`), each reading one input into a bounded `Channel`; counters.
 
-A bounded channel: the queue of what one input has ready, in the input's order.
-
-The queue is counted in *events*: the rows of a batch, or one for a mark. A channel has room for so
-many events; an empty one has room for any item, so that nothing is too large to pass.
-
-The channel itself neither locks nor waits: the readers of a merge share one lock, and their
-conditions decide which thread waits (`readers`). So a channel changes by single steps, which tests
-play in any order.
-
-The threads of a merge: each reads one input into its channel, and waits while that is full.
-
-At most `width` inputs are open at once, each with a thread and a channel. An input counts as open
-until all of it was taken; only then does its thread open the next one, in the order in which they
-were declared. So between the inputs and the consumer there are never more than
-
-    width * (capacity + batch)
-
-events: full channels, and a batch in the hand of each reader, as large as its input makes it
-(`portions`).
-
-There is one lock, and nothing is polled: a reader waits for room in its own channel, and the
-consumer waits for any event. A failed input and a closed merge wake all waiting threads. A reader
-with a silent input cannot be woken; it is a daemon, closing waits for it no longer than
-`join_seconds`, and it ends as soon as its input gives something or the process ends.
-
-Rejected: a `queue.Queue` per input. Its waits end by a time-out only, a thread cannot wait for many
-of them at once, and it counts batches where the bound is one of rows.
-
-All inputs of a merge have one schema: that of the one which gave the first batch.
+At most ``width * (capacity + batch)`` events are between inputs and consumer; an *event* is a row
+or a mark. One lock with conditions, no polling (docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -162,7 +135,9 @@ def bytes_of(item: Any) -> int:
 
 
 class Channel:
-    """The queue of one input.
+    """The queue of one input; without a lock, because readers share one.
+
+    An empty channel has room for any item, so that nothing is too large to pass.
 
     Parameters
     ----------
@@ -313,6 +288,9 @@ class _Reader:
 class MergeReaders:
     """The readers of all inputs of a merge: a context that starts their threads, and ends them.
 
+    An input is open until all of it was taken; then its thread opens the next one in declared
+    order. A reader with a silent input cannot be woken; it is a daemon.
+
     Parameters
     ----------
     inputs : mapping of str to callable
@@ -320,7 +298,7 @@ class MergeReaders:
         closes it by its ``close``, if it has one.
     bounds : Bounds
         How much is read ahead.
-    counters : Counters or None
+    counters : MergeCounters or None
         Where the inputs are counted.
     join_seconds : float
         How long leaving waits for threads of silent inputs.

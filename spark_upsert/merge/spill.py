@@ -1,18 +1,7 @@
-"""Memory pressure: which readers pause, which holders spill, and when all go on. Pure decisions.
+"""Memory pressure of a merge (`MemoryPressure`), and inputs kept in memory or spilled to disk.
 
-Readers pause above 0.80 of the limit and go on below 0.70 (hysteresis), so that they do not stop
-and go with every batch. One rule stands above that: an input that the merge waits for is never
-paused, or no room would ever be made (`MemoryPressure.may_read`).
-
-Inputs that are kept whole: in memory, and above a limit in Arrow files on the local disk.
-
-An order drawn from a seed depends on how many rows each input has, so that all of them must be
-read before the first row can be given. What is over the limit goes to files of a folder that lives
-as long as the store: one file each time, with the batches of those inputs that hold most. In it
-each batch is an Arrow stream of its own, which is read back by its place; no file stays open.
-
-If writing fails, the file is removed, all rows are in memory as before, and the call may be
-repeated.
+Readers pause above 0.80 of the limit and continue below 0.70, except for an input that the merge
+waits for.
 """
 
 from __future__ import annotations
@@ -162,6 +151,9 @@ class _InputBatches:
 
 class SpillingStore:
     """Batches of several inputs. A context manager: it may own files on disk.
+
+    A seeded order needs the row count of each input, so all are read first. If a write to disk
+    fails, all rows are in memory as before, and the call may be repeated.
 
     Parameters
     ----------

@@ -1,7 +1,4 @@
-"""Scheduling: what is served next (`scheduler`), and what gives way under pressure (`governor`).
+"""Scheduling: the next input to serve (`scheduler`), and the effects of pressure (`governor`).
 
->>> from spark_upsert.scheduler.scheduler import Schedule
-
-Nothing here knows a table or Spark, and times are handed in, in milliseconds. A program that needs
-the governor alone loads no scheduler.
+Pure: times are arguments, in milliseconds. It depends on no table and not on Spark.
 """

@@ -1,24 +1,7 @@
-"""The pressure governor: latency gives way in steps, correctness never. Pure, its clock comes in.
+"""The pressure governor (`Governor`): latency gives way in steps, correctness never.
 
-Three signals become one number from 0 to 1, the greatest of them (`pressure_of`)::
-
-    pressure = max(waiting / slots, latency / target, busy)
-
-so that one resource that is short is enough: an average would hide it. The effects of pressure are
-a ladder, and its rungs add up:
-
-1. above 0.2 batches *coalesce*: one waits for more, up to 20 ms (`coalesce_ms`);
-2. above 0.4 a group commit waits longer, from 0.5 up to 10 ms (`commit_window_ms`);
-3. above 0.8 in `SUSTAINED_SAMPLES` samples in a row, the lowest band is *deferred*, until a sample
-   is below 0.6;
-4. from 0.99 on, where there is no room for more either, writes are *refused*, before anything of
-   them is stored.
-
-Rejected: a commit window that is interpolated from a pressure of 0 on. It would jump from 0.5 to
-4.3 ms where it sets in; this one is continuous.
-
-Source: slopus/topics, ``docs/ARCHITECTURE.md``, section 7, which leaves open how the signals become
-one, the factor of the average, the samples that count as sustained, and how close to 1 is full.
+Pressure is the greatest of three clamped ratios (`pressure_of`). With it batches coalesce, commit
+windows grow, the lowest band is deferred, and writes are refused (docs/adr/0031).
 """
 
 from __future__ import annotations
@@ -136,7 +119,12 @@ class Governor:
 
     @property
     def rung(self) -> int:
-        """The highest rung of the ladder that has an effect, 0 if none has."""
+        """The highest rung of the ladder that has an effect, 0 if none has.
+
+        1: above 0.2 batches coalesce. 2: above 0.4 the commit window grows. 3: above 0.8 in
+        `SUSTAINED_SAMPLES` samples in a row the lowest band is deferred, until below 0.6. 4: from
+        0.99 on, without room for more, writes are refused.
+        """
         if self.refuses:
             return 4
         if self.is_deferring:

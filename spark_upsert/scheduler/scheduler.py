@@ -1,48 +1,8 @@
-"""The urgency of an input: its set priority, or how lately it was read, and how long it waits.
+"""The scheduler (`Schedule`): deficit weighted round robin over five priority bands; pure.
 
-::
-
-    manual = a set priority, from -1000 up to 1000
-    auto   = 500 * 2 ** (-idle / 30 s), none from 300 s on          if no priority is set
-    age    = 100 a second of waiting, 1000 at most
-    P      = manual or auto, plus age, rounded half away from zero
-
-All numbers are whole, so that every process finds the same: a point is `SCALE` units, and a
-millisecond of waiting is worth a tenth of a point. Each whole half-life is a shift by one bit, and
-the decay within a half-life is looked up in a table.
-
-Five bands of priorities; each has a weight, by which it gets its share of service.
-
-The queue of inputs that have something, ordered by waiting time.
-
-An input is in the queue once at most, however often more comes, and only service changes its place
-and its time. A band's queue is the sub-sequence of its members. So an input that changes its band
-keeps its place by age, and within a band no input overtakes another.
-
-Deficit weighted round robin over the bands: which input is served next, from a small state.
-
-A round goes from the highest band to the lowest. Each band gets credit, as much as its weight, and
-spends one for each input that is served; a band that has no input left forfeits the rest of its
-credit. So only the band that has the turn ever holds credit, and two numbers are the whole state
-beside the dirty set. As rounds are regular, the order of all waiting inputs is computed at once.
-
-The band of each input is computed anew for each order, at the last tick. A wait is bounded as
-follows, where at most N inputs are dirty and b is the band of an input after `WAITED_MAX_MS`:
-
-* without deferral, at any priority: N + 5 rounds, which serve `ROUND` inputs each at most. A round
-  serves the input that waits longest in each band; that may be this one, or one of N - 1 that came
-  before it. The band can rise four times, and each time its turn in that round may be over.
-* with and without deferral, and from `WAITED_MAX_MS` and a tick on: N / weight(b) rounds, rounded
-  up, and the one that is under way. By then the lowest band is empty: -1000 has come to 0.
-  So b has weight 8 from -250 on, 4 from -500, 2 from -750 and 1 below that.
-
-Both bounds suppose a clock that does not go back and priorities that stay; each time one of them
-falls, the bound begins anew. While two bands hold inputs that this service has not served, the
-counts of inputs served from them, divided by their weights, differ by one at most.
-
-Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin" (1995), with
-every input at a cost of one; bands and weights as in slopus/topics, ``docs/ARCHITECTURE.md``,
-section 7, which has no rule for the credit of an empty band nor for the place in another one.
+All inputs are in one queue by waiting time; a band is the part of it with its priorities, so an
+input that changes its band keeps its place. Bounds on waits: docs/adr/0029. Source: Shreedhar and
+Varghese, "Efficient Fair Queuing using Deficit Round Robin" (1995).
 """
 
 from __future__ import annotations
@@ -120,7 +80,12 @@ class Urgency:
 
 
 def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
-    """Return the priorities of inputs, in points."""
+    """Return the priorities of inputs, in points.
+
+    A set priority (-1000 to 1000), else ``500 * 2 ** (-idle / 30 s)``, none from 300 s on; plus 100
+    a second of waiting, 1000 at most; rounded half away from zero. All numbers are integers, so
+    that every process computes the same.
+    """
     units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
     # Half away from zero, which is not what `round` does.
     rounded: Numbers = np.sign(units) * ((2 * np.abs(units) + SCALE) // (2 * SCALE))
@@ -321,7 +286,11 @@ class Schedule:
         *,
         defers_lowest: bool = False,
     ) -> Service:
-        """Return the order in which the waiting inputs are served."""
+        """Return the order in which the waiting inputs are served.
+
+        In a round each band, the highest first, gets its weight as credit and spends one per input;
+        an empty band forfeits the rest. So one band holds credit, and the state is two numbers.
+        """
         bands = self._bands(now_ms, urgencies or {})
         turn = _settled(self.turn, bands)
         indices = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))

@@ -1,6 +1,6 @@
-"""Object storage: where the bytes of a table lie, and the order of durable writes.
+"""Object storage: reads, durable writes and conditional puts of a table's objects.
 
-`resolve` opens the store of a path; what is given a store has no need of it.
+`open` returns the store of a path; other code gets a store passed in.
 """
 
 from spark_upsert.store.local import LocalStore, resident_bytes

@@ -1,17 +1,6 @@
-"""Local copies of immutable objects: fetched once, mapped by many, bounded in bytes.
+"""Local copies of immutable objects (`LocalCopies`): fetched once, mapped by many, bounded.
 
-All processes of a user on a machine share one flat folder, whatever their tables.
-
-- A copy is written as ``<name>.part`` under an exclusive ``flock`` and then renamed. Another
-  process that wants the same object waits for the lock and finds the copy. A crash releases the
-  lock, so that a ``.part`` file that can be locked is a leftover.
-- A copy ends with a trailer that holds its length. Copies are not synced, because they can be
-  fetched again; a torn one lacks its trailer and is fetched again.
-- The least recently mapped copies are removed first. A removed one stays readable for those
-  that have mapped it.
-
-Rejected: a lock server or an index of the copies, because the file system is one already; and
-a checksum of the whole copy, because it would read all of it where a look-up needs one block.
+All processes of a user share one folder.
 """
 
 from __future__ import annotations
@@ -40,7 +29,9 @@ _MAGIC = b"upsertfl"
 _TRAILER_BYTES = len(_MAGIC) + 8
 
 _SCAN_SHARE = 64
-"""A process looks at the folder once it has fetched this part of the bound: a scan is O(copies)."""
+"""Divisor of the bound: after fetching this fraction of it, a process scans the folder, which is
+O(copies).
+"""
 
 _KEPT_SHARE = 15 / 16
 """How much of the bound is kept when it is exceeded, so that not every fetch must remove."""
@@ -67,7 +58,13 @@ WriteCopy = Callable[[CopyFile], int]
 
 
 class LocalCopies:
-    """A bounded folder of copies. Safe for threads and processes."""
+    """A bounded folder of copies. Safe for threads and processes.
+
+    A copy is written as ``<name>.part`` under an exclusive ``flock`` and renamed, so a ``.part``
+    that can be locked is a leftover. Its trailer has its length; a torn copy lacks it and is
+    fetched again. The least recently mapped copies are removed first and stay readable where
+    mapped.
+    """
 
     def __init__(self, parent: str | Path | None = None, bytes_max: int | None = None) -> None:
         self._parent = Path(tempfile.gettempdir() if parent is None else parent)

@@ -1,12 +1,6 @@
-"""Failures of object storage, translated for their caller.
+"""Errors of object storage (`translate`): no such object, refused by the server, or failed for now.
 
-obstore tells failures apart by class only in part: a listing that is denied is a "generic"
-error. The rest stands in the text, as the server's status and code. This is the only place
-that reads it. There are three outcomes:
-
-- `FileNotFoundError`: there is no such object, which is often an answer and not a failure;
-- `OptionError`: the server understood and refuses, so that only other options can help;
-- `StorageError`: it did not work now; what was asked for may have been done or not.
+obstore does not always distinguish them by class; only this module reads its messages.
 """
 
 from __future__ import annotations
@@ -48,7 +42,11 @@ _CONFLICT = "ConditionalRequestConflict"
 
 
 def translate(error: Exception, *, verb: str, url: str) -> Exception:
-    """Return the error to raise for one of obstore's."""
+    """Return the error to raise for one of obstore's.
+
+    `FileNotFoundError`: no such object. `OptionError`: the server refuses, so only other options
+    help. `StorageError`: it failed now, and the request may have taken effect or not.
+    """
     text = str(error).split("\n\nDebug source")[0]
     status = _status(text)
     tried = f"could not {verb} '{url}': {_brief(text)}"

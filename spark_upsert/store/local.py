@@ -1,44 +1,6 @@
-"""Files that are opened to be read: regular ones, and nothing else.
+"""A table on a local or mounted POSIX file system (`LocalStore`), and its durable writes.
 
-A name in a folder may lead to anything: a FIFO makes its reader wait for a writer, a device may
-never end, and a link may lead to either. So a file is opened without waiting, then the open file
-says what it is, and only a regular one is read, as far as it was long at that moment. A reader maps
-the file that was looked at, and does not open its name again.
-
-Rejected: a look at the name before it is opened, because what it leads to may be another thing by
-then.
-
-How much of mapped files is in memory, and how to give it back.
-
-The kernel may take mapped pages back at any time, but until it wants them they count as memory of
-the process, and a monitor of workers counts them too. A look-up that touches one entry maps the 64
-KiB around it, so that a few thousand of them would pin a whole table.
-
-Errors of the operating system, translated for their caller: the only place that reads errno.
-
-Every `OSError` of a local store becomes a `StorageError` that names the path and the remedy,
-but one: `FileNotFoundError` of a read, which is often an answer and not a failure.
-
-A table on a local (or mounted POSIX) file system.
-
-The order of durable writes, the only copy of the rule:
-
-1. write a file under its final name (unique, so that no reader looks for it) or a temporary one,
-2. ``fsync`` the file,
-3. for a commit: ``link`` it to its final name, which fails if that exists,
-4. ``fsync`` the folder.
-
-A process that finds a version which another has made repeats step 4 (`LocalStore.sync`), because
-the other may have been killed before it. The same holds for folders: before a file lies in one, or
-a version is linked there, it and each folder above it are durable in their parents. A reader can
-therefore see a version only if all that it names is durable, as long as the writer finishes its
-data files before it commits.
-
-The name of a folder stays durable for as long as the folder is there, so a process remembers which
-names are (`_Folders`). Otherwise each store that is opened would sync all folders up to the root.
-
-Rejected: ``rename`` for commits, because it replaces; ``O_EXCL`` on the final name, because
-a crash leaves a torn version that blocks the table.
+Also regular-file checks, release of mapped pages, and translation of `OSError`.
 """
 
 from __future__ import annotations
@@ -106,7 +68,11 @@ class RegularFile:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[RegularFile]:
-    """Open a regular file for as long as the body runs."""
+    """Open a regular file for as long as the body runs.
+
+    A name may lead to a FIFO, a device or a link to either: the file is opened without waiting,
+    then its type is checked. A check by name could be outdated at the open.
+    """
     try:
         handle = os.open(path, _READ)
     except OSError as error:
@@ -176,7 +142,10 @@ _NO_LINKS = (
 
 @contextmanager
 def translated(verb: str, path: Path) -> Iterator[None]:
-    """Turn what the system refuses into advice."""
+    """Turn what the system refuses into advice: a `StorageError` with path and remedy.
+
+    `FileNotFoundError` passes, because it is often an expected answer.
+    """
     try:
         yield
     except OSError as error:
@@ -235,7 +204,13 @@ _TEMPORARY = ".tmp-"
 
 
 class LocalStore:
-    """A folder of a local file system."""
+    """A folder of a local file system.
+
+    Order of a durable write: write a file under a unique or temporary name, ``fsync`` it, for a
+    commit ``link`` it to its final name, ``fsync`` the folder and, once, those above it. A process
+    that finds another's version repeats the last step (`sync`), because the writer may have been
+    killed before it. ``rename`` would replace a version; ``O_EXCL`` could leave a torn one.
+    """
 
     def __init__(self, root: str | Path) -> None:
         # Made absolute once: the process may change its folder, the table does not.

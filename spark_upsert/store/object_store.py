@@ -1,14 +1,6 @@
-"""A table in a bucket: S3, GCS or Azure, by obstore, with conditional puts.
+"""A table in S3, GCS or Azure (`ObjectStore`), by obstore with conditional puts.
 
-A version is created with a put that the server refuses if the key exists. The answer to such
-a put may be lost after it took effect, and a client that repeats it finds its own object and
-takes it for another's: the writer would commit twice. So the puts that create are repeated
-here and not by the client, and one that exists after a doubtful try is compared.
-
-Runs are immutable. A reader fetches each once into a bounded local folder (`store.cache`), in
-ranges, and maps it from there, so that neither memory nor the time of one request grows with the
-object. A writer puts its own small runs there at once. An upload is one request, or many parts that
-appear together.
+Runs are fetched once into a bounded local folder (`store.cache`), in ranges, and mapped from there.
 """
 
 from __future__ import annotations
@@ -136,6 +128,11 @@ class ObjectStore:
         self._require_conditional_put()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create an object; False if another one exists (`Store.put_if_absent`).
+
+        An answer may be lost after the put took effect. So it is repeated here and not by the
+        client, and an object that exists after a doubtful try is compared.
+        """
         self._require_conditional_put()
         deadline = time.monotonic() + self._settings.retry_seconds_max
         tries = 0
@@ -154,10 +151,11 @@ class ObjectStore:
             tries += 1
 
     def _require_conditional_put(self) -> None:
-        """Raise if the server creates what exists; asked once per bucket and process.
+        """Raise if the server ignores the condition and replaces an existing object.
 
-        A server that does not know the condition ignores it, and writers would replace each
-        other's versions in silence. The object that is tried is empty and stays.
+        Writers would then replace each other's versions without an error. A bucket that refused the
+        put is remembered for the process; after a storage error the next call tries again. The
+        empty probe object stays.
         """
         bucket = f"{self._place} {urlsplit(self._url).netloc}"
         if bucket in _conditional_buckets:

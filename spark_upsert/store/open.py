@@ -1,7 +1,4 @@
-"""From a table's path to its store.
-
-A folder of a store as a store of its own, for what lies below a table.
-"""
+"""The store of a path (`open_store`), and a folder of a store as a separate store."""
 
 from __future__ import annotations
 

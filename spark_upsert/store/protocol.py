@@ -1,10 +1,6 @@
-"""The protocol of a table's storage: a few verbs, and the promise behind each.
+"""The storage protocol (`Store`): a flat space of immutable objects with conditional puts.
 
-The promises are those of an object store with conditional put. A local file system keeps
-them with ``fsync`` and ``link`` (`store.local`), a bucket with ``If-None-Match``
-(`store.object_store`). Paths are relative to the table, with ``/`` between their parts.
-
-Names that were never used before, for data files and for the versions of a log.
+Paths are relative to the table, with ``/`` between their parts.
 """
 
 from __future__ import annotations

@@ -1,15 +1,7 @@
-"""Records: small JSON objects with a checksum, and how much of them is believed.
+"""Records: JSON objects with a checksum, read within bounds and checked before each put.
 
-The log, its checkpoints, its hint and the leases are records. A checksum tells what was
-damaged from what was written, not what was written wrongly or with intent. So a record is
-read within bounds, and each of its fields is held against what it can be; whatever does not
-fit is `CorruptionError` with the name of the file, and nothing else; a record that says to be
-of another format is none of these.
-
-An encoder accepts more than a reader: ``json.dumps`` writes ``NaN``, ``True`` and ``2**63``, and
-one such value in a version closes the table to every process. So each record is decoded by the rule
-of its reader, and compared with the value that was encoded, before its put (`CheckedRecord`). No
-other code calls the puts of a store (`tests/unit/test_checked_records.py`).
+Each record is decoded by its reader's rule and compared before the put (`CheckedRecord`;
+docs/adr/0160). A malformed one is a `CorruptionError` that names the file.
 """
 
 from __future__ import annotations

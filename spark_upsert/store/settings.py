@@ -1,11 +1,7 @@
 """The ``storage.*`` options of a table in a bucket, checked before the first request.
 
-The names are those that obstore documents, with or without the prefix of their cloud, and
-without regard to case, ``_`` and ``-``: ``endpoint`` and ``aws_endpoint`` are one option.
-obstore itself stops the process on some unknown names, so that every name is looked up here
-first. Values are never shown in an error unless they are numbers, because many are secrets.
-
-Nothing here depends on the run: `store.object_store` makes clients from these settings.
+Names are obstore's, with or without the cloud's prefix. Errors show only values that are numbers,
+because others may be secrets.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Folders for rows that do not fit into memory: each spiller has one, which ends with it.
+"""Spill folders (`SpillFolder`) for rows beyond the memory limit, on Spark's local disks if any.
 
-They lie where Spark has its own such files: Spark tells its Python workers which disk that is, and
-clears it behind an executor (`SPARK_LOCAL_DIRS`). Elsewhere they lie where the system keeps
-temporary files (`TMPDIR`).
-
-A process that is killed leaves its folder behind. Each folder is held by a lock, which ends with
-the process. A process that makes the next folder beside it removes those without a holder.
+A lock on each folder ends with its process, so abandoned folders can be removed.
 """
 
 from __future__ import annotations
@@ -25,16 +20,16 @@ from spark_upsert.store.local import translated
 _PREFIX = "upsertflow-spill-"
 
 _SWEPT_MAX = 64
-"""Folders that are looked at when one is made; the next call looks at the rest."""
+"""Most spill folders checked when one is made, those of live processes included."""
 
 
 class SpillFolder:
-    """A folder of its own, until `remove`, or the end of its holder or of the process.
+    """A spill folder, which exists until `remove`, or the end of its holder or of the process.
 
     Parameters
     ----------
     parent : path or None
-        Where it is made; None: as the module says.
+        The parent folder; None: one of ``SPARK_LOCAL_DIRS``, else the system's temporary folder.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
@@ -82,7 +77,7 @@ def _remove(folder: Path, lock: int, owner: int) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders left behind by processes that are gone."""
+    """Remove folders whose process has ended, among the first `_SWEPT_MAX` listed in a parent."""
     for folder in islice(_left_in(parent), _SWEPT_MAX):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
