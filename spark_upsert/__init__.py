@@ -2,8 +2,8 @@
 
 >>> from spark_upsert import Table
 
-The names below are the public ones; they are imported when they are first asked for, so that
-importing the package costs nothing. It knows pyarrow and numpy, and nothing of Spark.
+The public names are imported on first access, so that importing the package costs nothing. It needs
+pyarrow and numpy, and never imports Spark.
 """
 
 from importlib import import_module

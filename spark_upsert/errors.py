@@ -1,37 +1,8 @@
-"""The errors of the engine: each says what went wrong, and what its reader should do about it.
+"""The errors of the engine, all `UpsertFlowError`: each message says what is wrong and what to do.
 
-    UpsertFlowError
-    ├── OptionError          fix the options of the read or the write
-    ├── SchemaError          fix the columns, or allow the table to evolve
-    ├── DataError            fix the rows (null keys, ambiguous order, ...)
-    ├── PlanError            fix the plan, or an expression in it
-    ├── GraphError           fix the graph: an operator, a stream or a region of it
-    │   └── PlacementError   fix the placement: two replicas are to be together and apart
-    ├── WidthError           keep the width of the region, or begin without its state
-    ├── TaskError            call the task in its order, or make a new one
-    ├── TableNotFoundError   fix the path, or write first
-    ├── TableExistsError     open the table, or fix the path
-    ├── CorruptionError      restore the file that is named
-    ├── NewerFormatError     upgrade this package; nothing is damaged
-    ├── EarlierFormatError   read it with the version that wrote it, or make it anew
-    ├── DataLossError        what was asked for has been expired; choose another start
-    │   └── VersionNotFoundError   read another version: this one is expired, or does not exist yet
-    ├── OtherTableError      another table, or another copy, lies at the path; open it anew
-    ├── ClockError           set the clock, or repair the table's times
-    ├── ContentionError      retry later: other writers won every race
-    ├── TableFullError       retry when consumers have read more, or raise the caps
-    ├── BatchTooLargeError   write it in smaller batches, or raise the caps
-    ├── ThrottledError       write it again, unchanged, after `retry_after_ms`
-    ├── MemoryLimitError     allow more memory, or allow to spill
-    └── StorageError         the storage failed or refused: the hint says if a retry helps
-
-A class exists only where the caller would *act* differently. The ``code`` is stable, the
-text is not. Every error says what was expected, what was found and where, then a blank
-line, ``Hint:`` with the remedy, and ``More:`` with the command that shows the page of its code.
-All of them survive ``pickle`` with their fields, because Spark carries them from a worker to the
-driver. A hint names a setting by `setting`, and an adapter says how its users give it
-(`UpsertFlowError.name_settings`). None of them shows what a URL must not show (`masked`):
-credentials before its host, signatures in its query.
+A class exists only where a caller would act differently. ``code`` is stable (docs/errors.md), the
+text is not. Errors survive ``pickle`` between worker and driver. Hints name settings by `setting`,
+and `masked` removes secrets of URLs.
 """
 
 from __future__ import annotations

@@ -1,30 +1,8 @@
-"""The feedback upsert as a loop with explicit frontiers, for sources outside Spark.
+"""The feedback upsert (`FeedbackUpsert`): a loop over frontiers, for sources outside Spark.
 
-    source --commands @ts--> stash --seal--> fate --emit--> epoch --commit--> table
-                               ^                                                 |
-                               +-------- persist upper (feedback) ---------------+
-
-Three frontiers decide everything:
-
-- *input upper* ``i``: the first timestamp for which commands may still come;
-- *persist upper* ``p``: the first timestamp that is not durable, read back from the table's
-  own log, where this writer's last committed timestamp stands;
-- *resume upper*: ``p`` as it was when this incarnation began.
-
-A command at ``ts`` is dropped if ``ts < p``, emitted if ``ts == p < i``, kept otherwise
-(`epochs.fate_of`); timestamps that the source left out are durable with the next one. Emitting is
-committing one epoch; the commit carries the timestamp, so that one of several incarnations wins
-each timestamp, and the others see ``p`` move and drop.
-
-Inside Spark the micro-batch is the timestamp and Spark's checkpoint keeps the input
-frontier; there every batch is eligible at once, and the same `stage` and `seal` apply it.
-
-Any method that raised may be called again. Rows stay in the stash until the *log* shows their
-timestamp as durable, and what was staged for it stays as well: a commit of unknown outcome may
-still take effect, and the repeated one must name the same files.
-
-Source: Materialize, ``upsert_continual_feedback_v2.rs``. We differ in one point: the state is
-not an arrangement in memory that must be hydrated, but the table itself.
+*input upper*: the first timestamp that may still get commands; *persist upper*: the first one not
+durable, by the table's log. A command is emitted at the persist upper, if that is below the input
+upper.
 """
 
 from __future__ import annotations
@@ -69,6 +47,10 @@ class Frontiers:
 class FeedbackUpsert:
     """One incarnation of the operator. A context manager: its stashes may own files on disk.
 
+    Emitting commits one epoch with the timestamp, so that one of several incarnations wins it and
+    the others drop theirs. Any method that raised may be called again: rows stay until the log
+    shows their timestamp, because a commit of unknown outcome may still take effect.
+
     Parameters
     ----------
     table : Table
@@ -83,7 +65,8 @@ class FeedbackUpsert:
     Notes
     -----
     Not safe for threads. Stashed commands are not durable: after a crash the source must replay
-    what is at or beyond `persist_upper`.
+    what is at or beyond `persist_upper`. Source: Materialize, ``upsert_continual_feedback_v2.rs``;
+    here the state is the table itself.
     """
 
     def __init__(

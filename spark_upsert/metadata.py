@@ -1,7 +1,6 @@
-"""Metadata of a table as Arrow rows: its epochs, files, versions and consumers.
+"""Metadata of a table as Arrow rows: epochs, files, versions, consumers, indexes, pressure, mirror.
 
-Everything comes from the log and the leases; no run is opened. Rows reach from ``since`` to the
-newest version: older rows are gone, whether or not a vacuum has run.
+Rows come from log and leases; no run is opened. They cover ``since`` to the newest version.
 """
 
 from __future__ import annotations

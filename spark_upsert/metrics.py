@@ -1,14 +1,7 @@
-"""Metrics of streaming queries: what each micro-batch did to its table, and how far the query lags.
+"""Metrics of streaming queries: the effect of each micro-batch on its table, and the query's lag.
 
-- `Progress` is Spark's report of a batch, as the mapping that its JSON is: nothing here imports
-  Spark.
-- `Sinks` finds the batch in the log of its table, by the transaction that the version names, and
-  returns its counters (`SinkNumbers`). A look costs the end of the log and the versions since the
-  look before.
-- `BatchNumbers` is both together: `to_json` is the dict for programs, `line` one line of a log. A
-  number that is not known is None, and is left out of the line.
-- `Totals` adds batches up as metrics. It is a collector for ``prometheus_client``; a batch counts
-  once for its query, however often Spark reports it.
+`Sinks` finds a batch in the table's log by its transaction, `BatchNumbers` adds Spark's report
+(`Progress`), and `Totals` sums batches for Prometheus. An unknown number is None (docs/adr/0004).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The data source ``upsertflow``, as Spark discovers it.
 
-Spark imports every top-level module named ``pyspark_*`` in one process to find sources, so
-that this one must never raise and stay light: the engine, pyarrow and numpy are imported
-only when a reader or writer is asked for.
+Spark imports every top-level module named ``pyspark_*`` in one process to find sources. So this one
+must not raise, and imports the engine, pyarrow and numpy only for a reader or writer.
 """
 
 from __future__ import annotations

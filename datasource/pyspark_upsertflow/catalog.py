@@ -1,13 +1,6 @@
-"""Tables of Spark's catalog: what `CREATE TABLE` was told is kept with the columns.
+"""Options of Spark's catalog tables, stored as metadata of a ``NOT NULL`` column.
 
-Spark hands no option of a catalog table to its source, the location included, but it does hand over
-the columns. So the options that `CREATE TABLE` was given become metadata of a column that is never
-null, and a read of the table by its name finds them there.
-
-Metadata travels: a frame carries it along, and so does each table that is made of the frame. Spark
-makes all columns of such a table nullable. Hence the rule: only metadata of a column that is `NOT
-NULL` counts, so that no table shows the rows of another one. A write is not told its path this way:
-`INSERT INTO t SELECT * FROM other` has the columns of `other`, and would write there.
+Spark passes no option of a catalog table to a source, only its columns (docs/adr/0014).
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Flows on Spark: a graph becomes one frame, with a pass of Python for each of its stages.
+"""Flows on Spark (`run`, `start`): one frame, with one ``mapInArrow`` pass per stage.
 
-A processing element is a part of one `mapInArrow`; operators within it call each other. A splitter
-gives rows the number of a task, and `repartitionById` brings them there: exactly, also with
-adaptive execution, which coalesces and splits only where it may choose the number of partitions.
-
-The end of a micro-batch is the barrier: behind an exchange no task begins before all those before
-it have ended, and each operator drains when its input has.
+``repartitionById`` moves rows to their task. The end of a micro-batch is the barrier
+(docs/adr/0041).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stream reader of releases that pass a start and a limit to it: PySpark 4.2 and newer."""
+"""The stream reader for PySpark 4.2 and newer, which pass a start and a limit."""
 
 from __future__ import annotations
 

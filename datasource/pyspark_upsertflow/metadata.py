@@ -1,7 +1,4 @@
-"""Reads about a table: ``option("metadata", "epochs")`` and its like, as a batch.
-
-One task reads the log; there is no more to it than a file per version.
-"""
+"""Reads of a table's metadata, such as ``option("metadata", "epochs")``, as a batch of one task."""
 
 from __future__ import annotations
 

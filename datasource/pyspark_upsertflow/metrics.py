@@ -1,10 +1,7 @@
-"""Watch queries: a listener that hands each progress report on, and a thread that tells of it.
+"""Watching of queries (`Watch`): a listener fills a bounded queue, a thread reads the tables.
 
-A query must not feel that it is watched. Spark calls a listener for all queries of a session one
-report after the other, and some calls hold up the start of a query; so the listener only puts what
-it is told into a bounded queue. A thread of this program takes it out, looks at the table that the
-batch wrote, and tells. If it falls behind, reports are dropped and counted. An error of it is
-counted, logged, and never raised to Spark.
+Spark calls one listener for all queries, so it must return at once. Late reports are dropped and
+counted; no error reaches Spark (docs/adr/0004).
 """
 
 from __future__ import annotations

@@ -1,24 +1,7 @@
-"""Another Python source: its class, found by name, and its stream reader, whatever its kind.
+"""Other Python sources as inputs (`PythonInput`), by Spark's private helpers for them.
 
-Spark drives such sources by a few private helpers (`pyspark.sql.datasource_internal`), which are
-named here and, where releases differ, in `spark_upsert_sink.types`. A source has one of two kinds of stream
-readers, of which the *simple* one reads on the driver, while it is asked for the next offset.
-
-Another Python source as an input: what it answers to Spark, it answers to us.
-
-Its offset is kept as the text that Spark would keep, beside the one that it began with. A source
-tells how far it can go only for an offset to begin at, and a simple one reads while it is asked.
-So the head of such an input says nothing, `backlog` asks, and what was answered stands until it is
-taken. All up to the answer is one step: only the source could cut it.
-
-Spark tells a source that a batch is done when it has asked for the end of the next one, and before
-it asks for the partitions of that. Some sources forget then what they have answered, and lose it.
-So a source is told here only when it is asked the next time.
-
-A source whose offset goes back (one that counts from 0 in each process, for example) loses rows
-without a word in Spark. Here a number of an offset that becomes smaller is an error.
-
-The formats of inputs that Spark's readers know: those of the engine, and Python sources.
+A source returns its end only for a given start; the answer stands until it is taken, and is one
+step. An offset that goes back is an error, because Spark would lose rows.
 """
 
 from __future__ import annotations
@@ -472,7 +455,11 @@ class PythonInput(Input):
         return _SPLIT_BYTES if split.rows is None else len(split.rows)
 
     def commit(self, position: Position) -> None:
-        """Tell the source when it is asked the next time (`Input.commit`)."""
+        """Report a finished batch to the source at its next request (`Input.commit`).
+
+        Some sources forget their last answer when a batch is done, which Spark reports too early
+        for them.
+        """
         self._done = position
 
     def _tell_done(self) -> None:

@@ -1,14 +1,7 @@
-"""Filters that Spark hands to a read: where they pin columns to values, only these are read.
+"""Batch readers, the columns of all reads, and pins from Spark's filters.
 
-Spark does so where `spark.sql.python.filterPushdown.enabled` is on, which is off by default; where
-it is off, a reader that has `pushFilters` is an error. No option tells a reader which it is, but
-Spark hands filters over in a process of its own kind.
-
-Batch reads, and the columns of all reads: Spark's callbacks and types around `spark_upsert.streams`.
-
-Spark asks a Python source for *one* schema, with nothing to tell a batch read from a stream.
-So ``readChangeFeed`` alone decides: with it there are the changelog's columns; without it a
-batch has the rows of a version, and a stream their new values.
+Spark asks for one schema for batch and stream, so ``readChangeFeed`` alone decides the columns
+(docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -67,7 +60,11 @@ _COMPARED = frozenset({"truth", "whole", "decimal", "text", "bytes", "date"})
 
 
 def takes_filters() -> bool:
-    """Return whether Spark hands filters to the reader that this process makes."""
+    """Return whether Spark hands filters to the reader that this process makes.
+
+    Spark does so with `spark.sql.python.filterPushdown.enabled`, in a process of its own type;
+    without it a reader with ``pushFilters`` is an error.
+    """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
@@ -223,7 +220,7 @@ class BatchReader(DataSourceReader):
 
 @called_by_spark
 class PushedReader(BatchReader):
-    """A reader that Spark hands the filters of a query (`filters.takes_filters`)."""
+    """A reader that Spark hands the filters of a query (`takes_filters`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Leave out rows that no filter wants, and return all filters: Spark judges the rest."""

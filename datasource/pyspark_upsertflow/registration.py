@@ -1,24 +1,7 @@
-"""Register the source by hand, for a program that arrived as an archive.
+"""Registration of the source for a program in an archive, and compaction as a Spark job.
 
-A package in ``site-packages`` is discovered by Spark and needs none of this. A jar or zip that
-came by ``--packages`` or ``--py-files`` is on the driver's ``sys.path``, but neither Spark's
-discovery nor the process that hosts a streaming source has it there. So the class we register is
-pickled *by value*: it arrives without an import, finds the archive, puts it on ``sys.path`` and
-hands every call to the real ``DefaultSource``. What that returns is pickled by reference, as
-always; the tasks that load it have the archive on their path, because Spark sends its name with
-every function.
-
-Invariant: only the small class below travels by value. Every other class of ours has one identity
-per process.
-
-Rejected: ``cloudpickle.register_pickle_by_value``. It needs no archive on the workers, but puts the
-engine into every task and makes ``isinstance`` fail between objects that came by different ways.
-
-Compaction as a Spark job: the driver chooses and commits, the tasks compact.
-
-The policy and the loop are the table's own (`Table.compact`); only the place of the work differs. A
-task is sent the number of its job, by ``spark.range``, so that a session of Spark Connect will
-do, which has no ``SparkContext``.
+The archive is on the driver's ``sys.path`` only, so one small class travels by value, finds it and
+delegates to `DefaultSource`. All other classes are pickled by reference.
 """
 
 from __future__ import annotations
@@ -181,7 +164,8 @@ _COMPACTED = pa.schema([pa.field("compacted", pa.binary())])
 def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str, str]) -> int:
     """Compact the runs of a table in Spark's tasks; returns the number of compactions.
 
-    See `pyspark_upsertflow.compact`.
+    The driver chooses and commits (`Table.compact`). A task gets the number of its job by
+    ``spark.range``, which Spark Connect has, too.
     """
     table = Table.open(path, storage=storage)
     return table.compact(full=full, run=partial(_run, spark, path, storage))

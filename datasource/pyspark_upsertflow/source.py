@@ -1,7 +1,6 @@
-"""The data source ``upsertflow``: the reader or writer class for each request of Spark.
+"""The data source ``upsertflow`` (`DefaultSource`): a reader or writer class per request of Spark.
 
-Spark's discovery imports this module in one process for all sources, so every class is imported
-only when it is needed: neither the engine nor pyarrow or numpy is loaded here.
+Spark's discovery imports this module, so it imports no engine, pyarrow or numpy itself.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
-"""The stream reader of all releases, and the one for PySpark 4.1.
+"""The base class of all stream readers, and the reader for PySpark 4.1.
 
-The base class holds the plan; `spark_upsert.streams.planner.stream` computes the offsets.
-
-PySpark 4.1 requests the end of a batch without a start or a limit. So its reader remembers the end
-of the last batch, and only its options limit the next one. The planning process lives as long as
-the query. After a restart Spark requests the partitions of the last batch in the checkpoint before
-it requests a new one (`PythonMicroBatchStream.setLatestSeenOffset`). PySpark 4.1 does not pass the
-trigger: with ``availableNow`` and ``once`` it runs one batch, up to the limits in the options.
+`spark_upsert.streams.planner.stream` computes the offsets.
 """
 
 from __future__ import annotations
@@ -122,7 +116,11 @@ class ChangeStreamReader(DataSourceStreamReader):
 
 @called_by_spark
 class SelfBoundedStreamReader(ChangeStreamReader):
-    """A reader that remembers where it stands, and goes as far as its options allow."""
+    """A reader that remembers the end of its last batch, and is limited by its options only.
+
+    PySpark 4.1 passes neither start, limit nor trigger: ``availableNow`` and ``once`` run one
+    batch. After a restart Spark requests the partitions of the checkpoint's last batch first.
+    """
 
     _stands: dict[str, Any] | None = None
     """Where the last batch that was planned ends; None: nothing was planned."""

@@ -1,11 +1,7 @@
-"""Views for Spark: plans that are read as a stream of changes, or as rows.
+"""Views for Spark (`SparkView`), and the query that keeps one in a table (`keep`).
 
-Keep a view: run the query that brings a table of ours to what the view is, batch after batch.
-
-A grouped view is kept as contributions, of which the table takes each batch once by its own marker:
-a query with a new checkpoint begins where the table is. Other views are kept as rows, by one query
-(`spark_upsert.views.materialized`): one with a new checkpoint is refused, before it starts where the
-engine can read the checkpoint, and else by the table, at its first batch.
+A grouped view is stored as contributions and continues from the table's position; other views are
+stored as rows by one query (docs/adr/0037).
 """
 
 from __future__ import annotations

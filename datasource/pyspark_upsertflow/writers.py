@@ -1,4 +1,4 @@
-"""The writer of a write: for one table, or for the many that its path names by columns."""
+"""The writer of a write: for one table, or for many that its path names by columns."""
 
 from __future__ import annotations
 

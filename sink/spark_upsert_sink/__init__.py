@@ -1,7 +1,7 @@
-"""Spark's writes into a table: what the driver plans, what tasks stage, what is committed.
+"""Spark's writes into a table: the driver's plan, the tasks' staging, and the commit.
 
-The names below are imported when they are first asked for: a reader needs two modules of this
-package, and no writer.
+The public names are imported on first access: a reader needs two modules of this package, and no
+writer.
 """
 
 from __future__ import annotations

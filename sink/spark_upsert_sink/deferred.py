@@ -1,14 +1,7 @@
-"""Reads that are put off: what a task is to read goes through Spark, and its rows do not.
+"""Deferred reads: a reader returns one row per split, and the writer's task reads its rows.
 
-Where the changes of a view are written into a table of ours as they are, Spark has to assign splits
-to tasks: it need not carry the rows from one process of Python through Java to the next. With
-``deferred`` the reader gives one row for each split, of nothing but NULLs and, in `SPLIT`, the
-split (`spark_upsert.streams.reads.views`); the writer's task, to which Spark hands that row,
-reads and stages in one. A split is a function of two offsets, as always, so that a task that is run
-again does the same again.
-
-Only `keep` asks for it. The writer is told by its own options which view it reads, and in which
-way: whatever a row says, nothing but rows of that view are read.
+So the rows of a view do not pass through Java. The writer's options name the view, so that a row
+can name no other (docs/adr/0037).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Spark's writers of many tables: each row goes to the table that its values name.
-
-As `spark_upsert_sink.writers`, with `spark_upsert.routed` in the place of one table: the driver
-plans, tasks stage, a fresh writer commits by what the messages say.
-"""
+"""Spark's writers of many tables, by `spark_upsert.routed`; see also `writers`."""
 
 from __future__ import annotations
 

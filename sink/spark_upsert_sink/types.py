@@ -1,21 +1,6 @@
-"""The types of Spark that a table keeps exactly; every other one is refused by name.
+"""Spark types that a table stores exactly (all others are refused), and differences of releases.
 
-Rows come as Arrow, and for some types what comes is not the type: VARIANT and the spatial types are
-structs of bytes, a collated string is a plain one, an interval of hours is one of days to seconds. A
-table that took them would give other types back, or compare keys in another way. So a type is either
-in `_KEPT`, which a test proves by writing and reading it, or it is refused; one that this
-release does not know is refused, too.
-
-Kept are type and value. What is not: NOT NULL (every column and nested field may be null in a
-table) and the comments and other metadata of columns.
-
-Differences between the releases of PySpark that the source runs on: all of them stand here.
-
-From 4.2 on Spark asks a Python source for the end of a micro-batch with a start and a limit
-(`HAS_LIMITS`), and its functions of Arrow types have other arguments and other defaults. Whatever
-else the source calls is the same in all of them. A newer release counts as the newest known one.
-
-Heavy modules of PySpark are imported within functions: Spark's discovery loads this module.
+Heavy PySpark modules are imported within functions, because Spark's discovery loads this module.
 """
 
 from __future__ import annotations
@@ -80,7 +65,11 @@ _REMEDIES: dict[str, str] = {
 
 
 def require_kept(schema: StructType) -> None:
-    """Check that a table keeps the type of every column."""
+    """Check that a table keeps the type of every column.
+
+    Types outside `_KEPT` are refused: in Arrow some are structs or plain strings, so a table would
+    return another type. NOT NULL and metadata of columns are not kept.
+    """
     for field in schema.fields:
         # A column of nothing but nulls may be left out of the table: the plan of the write judges it.
         if not isinstance(field.dataType, NullType):

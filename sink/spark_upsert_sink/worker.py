@@ -1,19 +1,6 @@
-"""The housekeeping of a process of Spark's that runs task after task: settle in, give back.
+"""Housekeeping of a reused Spark worker (`task`), and transactions that make writes idempotent.
 
-Behind each task such a process collects garbage, all of it (`pyspark.daemon`), and the collector
-looks at every object that there is: some 100 000, nearly all of modules, which live as long as it
-does. That takes 30 ms of processor time and more, in four processes for a micro-batch of a kept
-view, and is most of the cost of a small one. So the objects that are there when the first task
-begins, or when a planner gives its first answer, are put aside: the collector looks at them once
-more, and then never again. An object is still freed when its last reference goes.
-
-Memory that a task has allocated and freed again stays with the process: Arrow's pool and the
-allocator below Python keep pages for what comes next, and after some hundred tasks of different
-sizes hold more than any of them needs. So it is given back behind each task (``docs/adr/0012``).
-
-The identity that makes a write of Spark's idempotent: a batch of a query, or an application's.
-
-The commit of a stream is not told its query, its tasks are.
+Collector and memory settings: docs/adr/0012.
 """
 
 from __future__ import annotations
@@ -38,7 +25,10 @@ _IS_USED_AGAIN = "SPARK_REUSE_WORKER"
 
 @cache
 def settle_in() -> None:
-    """Put aside what lives as long as this process, if Spark uses it again; once."""
+    """Exclude all present objects from garbage collection, if Spark uses this process again; once.
+
+    Spark collects after each task, which would visit some 100 000 objects of modules (30 ms).
+    """
     if _is_used_again():
         gc.collect()
         gc.freeze()

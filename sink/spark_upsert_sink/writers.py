@@ -1,19 +1,7 @@
-"""The messages from a write task to the commit.
+"""Spark's writers of one table: plan on the driver, stage in tasks, commit exactly once.
 
-Errors of a plan that is made while Spark pickles a writer.
-
-Spark's serializer wraps whatever is raised in it, but for errors of pickling itself, in one that
-says "Could not serialize object". So an error of ours passes as one of these, too: under its own
-name, with its fields, and an ``except OptionError`` still catches it.
-
-The plan of a write: the driver makes it before any row moves, and sends it to the tasks.
-
-Spark's Arrow writers: stage in the tasks, seal on the driver, exactly once.
-
-The driver makes a writer per micro-batch and ships it to the tasks. Each task writes one run
-and answers with a message. A *fresh* writer then commits or aborts: nothing but the messages
-connects the two. The same batch may be committed again after a failure or a restart: the log is
-asked each time. And ``abort`` may follow a commit that succeeded, or that is still under way.
+A writer per micro-batch is pickled to tasks; a *fresh* writer commits or aborts from their messages
+alone. A batch may be committed again, and ``abort`` may follow a successful commit.
 """
 
 from __future__ import annotations
@@ -86,7 +74,11 @@ class StagedMessage(WriterCommitMessage):
 
 @contextmanager
 def passing_pickle() -> Iterator[None]:
-    """Let errors of ours from within pass Spark's serializer as they are."""
+    """Let errors of ours from within pass Spark's serializer as they are.
+
+    Spark wraps all errors but those of pickling, so an error of ours becomes one of these, too,
+    with its name and fields.
+    """
     try:
         yield
     except UpsertFlowError as error:

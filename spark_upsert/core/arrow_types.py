@@ -1,7 +1,4 @@
-"""Arrow types as text and back, such as ``list<item: decimal128(10, 2)>``; used in stored plans.
-
-Nested field names must be identifiers.
-"""
+"""Arrow types as text and back, such as ``list<item: decimal128(10, 2)>``, for stored plans."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Delta mirrors: a Delta table that shows a version of a table and follows it (docs/adr/0084).
 
-Each run has a Parquet data file with the same rows in the same order (a *twin*); a deletion vector
-marks superseded rows. `publish` brings a mirror to the newest version. Readers and writers of
-tables do not import this package.
+Each run has a Parquet data file (a *twin*) with the same rows in the same order; a deletion vector
+marks superseded rows. `publish` brings a mirror to the newest version.
 """

@@ -268,7 +268,7 @@ class EnvelopeOptions:
     schema_ids: Mapping[str, int | None] = field(default_factory=dict)
     """By ``key`` and ``value``."""
     sources: Mapping[str, SchemaFrom] = field(default_factory=dict)
-    """By side; absent: `SchemaFrom.OPTION`."""
+    """By side; absent: an option declares the schema."""
     registry: RegistrySettings | None = held_together(*REGISTRY_OPTIONS, default=None)
     unsaid: SchemalessDefaults = held_together(
         Option("timeUnit", member_of(TimeUnit), NEXT).means(

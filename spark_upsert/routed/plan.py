@@ -1,7 +1,4 @@
-"""The driver's plan of a routed write (`plan_routed`), from the group table alone.
-
-A task plans the tables for which it has rows.
-"""
+"""The driver's plan of a routed write (`plan_routed`), from the group; tasks plan their tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The JSON form of commits and manifests, and the names of objects in the log's folder.
-
-docs/format.md describes the records.
-"""
+"""The JSON form of commits and manifests, and the names of log objects (docs/format.md)."""
 
 from __future__ import annotations
 
