@@ -19,11 +19,11 @@ Elements: TypeAlias = Iterable[Sequence[str]]
 def text(physical: Physical, elements: Elements = ()) -> str:
     r"""Return what runs and where rows go, an operator after the other.
 
-    >>> from spark_upsert.flow import ArrowSource, Collected, Flow, Parallel, expanded
+    >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow, Parallel, expanded
     >>> import pyarrow as pa
     >>> flow = Flow()
     >>> rows = flow.source("orders", ArrowSource(pa.table({"id": [1]})))
-    >>> flow.sink("kept", Collected(), rows, parallel=Parallel(width=3))
+    >>> flow.sink("kept", CollectSink(), rows, parallel=Parallel(width=3))
     >>> print(text(expanded(flow.graph()), [["orders", "kept[0]"], ["kept[1]", "kept[2]"]]))
     2 operators, 4 replicas, 1 splitter, 3 connections, 2 PEs
     <BLANKLINE>
@@ -32,7 +32,7 @@ def text(physical: Physical, elements: Elements = ()) -> str:
     <BLANKLINE>
     orders      source, ArrowSource
       -> kept   in turn to 3 channels, 2 between PEs
-    kept[0..2]  sink, Collected
+    kept[0..2]  sink, CollectSink
     """
     element_names = [list(element) for element in elements]
     counts = [
