@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from spark_upsert.errors import (
     NewerFormatError,
     OtherTableError,
     TableNotFoundError,
+    UpsertFlowError,
     VersionNotFoundError,
 )
 from spark_upsert.store import Store
@@ -27,7 +28,8 @@ from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Transaction
 from spark_upsert.table.log.snapshot import Look, Versions
 from spark_upsert.table.log.storage import CHECKPOINT_EVERY
-from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
+from tests.support.lived import body_of
+from tests.support.stores import BrokenError, FaultyStore, MemoryStore, Steps
 from tests.support.tables import Ticks, schema_of
 
 SCHEMA = schema_of(Scope.TABLE)
@@ -62,281 +64,177 @@ def grown(store: Store, count: int) -> Log:
     return log
 
 
+def counted(store: Store) -> tuple[Log, list[str]]:
+    """Return a log that knows the newest version, and the list of the steps that follow."""
+    steps = Steps()
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    log.try_head()
+    del steps.names[:]
+    return log, steps.names
+
+
+def version_of(look: Look | None) -> int:
+    assert look is not None
+    return look.head().version
+
+
 # -- reading -------------------------------------------------------------------------
 
 
-def test_without_version_0_there_is_no_table() -> None:
-    log = Log(MemoryStore())
-    assert log.try_head() is None
-    with pytest.raises(TableNotFoundError):
-        log.head()
-
-
-def test_the_first_version_is_0() -> None:
-    log = created(MemoryStore())
-    assert log.head().version == 0
-    assert log.head().schema == SCHEMA
-
-
-def test_a_table_is_created_once() -> None:
-    store = MemoryStore()
+def test_table_is_created_once_as_version_0() -> None:
+    store, steps = MemoryStore(), Steps()
+    log = Log(FaultyStore(store, steps), clock=Ticks())
+    assert log.try_look() is None
+    assert steps.names == [f"read {HINT_PATH}", "list _log"]
+    for read in (log.head, log.last_look):
+        with pytest.raises(TableNotFoundError):
+            read()
     created(store)
-    assert Log(store, clock=Ticks()).create(FIRST) is None
+    assert (log.head().version, log.head().schema) == (0, SCHEMA)
+    assert log.create(FIRST) is None
 
 
-def test_each_append_takes_the_next_version() -> None:
-    log = created(MemoryStore())
-    committed = [log.append(epoch()) for _ in range(3)]
-    assert [commit and commit.version for commit in committed] == [1, 2, 3]
-
-
-def test_an_open_log_sees_what_others_commit() -> None:
+def test_each_append_takes_the_next_version_and_every_version_stays_readable() -> None:
     store = MemoryStore()
     reader, writer = created(store), Log(store, clock=Ticks())
-    writer.append(epoch())
-    assert reader.head().version == 1
+    commits = [writer.append(epoch()) for _ in range(3)]
+    assert [commit and commit.version for commit in commits] == [1, 2, 3]
+    assert reader.head().version == 3
+    manifests = [reader.at(version) for version in range(4)]
+    assert [(each.version, each.live_rows) for each in manifests] == [(n, n) for n in range(4)]
+    assert [commit.version for commit in reader.commits(1, 3)] == [1, 2]
+    for version in (-1, 4):
+        for read in (reader.at, reader.commit):
+            with pytest.raises(DataLossError, match=f"version {version} "):
+                read(version)
 
 
-@pytest.mark.parametrize("version", range(4), ids=lambda v: f"at version {v}")
-def test_every_version_can_be_read_again(version: int) -> None:
-    log = grown(MemoryStore(), 3)
-    manifest = log.at(version)
-    assert (manifest.version, manifest.live_rows) == (version, version)
-
-
-@pytest.mark.parametrize("version", [-1, 4], ids=["below the first", "beyond the newest"])
-def test_a_version_that_is_not_there_is_an_error(version: int) -> None:
-    log = grown(MemoryStore(), 3)
-    with pytest.raises(DataLossError, match=f"version {version} "):
-        log.at(version)
-    with pytest.raises(DataLossError, match=f"version {version} "):
-        log.commit(version)
-
-
-def test_the_newest_version_costs_two_reads_if_nothing_is_new() -> None:
-    store = MemoryStore()
-    steps = Steps()
-    log = Log(FaultyStore(store, steps), clock=Ticks())
-    grown(store, 5)
-    log.head()
-    before = len(steps.names)
-    log.head()
-    assert steps.names[before:] == [f"read {commit_path(6)}", f"read {commit_path(5)}"]
-
-
-def headed(look: Look | None) -> Manifest | None:
-    return None if look is None else look.head()
-
-
-class Told:
+class Follower:
     """A log that remembers version 3, in a store of which others know version 5."""
 
     def __init__(self) -> None:
-        self.store, self.steps = MemoryStore(), Steps()
+        self.store = MemoryStore()
         self.other = grown(self.store, 3)
-        self.log = Log(FaultyStore(self.store, self.steps), clock=Ticks())
-        self.log.head()
+        self.log, self.steps = counted(self.store)
         self.other.append(epoch())
         self.other.append(epoch())
         self.place = self.other.head().place
-        del self.steps.names[:]
 
-    def reads(self) -> list[str]:
-        return [name for name in self.steps.names if name.startswith("read ")]
-
-
-def test_who_is_told_of_a_version_begins_there_and_reads_it_behind_the_look() -> None:
-    told = Told()
-    assert headed(told.log.try_look(told=told.place)) == told.other.head()
-    assert told.reads() == [f"read {commit_path(version)}" for version in (6, 4, 5)]
-    assert f"sync {commit_path(5)}" not in told.steps.names
+    def read_versions(self) -> list[int]:
+        """Return which commits were read since the last call."""
+        reads = [step for step in self.steps if step.startswith("read ")]
+        del self.steps[:]
+        return [version for step in reads for version in range(9) if commit_path(version) in step]
 
 
-def test_who_is_told_of_an_old_version_finds_the_newest() -> None:
-    told = Told()
-    told.other.append(epoch())
-    look = told.log.try_look(told=told.place)
+def test_look_from_a_told_version_begins_there() -> None:
+    follower = Follower()
+    look = follower.log.try_look(told=follower.place)
     assert look is not None
-    assert look.head().version == 6
+    assert look.head() == follower.other.head()
+    assert f"sync {commit_path(5)}" not in follower.steps
+    assert follower.read_versions() == [6, 4, 5]
+    behind = Follower()
+    behind.other.append(epoch())
+    assert version_of(behind.log.try_look(told=behind.place)) == 6
 
 
-@pytest.mark.parametrize("read_before", [False, True], ids=["", "which it has read itself"])
-def test_who_is_told_of_a_version_that_is_gone_finds_what_there_is(read_before: bool) -> None:
-    """The table was put back from an older copy."""
-    told = Told()
-    if read_before:
-        assert told.log.stored.commit(5) is not None
-    del told.store.objects[commit_path(5)]
-    look = told.log.try_look(told=told.place)
+def test_look_from_a_told_version_does_not_take_another_commit_for_it() -> None:
+    follower = Follower()
+    del follower.store.objects[commit_path(5)]
+    commit = Log(follower.store, clock=Ticks()).append(epoch())
+    look = follower.log.try_look(told=follower.place)
     assert look is not None
-    assert look.head().version == 4
+    assert commit is not None
+    assert look.head().token == commit.token != follower.place.token
 
 
-def test_who_is_told_of_a_version_does_not_take_another_for_it() -> None:
-    told = Told()
-    del told.store.objects[commit_path(5)]
-    here = Log(told.store, clock=Ticks()).append(epoch())
-    assert here is not None
-    assert here.version == 5
-    look = told.log.try_look(told=told.place)
-    assert look is not None
-    assert look.head().token == here.token != told.place.token
+def test_look_at_a_proven_version_reads_nothing_behind_it() -> None:
+    follower = Follower()
+    for reads in ([4, 5], []):
+        assert version_of(follower.log.look_at(follower.place)) == 5
+        assert follower.read_versions() == reads
 
 
-def test_a_version_that_somebody_has_just_proven_is_not_looked_for() -> None:
-    told = Told()
-    assert headed(told.log.look_at(told.place)) == told.other.head()
-    assert told.reads() == [f"read {commit_path(version)}" for version in (4, 5)]
-    del told.steps.names[:]
-    assert headed(told.log.look_at(told.place)) == told.other.head()
-    assert not told.reads()
-
-
-def test_who_remembers_more_than_was_proven_looks() -> None:
+def test_log_that_remembers_more_than_was_proven_looks() -> None:
     """Its memory may be of a version that is in no log any more."""
-    told = Told()
-    told.log.look_at(told.place)
-    older = told.other.at(4).place
-    told.other.append(epoch())
-    found = headed(told.log.look_at(older))
-    assert found is not None
-    assert found.version == 6
-    assert f"read {commit_path(7)}" in told.reads()
+    follower = Follower()
+    follower.log.look_at(follower.place)
+    older = follower.other.at(4).place
+    follower.other.append(epoch())
+    assert version_of(follower.log.look_at(older)) == 6
+    assert 7 in follower.read_versions()
 
 
-def test_a_version_that_cannot_be_had_is_looked_for() -> None:
-    told = Told()
-    del told.store.objects[commit_path(5)]
-    found = headed(told.log.look_at(told.place))
-    assert found is not None
-    assert found.version == 4
-
-
-def test_who_has_looked_may_read_what_is_before_without_another_look() -> None:
+def test_look_shows_its_version_whatever_is_committed_since() -> None:
     store = MemoryStore()
-    steps = Steps()
-    log = Log(FaultyStore(store, steps), clock=Ticks())
     other = grown(store, 5)
-    log.head()
-    before = len(steps.names)
-    with log.last_look() as look:
-        other.append(epoch())
-        assert look.head().version == 5
-        assert (look.at(3).version, look.before(3).version) == (3, 2)
-        assert log.last_look().head().version == 5
-    assert f"read {commit_path(6)}" not in steps.names[before:]
-    assert log.head().version == 6
-
-
-def behind_a_look(
-    log: Log, happens: Callable[[], None], read: Callable[[Versions], object]
-) -> None:
-    with log.last_look() as look:
-        happens()
-        read(look)
-
-
-READS: dict[str, Callable[[Versions], object]] = {
-    "changes": lambda log: list(log.commits(1, 4)),
-    "a state": lambda log: log.at(2),
-    "both": lambda log: (log.at(1), list(log.commits(2, 5))),
-}
-
-
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-@pytest.mark.parametrize("remembered", [(), (1, 2), (3, 4)], ids=str)
-def test_what_is_replaced_behind_a_look_is_another_table_and_no_damage(
-    read: Callable[[Versions], object], remembered: tuple[int, ...]
-) -> None:
-    store, another = MemoryStore(), MemoryStore()
-    grown(another, 5)
-    log = grown(store, 5)
-    assert len(list(log.commits(0, 6))) == 6
-
-    def replace() -> None:
-        store.objects.clear()
-        store.objects.update(another.objects)
-        for version in set(log.stored._commits) - set(remembered):
-            log.stored._commits.pop(version)
-
-    with pytest.raises(OtherTableError):
-        behind_a_look(log, replace, read)
-
-
-def test_damage_behind_a_look_is_damage() -> None:
-    store = MemoryStore()
-    log = grown(store, 5)
-
-    def damage() -> None:
-        store.objects[commit_path(2)] += b"x"
-        log.stored._commits.clear()
-
-    with pytest.raises(CorruptionError):
-        behind_a_look(log, damage, READS["both"])
-
-
-def test_who_reads_nothing_behind_a_look_proves_nothing() -> None:
-    store, steps = MemoryStore(), Steps()
-    grown(store, 5)
-    log = Log(FaultyStore(store, steps), clock=Ticks())
-    log.head()
-    before = len(steps.names)
-    with log.last_look() as look:
-        assert look.place(5).version == look.head().version
-    assert len(steps.names) == before
-
-
-def test_where_there_is_no_table_nothing_was_seen_and_nothing_is_proven() -> None:
-    steps = Steps()
-    log = Log(FaultyStore(MemoryStore(), steps), clock=Ticks())
-    assert log.try_look() is None
-    assert steps.names == [f"read {HINT_PATH}", "list _log"]
-    with pytest.raises(TableNotFoundError):
-        log.last_look()
-
-
-def test_a_look_answers_the_same_whatever_is_committed_since() -> None:
-    store = MemoryStore()
-    log, other = grown(store, 5), Log(store, clock=Ticks())
+    log, steps = counted(store)
     look = log.look()
-    other.append(epoch())
-    assert log.head().version == 6
-    assert (look.head().version, look.at(5).version) == (5, 5)
-    with pytest.raises(DataLossError, match="version 6 does not exist: the newest version is 5"):
-        look.at(6)
-    assert log.last_look().head().version == 6
-
-
-def test_one_look_answers_a_view_in_a_block_and_what_it_read_is_proven() -> None:
-    store, steps = MemoryStore(), Steps()
-    log = Log(FaultyStore(store, steps), clock=Ticks())
-    other = grown(store, 5)
-    log.head()
-    before = len(steps.names)
-    with log.as_seen():
+    steps.clear()
+    with log.last_look() as last:
+        assert last.place(5).version == last.head().version
+        assert not steps, "what reads nothing proves nothing"
+    with log.last_look() as last:
         other.append(epoch())
+        assert (last.head().version, last.at(3).version, last.before(3).version) == (5, 3, 2)
+    with log.as_seen():
         assert (log.head().version, log.at(3).version, log.commit(2).version) == (5, 3, 2)
         with log.as_seen():
             pass
         assert log.head().version == 5
-    assert f"read {commit_path(6)}" not in steps.names[before:]
-    assert steps.names[-1] == f"read {commit_path(5)}"
-    assert log.head().version == 6
+    assert f"read {commit_path(6)}" not in steps
+    assert steps[-1] == f"read {commit_path(5)}", "what was read is proven"
+    assert log.head().version == log.last_look().head().version == 6
+    assert (look.head().version, look.at(5).version) == (5, 5)
+    with pytest.raises(DataLossError, match="version 6 does not exist: the newest version is 5"):
+        look.at(6)
 
 
-def test_who_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
-    store, steps = MemoryStore(), Steps()
-    other, log = grown(store, 60), Log(FaultyStore(store, steps), clock=Ticks())
+@pytest.mark.parametrize(
+    ("is_damaged", "remembered"),
+    [(True, ()), (False, ()), (False, (1, 2)), (False, (3, 4))],
+    ids=["damaged", "replaced", "replaced, of which 1 and 2 are known", "replaced, 3 and 4"],
+)
+def test_log_that_changes_behind_a_look(is_damaged: bool, remembered: tuple[int, ...]) -> None:
+    reads: tuple[Callable[[Versions], object], ...] = (
+        lambda log: list(log.commits(1, 4)),
+        lambda log: log.at(2),
+        lambda log: (log.at(1), list(log.commits(2, 5))),
+    )
+
+    def change_and_read(read: Callable[[Versions], object]) -> None:
+        store, another = MemoryStore(), MemoryStore()
+        grown(another, 5)
+        log = grown(store, 5)
+        with log.last_look() as look:
+            if is_damaged:
+                store.objects[commit_path(2)] += b"x"
+            else:
+                store.objects.update(another.objects)
+            for version in set(log.stored._commits) - set(remembered):
+                log.stored._commits.pop(version)
+            read(look)
+
+    for read in reads:
+        with pytest.raises(CorruptionError if is_damaged else OtherTableError):
+            change_and_read(read)
+
+
+def test_log_that_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
+    store = MemoryStore()
+    other = grown(store, 60)
+    log, steps = counted(store)
     for _ in range(2):
         base = log.head().version
         other.append(epoch())
-        head, before = log.head(), len(steps.names)
+        head, before = log.head(), len(steps)
         with log.last_look() as look:
             assert look.before(head.version) == other.at(base)
-        assert len(steps.names) == before
+        assert len(steps) == before
 
 
-def test_what_expires_behind_a_look_is_expired_and_no_damage() -> None:
+def test_version_that_expires_behind_a_look_is_expired_and_no_damage() -> None:
     store = MemoryStore()
     log, other = grown(store, 5), Log(store, clock=Ticks())
     with log.last_look() as look:
@@ -348,18 +246,12 @@ def test_what_expires_behind_a_look_is_expired_and_no_damage() -> None:
             look.at(3)
 
 
-def test_commits_are_yielded_for_a_half_open_range() -> None:
-    log = grown(MemoryStore(), 4)
-    assert [commit.version for commit in log.commits(2, 4)] == [2, 3]
-
-
 # -- time ----------------------------------------------------------------------------
 
 
 def test_timestamps_grow_even_if_the_clock_goes_back() -> None:
-    store = MemoryStore()
     times = iter([5.0, 9.0, 3.0, 3.0, 20.0])
-    log = Log(store, clock=lambda: next(times))
+    log = Log(MemoryStore(), clock=lambda: next(times))
     log.create(FIRST)
     for _ in range(4):
         log.append(epoch())
@@ -367,242 +259,135 @@ def test_timestamps_grow_even_if_the_clock_goes_back() -> None:
     assert stamps == [5000, 9000, 9001, 9002, 20000]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "version"),
-    [
-        pytest.param(1.0, 0, id="just when it was made"),
-        pytest.param(1.5, 0, id="between two versions"),
-        pytest.param(3.0, 2, id="just when a version was made"),
-        pytest.param(2.999, 1, id="a millisecond before it"),
-        pytest.param(99.0, 3, id="long after the newest"),
-    ],
-)
-def test_a_timestamp_means_the_version_that_was_current(seconds: float, version: int) -> None:
-    store = MemoryStore()
-    times = iter([1.0, 2.0, 3.0, 4.0, 99.0])
-    log = Log(store, clock=lambda: next(times))
-    log.create(FIRST)
-    for _ in range(3):
-        log.append(epoch())
-    assert log.at_timestamp(int(seconds * 1000)).version == version
-
-
-def test_a_time_in_the_future_has_no_version_yet() -> None:
+def test_timestamps_in_the_future_and_before_the_table_are_refused() -> None:
     log = Log(MemoryStore(), clock=lambda: 5.0)
     log.create(FIRST)
     log.append(epoch())
     assert log.at_timestamp(5001).version == 1, "a version may be younger than the clock"
     with pytest.raises(VersionNotFoundError, match=r"00:00:05\.002Z is in the future: it is .*05Z"):
         log.at_timestamp(5002)
-
-
-def test_a_timestamp_before_the_table_is_an_error_with_its_beginning() -> None:
-    log = created(MemoryStore())
-    with pytest.raises(DataLossError, match="2023-11-14T22:13:21Z"):
+    with pytest.raises(DataLossError, match="1970-01-01T00:00:05Z"):
         log.at_timestamp(1)
 
 
 # -- races ---------------------------------------------------------------------------
 
 
-def test_threads_that_race_each_get_a_version_of_their_own() -> None:
+@pytest.mark.parametrize("is_shared", [False, True], ids=["a log each", "one log"])
+def test_threads_that_race_each_commit_versions_of_their_own(is_shared: bool) -> None:
     store = MemoryStore()
-    created(store)
-    taken: list[int] = []
+    shared = created(store)
+    versions: list[int] = []
     barrier = threading.Barrier(8)
 
     def write(writer: int) -> None:
-        log = Log(store, clock=Ticks())
+        log = shared if is_shared else Log(store, clock=Ticks())
         barrier.wait()
         for number in range(10):
             commit = log.append(epoch(of(f"w{writer}", number)))
             assert commit is not None
-            taken.append(commit.version)
+            versions.append(commit.version)
 
     threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(taken) == list(range(1, 81))
+    assert sorted(versions) == list(range(1, 81))
     head = Log(store).head()
     assert head.live_rows == 80
     assert head.transactions == {f"w{writer}": 9 for writer in range(8)}
 
 
-def test_threads_that_share_a_log_each_get_a_version_of_their_own() -> None:
-    log = created(MemoryStore())
-    threads = [
-        threading.Thread(target=lambda: [log.append(epoch()) for _ in range(10)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert log.head().version == log.head().live_rows == 40
-
-
-def test_a_version_of_two_transactions_makes_both_idempotent() -> None:
-    log = created(MemoryStore())
-    assert log.append(epoch(of("a", 3), of("b", 7))) is not None
-    for again in (of("a", 3), of("b", 7), of("b", 6)):
-        assert log.append(epoch(again)) is None
-    assert log.head().transactions == {"a": 3, "b": 7}
-    assert Log(log._store).at(1).transactions == {"a": 3, "b": 7}
-    assert log.append(epoch(of("b", 8))) is not None
-
-
-def test_a_writer_has_one_transaction_in_a_version() -> None:
+def test_writer_has_one_transaction_in_a_version() -> None:
     with pytest.raises(ValueError, match="one transaction"):
         Draft(kind=Kind.APPEND, transactions=(of("a", 3), of("a", 4)))
 
 
-def test_a_loser_of_the_race_proposes_again_upon_the_winner() -> None:
-    store = MemoryStore()
-    log, other = created(store), Log(store, clock=Ticks())
-    seen: list[int] = []
-
-    def propose(head: Manifest) -> Draft | None:
-        seen.append(head.version)
-        if len(seen) == 1:
-            other.append(epoch(of("other", 1)))
-        return epoch(of("own", 1))(head)
-
-    commit = log.append(propose)
-    assert commit is not None
-    assert commit.version == 2
-    assert seen == [0, 1]
-
-
-def test_a_proposal_that_is_no_longer_wanted_writes_nothing() -> None:
-    store = MemoryStore()
-    log = created(store)
-    log.append(epoch(of("w", 1)))
-    before = dict(store.objects)
-    assert log.append(epoch(of("w", 1))) is None
-    assert store.objects == before
-
-
-class AlwaysLate(MemoryStore):
-    """A store on which another writer is always faster."""
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        if path != commit_path(0):
-            theirs = {**json.loads(data), "token": "theirs"}
-            theirs.pop("crc", None)
-            super().put_if_absent(path, encode(theirs))
-        return super().put_if_absent(path, data)
-
-
-def test_a_writer_that_loses_every_race_gives_up_in_the_end(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("races", [1, 5], ids=["one race", "every race"])
+def test_loser_of_a_race_proposes_again_upon_the_winner_and_gives_up_at_last(
+    races: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "COMMIT_TRIES_MAX", 5)
-    log = created(AlwaysLate())
-    with pytest.raises(ContentionError, match="5 attempts"):
-        log.append(epoch())
+    store = MemoryStore()
+    log, other = created(store), Log(store, clock=Ticks())
+    bases: list[int] = []
+
+    def propose(head: Manifest) -> Draft | None:
+        bases.append(head.version)
+        if len(bases) <= races:
+            other.append(epoch())
+        return epoch(of("own", 1))(head)
+
+    if races == 5:
+        with pytest.raises(ContentionError, match="5 attempts"):
+            log.append(propose)
+    else:
+        commit = log.append(propose)
+        assert commit is not None
+        assert (commit.version, bases) == (2, [0, 1])
 
 
 # -- errors after the effect ---------------------------------------------------------
 
 
-class Flaky(MemoryStore):
-    """A store whose next conditional put behaves as told."""
+class FlakyStore(MemoryStore):
+    """A store whose next conditional put is done by a function."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.next_put: Callable[[str, bytes], bool] | None = None
+    next_put: Callable[[str, bytes], bool] | None = None
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         put, self.next_put = self.next_put, None
         return put(path, data) if put else super().put_if_absent(path, data)
 
 
-def test_an_error_after_the_effect_is_a_success() -> None:
-    store = Flaky()
-    log = created(store)
+@pytest.mark.parametrize(
+    ("before", "after", "version"),
+    [
+        pytest.param("nothing", "no answer", None, id="is an error before its effect"),
+        pytest.param("its own put", "no answer", 1, id="is a success behind its effect"),
+        pytest.param("its own put", "a put again", 1, id="is a success if a client repeats it"),
+        pytest.param("another's put", "no answer", 2, id="is a lost race if another wins"),
+    ],
+)
+def test_failing_put(before: str, after: str, version: int | None) -> None:
+    store = FlakyStore()
+    log, other = Log(store, clock=Ticks()), Log(store, clock=Ticks())
 
     def put(path: str, data: bytes) -> bool:
-        store.put_if_absent(path, data)
+        if before == "its own put":
+            store.put_if_absent(path, data)
+        if before == "another's put" and path != commit_path(0):
+            other.append(epoch(of("other", 7)))
+        if after == "a put again" or path == commit_path(0):
+            return store.put_if_absent(path, data)
         raise TimeoutError("no answer")
 
     store.next_put = put
-    commit = log.append(epoch())
-    assert commit is not None
-    assert log.head().version == 1
-
-
-def test_an_error_before_the_effect_is_an_error() -> None:
-    store = Flaky()
-    log = created(store)
-
-    def put(path: str, data: bytes) -> bool:
-        raise TimeoutError("no answer")
-
+    assert log.create(FIRST) is not None
     store.next_put = put
-    with pytest.raises(TimeoutError):
-        log.append(epoch())
-    assert log.head().version == 0
-
-
-def test_an_error_while_another_writer_wins_is_a_lost_race() -> None:
-    store = Flaky()
-    log, other = created(store), Log(store, clock=Ticks())
-
-    def put(path: str, data: bytes) -> bool:
-        other.append(epoch(of("other", 7)))
-        raise TimeoutError("no answer")
-
-    store.next_put = put
-    commit = log.append(epoch(of("own", 1)))
-    assert commit is not None
-    assert commit.version == 2
-    assert log.head().transactions == {"other": 7, "own": 1}
-
-
-def test_a_put_that_a_client_repeats_is_not_taken_for_anothers() -> None:
-    """A client that retries by itself is told that the object exists: its own first try did it."""
-    store = Flaky()
-    log = created(store)
-
-    def put(path: str, data: bytes) -> bool:
-        store.put_if_absent(path, data)
-        return store.put_if_absent(path, data)
-
-    store.next_put = put
-    commit = log.append(epoch())
-    assert commit is not None
-    assert (commit.version, log.head().version) == (1, 1)
-
-
-def test_creation_is_settled_by_the_token_too() -> None:
-    store = Flaky()
-
-    def put(path: str, data: bytes) -> bool:
-        store.put_if_absent(path, data)
-        raise TimeoutError("no answer")
-
-    store.next_put = put
-    created(store)
+    if version is None:
+        with pytest.raises(TimeoutError):
+            log.append(epoch(of("own", 1)))
+        assert log.head().version == 0
+    else:
+        commit = log.append(epoch(of("own", 1)))
+        assert commit is not None
+        assert commit.version == log.head().version == version
+        assert log.head().transactions["own"] == 1
 
 
 # -- checkpoints ---------------------------------------------------------------------
 
 
-def test_with_and_without_checkpoints_the_log_reads_the_same() -> None:
-    store = MemoryStore()
+def test_log_reads_the_same_with_and_without_checkpoints() -> None:
+    store, bare = MemoryStore(), MemoryStore()
     grown(store, 2 * CHECKPOINT_EVERY + 3)
-    bare = MemoryStore()
     bare.objects = {path: data for path, data in store.objects.items() if "checkpoint" not in path}
     assert len(bare.objects) < len(store.objects)
     for version in (0, 1, CHECKPOINT_EVERY - 1, CHECKPOINT_EVERY, 2 * CHECKPOINT_EVERY + 3):
         assert Log(store).at(version) == Log(bare).at(version)
     assert Log(store).head() == Log(bare).head()
-
-
-def test_a_fresh_reader_replays_at_most_the_commits_behind_a_checkpoint() -> None:
-    store = MemoryStore()
-    grown(store, CHECKPOINT_EVERY + 3)
     steps = Steps()
     Log(FaultyStore(store, steps)).head()
     # The hint, the checkpoint, the listing, three commits, the look for a fourth, and whether the
@@ -610,116 +395,67 @@ def test_a_fresh_reader_replays_at_most_the_commits_behind_a_checkpoint() -> Non
     assert len(steps.names) == 9
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda objects, hint: objects.pop(hint), id="absent"),
-        pytest.param(lambda objects, hint: objects.update({hint: b"{"}), id="torn"),
-        pytest.param(lambda objects, hint: objects.update({hint: b'{"version":0}'}), id="old"),
-        pytest.param(lambda objects, hint: objects.update({hint: b'{"version":100}'}), id="ahead"),
-    ],
-)
-def test_the_hint_may_be(damage: Callable[[dict[str, bytes], str], None]) -> None:
-    store = MemoryStore()
-    head = grown(store, CHECKPOINT_EVERY + 1).head()
-    damage(store.objects, "_log/_last_checkpoint")
-    assert Log(store).head() == head
+class FailingStore(MemoryStore):
+    """A store on which puts of a path fail, before or behind their effect."""
+
+    path, has_effect = "", False
+
+    def put(self, path: str, data: bytes) -> None:
+        if path != self.path or self.has_effect:
+            super().put(path, data)
+        if path == self.path:
+            raise BrokenError(path)
 
 
-@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
-@pytest.mark.parametrize("which", [0, 1], ids=lambda n: f"at step {n} behind the commit")
-def test_a_checkpoint_that_fails_does_not_fail_the_commit(which: int, moment: Moment) -> None:
-    store = MemoryStore()
-    grown(store, CHECKPOINT_EVERY - 1)
-    probe = Steps()
-    trial = MemoryStore()
-    trial.objects = dict(store.objects)
-    Log(FaultyStore(trial, probe), clock=Ticks()).append(epoch())
-    put = probe.names.index(f"put_if_absent {commit_path(CHECKPOINT_EVERY)}")
-    assert probe.names[put + 1 :] == [
-        f"read {commit_path(CHECKPOINT_EVERY - 1)}",  # The proof.
-        f"put {checkpoint_path(CHECKPOINT_EVERY)}",
-        f"put {HINT_PATH}",
-    ]
-    step = put + 2 + which
-    log = Log(FaultyStore(store, Steps(Fault(step, moment, BrokenError))), clock=Ticks())
-    commit = log.append(epoch())
-    assert commit is not None
+@pytest.mark.parametrize("has_effect", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("path", [checkpoint_path(CHECKPOINT_EVERY), HINT_PATH])
+def test_checkpoint_that_fails_does_not_fail_the_commit(path: str, has_effect: bool) -> None:
+    store = FailingStore()
+    store.path, store.has_effect = path, has_effect
+    assert grown(store, CHECKPOINT_EVERY).head().version == CHECKPOINT_EVERY
     assert Log(store).head().version == CHECKPOINT_EVERY
 
 
 # -- damage --------------------------------------------------------------------------
 
 
-def test_a_record_that_is_no_json_is_named() -> None:
+@pytest.mark.parametrize(
+    ("path", "stride"),
+    [
+        pytest.param(commit_path(CHECKPOINT_EVERY + 1), 1, id="a commit"),
+        pytest.param(checkpoint_path(CHECKPOINT_EVERY), 13, id="a checkpoint"),
+    ],
+)
+def test_flipped_bit_is_named_with_its_record(path: str, stride: int) -> None:
     store = MemoryStore()
-    grown(store, 2)
-    store.objects[commit_path(1)] = b"{"
-    with pytest.raises(CorruptionError, match=commit_path(1)):
-        Log(store).head()
-
-
-def test_a_flipped_bit_in_a_commit_is_named() -> None:
-    store = MemoryStore()
-    grown(store, 1)
-    intact = store.objects[commit_path(1)]
-    for position in range(len(intact)):
+    grown(store, CHECKPOINT_EVERY + 1)
+    intact = store.objects[path]
+    for position in range(0, len(intact), stride):
         damaged = bytearray(intact)
         damaged[position] ^= 1 << (position % 7)
-        store.objects[commit_path(1)] = bytes(damaged)
-        with pytest.raises(CorruptionError, match=commit_path(1)):
-            Log(store).head()
-
-
-def test_a_flipped_bit_in_a_checkpoint_is_named() -> None:
-    store = MemoryStore()
-    grown(store, CHECKPOINT_EVERY)
-    path = commit_path(CHECKPOINT_EVERY).replace(".json", ".checkpoint.json")
-    intact = store.objects[path]
-    for position in range(0, len(intact), 13):
-        damaged = bytearray(intact)
-        damaged[position] ^= 1
         store.objects[path] = bytes(damaged)
-        with pytest.raises(CorruptionError, match="checkpoint"):
+        with pytest.raises(CorruptionError, match=path):
             Log(store).head()
 
 
-def test_a_newer_format_is_refused_by_name() -> None:
+FORMATS: dict[str, tuple[int, Callable[[Any], None], str]] = {
+    "newer": (1, lambda commit: commit.update(format=99), "has format 99(?s:.)*upgrade upsertflow"),
+    "older": (1, lambda commit: commit.update(format=1), "has format 1, of an earlier"),
+    "newer hash": (0, lambda commit: commit["schema"]["hash"].update(version=3), "has format 3"),
+}
+
+
+@pytest.mark.parametrize(("version", "change", "message"), FORMATS.values(), ids=FORMATS)
+def test_other_format_is_refused_by_name(
+    version: int, change: Callable[[Any], None], message: str
+) -> None:
     store = MemoryStore()
     grown(store, 1)
-    record = json.loads(store.objects[commit_path(1)])
-    record.pop("crc", None)
-    store.objects[commit_path(1)] = encode({**record, "format": 99})
-    with pytest.raises(NewerFormatError, match=rf"{commit_path(1)}' has format 99") as error:
+    record = body_of(store, version)
+    change(record)
+    store.objects[commit_path(version)] = encode(record)
+    with pytest.raises(UpsertFlowError, match=message) as error:
         Log(store).head()
-    assert "upgrade upsertflow" in error.value.hint
+    assert isinstance(error.value, EarlierFormatError if "earlier" in message else NewerFormatError)
     assert "restore" not in str(error.value)
-
-
-def test_an_older_format_is_refused_by_name() -> None:
-    store = MemoryStore()
-    grown(store, 1)
-    record = json.loads(store.objects[commit_path(1)])
-    record.pop("crc", None)
-    store.objects[commit_path(1)] = encode({**record, "format": 1})
-    with pytest.raises(EarlierFormatError, match=rf"{commit_path(1)}' has format 1, of an earlier"):
-        Log(store).head()
-
-
-def test_a_newer_key_hash_is_refused_by_name() -> None:
-    store = MemoryStore()
-    grown(store, 1)
-    record = json.loads(store.objects[commit_path(0)])
-    record.pop("crc")
-    record["schema"]["hash"]["version"] = 3
-    store.objects[commit_path(0)] = encode(record)
-    with pytest.raises(NewerFormatError, match="key hash has format 3"):
-        Log(store).head()
-
-
-def test_a_commit_of_another_version_is_named() -> None:
-    store = MemoryStore()
-    grown(store, 2)
-    store.objects[commit_path(2)] = store.objects[commit_path(1)]
-    with pytest.raises(CorruptionError, match=commit_path(2)):
-        Log(store).head()
+    assert version == 0 or commit_path(version) in str(error.value)
