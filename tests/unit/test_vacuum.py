@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +9,14 @@ import pytest
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.store.records import encode
+from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log import storage
-from spark_upsert.table.log.codec import checkpoint_path
+from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path
 from spark_upsert.table.log.log import LOG_SECONDS_MIN, Log
 from spark_upsert.table.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table.table import Table
-from tests.support.clocked import DAY_S, HOUR_S, ClockedStore
+from spark_upsert.table.write.write_set import WriteSet
+from tests.support.clocked import DAY_S, ClockedStore
 from tests.support.lived import EVERY, MANY, Lived
 from tests.support.model import Command
 from tests.support.tables import append, plan_epoch, rows_at, schema_of
@@ -26,33 +27,14 @@ def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
-# -- vacuum: data --------------------------------------------------------------------
+# -- data ----------------------------------------------------------------------------
 
 
-def test_a_vacuum_without_an_expiry_removes_nothing() -> None:
+def test_vacuum_removes_what_only_expired_versions_name_and_may_be_repeated() -> None:
     lived = Lived(9)
-    before = dict(lived.store.objects)
-    done = lived.table.vacuum()
-    assert (done.expired, done.orphans, done.log, done.waiting_count) == ((), (), (), 0)
-    assert lived.store.objects == before
-
-
-def test_what_only_expired_versions_name_is_removed() -> None:
-    lived = Lived(9)
-    lived.table.compact(full=True)
-    lived.live(2)
-    lived.table.expire(retain_versions=2)
-    assert lived.since == 10
-    done = lived.table.vacuum()
-    # The nine runs that the compaction merged; its own and the two behind it stay.
-    assert len(done.expired) == 9
-    assert done.bytes == sum(file.bytes for file in done.expired) > 0
-    assert len(lived.files("data")) == 3
-    assert lived.reopened().check().is_sound
-
-
-def test_a_file_that_one_readable_version_names_stays() -> None:
-    lived = Lived(9)
+    objects = dict(lived.store.objects)
+    assert not lived.table.vacuum().expired
+    assert lived.store.objects == objects, "nothing was expired"
     lived.table.compact(full=True)
     lived.live(2)
     lived.table.hold("reports", 9)
@@ -60,53 +42,49 @@ def test_a_file_that_one_readable_version_names_stays() -> None:
     assert lived.since == 9
     assert lived.table.vacuum().expired == ()
     assert rows_at(lived.table, 9) == lived.expected(9)
+    lived.table.release("reports")
+    lived.table.expire(retain_versions=3)
+    assert lived.since == 10
+    done = lived.table.vacuum()
+    # The nine runs that the compaction merged; its own and the two behind it stay.
+    assert len(done.expired) == 9
+    assert done.bytes == sum(file.bytes for file in done.expired) > 0
+    assert len(lived.files("data")) == 3
+    assert lived.reopened().check().is_sound
+    objects = dict(lived.store.objects)
+    again = lived.table.vacuum()
+    assert (again.expired, again.orphans, again.log, again.waiting_count) == ((), (), (), 0)
+    assert lived.store.objects == objects
 
 
-def test_an_overwritten_past_is_removed() -> None:
-    lived = Lived(4)
-    lived.now.advance(HOUR_S)
-    append(lived.table, [Command(7, 7, 7)], overwrite=True)
-    lived.now.advance(2 * HOUR_S)
-    lived.table.expire(retain_versions=0)
-    assert len(lived.table.vacuum().expired) == 4
-    assert rows_at(lived.reopened()) == {7: 7}
-
-
-def test_a_dry_run_removes_nothing_and_says_what_a_run_does() -> None:
+def test_dry_run_removes_nothing_and_says_what_a_run_does() -> None:
     lived = Lived(9)
     lived.table.compact(full=True)
-    plan_epoch(lived.table, [[[Command(1, 1, 1)]]])
+    planned(lived)
     lived.live(30)
     lived.table.expire(retain_versions=2)
     lived.now.advance(DAY_S)
     lived.live()
-    before = dict(lived.store.objects)
+    objects = dict(lived.store.objects)
     tried = lived.table.vacuum(dry_run=True)
-    assert lived.store.objects == before
+    assert lived.store.objects == objects
     done = lived.table.vacuum()
     assert (tried.expired, tried.orphans, tried.log) == (done.expired, done.orphans, done.log)
     assert len(done.orphans) == 1
     assert tried.is_dry_run
 
 
-def test_a_vacuum_may_be_repeated() -> None:
-    lived = Lived(9)
-    lived.table.compact(full=True)
-    lived.live(2)
-    lived.table.expire(retain_versions=2)
-    lived.table.vacuum()
-    before = dict(lived.store.objects)
-    again = lived.table.vacuum()
-    assert (again.expired, again.orphans, again.log) == ((), (), ())
-    assert lived.store.objects == before
+# -- orphans and writers -------------------------------------------------------------
 
 
-# -- vacuum: orphans and writers -----------------------------------------------------
+def planned(lived: Lived, **how: Any) -> WriteSet:
+    """Return an epoch whose files are written, and that is not committed."""
+    return plan_epoch(lived.table, [[[Command(1, 1, 99)]]], **how)
 
 
-def test_what_a_crash_left_behind_is_removed_after_a_day() -> None:
+def test_files_of_a_crash_are_removed_after_a_day() -> None:
     lived = Lived(2)
-    staged = plan_epoch(lived.table, [[[Command(1, 1, 1)]]]).staged
+    staged = planned(lived).staged
     lived.now.advance(DAY_S - 1)
     lived.live()
     assert lived.table.vacuum().waiting_count == 1
@@ -117,58 +95,56 @@ def test_what_a_crash_left_behind_is_removed_after_a_day() -> None:
     assert lived.reopened().check().is_sound
 
 
-def test_on_a_table_at_rest_an_orphan_goes_with_the_second_vacuum() -> None:
+def test_orphan_of_a_table_at_rest_goes_with_the_second_vacuum() -> None:
     """The first makes the version that the second can put its fence at; then there is peace."""
     lived = Lived(2)
-    plan_epoch(lived.table, [[[Command(1, 1, 1)]]])
+    planned(lived)
     lived.now.advance(DAY_S + 1)
-    assert lived.table.vacuum().waiting_count == 1
-    assert lived.version == 3
-    assert lived.table.vacuum().waiting_count == 1
-    assert lived.version == 3, "one marker is enough"
+    for _ in range(2):
+        assert lived.table.vacuum().waiting_count == 1
+        assert lived.version == 3, "one marker is enough"
     lived.now.advance(DAY_S + 1)
     assert len(lived.table.vacuum().orphans) == 1
-    assert lived.version == 4
     lived.now.advance(DAY_S + 1)
     lived.table.vacuum()
     assert lived.version == 4
 
 
-def test_a_file_that_waits_for_its_commit_is_not_touched_within_the_day() -> None:
+@pytest.mark.parametrize(
+    ("hours", "is_vacuumed"),
+    [
+        pytest.param(23, True, id="within the day"),
+        pytest.param(48, False, id="later if nothing is removed before it"),
+    ],
+)
+def test_planned_epoch_is_committed(hours: int, is_vacuumed: bool) -> None:
     lived = Lived(2)
-    epoch = plan_epoch(lived.table, [[[Command(1, 1, 99)]]])
-    lived.live(23)
-    assert lived.table.vacuum().orphans == ()
+    epoch = planned(lived)
+    lived.live(hours)
+    if is_vacuumed:
+        assert lived.table.vacuum().orphans == ()
     assert lived.table.commit(epoch) is not None
+    assert lived.table.vacuum().orphans == ()
     assert lived.reopened().check().is_sound
 
 
-def test_a_writer_that_is_slower_than_the_grace_is_refused_not_lost() -> None:
+def test_writer_that_is_slower_than_the_grace_is_refused_not_lost() -> None:
     lived = Lived(2)
-    epoch = plan_epoch(lived.table, [[[Command(1, 1, 99)]]])
+    epoch = planned(lived)
     lived.live(48)
     assert len(lived.table.vacuum().orphans) == 1
-    before = rows_at(lived.table)
+    rows = rows_at(lived.table)
     with pytest.raises(ContentionError, match=r"planned on version 2 .* Nothing was committed"):
         lived.table.commit(epoch)
-    assert rows_at(lived.reopened()) == before
+    assert rows_at(lived.reopened()) == rows
     # Planned anew, as a restarted query does, it goes through.
-    assert lived.table.commit(plan_epoch(lived.table, [[[Command(1, 1, 99)]]])) is not None
+    assert lived.table.commit(planned(lived)) is not None
 
 
-def test_a_slow_writer_is_safe_as_long_as_nothing_is_removed() -> None:
-    lived = Lived(2)
-    epoch = plan_epoch(lived.table, [[[Command(1, 1, 99)]]])
-    lived.live(48)
-    assert lived.table.commit(epoch) is not None
-    assert lived.table.vacuum().orphans == ()
-    assert lived.reopened().check().is_sound
-
-
-def test_a_writer_that_commits_while_the_vacuum_looks_keeps_its_files() -> None:
+def test_writer_that_commits_while_the_vacuum_looks_keeps_its_files() -> None:
     """It is older than the grace, and wins the race against the fence."""
     lived = Lived(2)
-    epoch = plan_epoch(lived.table, [[[Command(1, 1, 99)]]])
+    epoch = planned(lived)
     lived.live(48)
 
     class Racing(ClockedStore):
@@ -183,10 +159,9 @@ def test_a_writer_that_commits_while_the_vacuum_looks_keeps_its_files() -> None:
     assert lived.reopened().check().is_sound
 
 
-def test_a_transaction_that_is_in_the_table_is_skipped_before_it_is_refused() -> None:
+def test_committed_transaction_is_skipped_before_it_is_refused() -> None:
     lived = Lived(2)
-    transaction = Transaction(writer="w", number=1)
-    epoch = plan_epoch(lived.table, [[[Command(1, 1, 99)]]], transaction=transaction)
+    epoch = planned(lived, transaction=Transaction(writer="w", number=1))
     assert lived.table.commit(epoch) is not None
     lived.live(48)
     lived.table.expire(retain_versions=1)
@@ -195,46 +170,40 @@ def test_a_transaction_that_is_in_the_table_is_skipped_before_it_is_refused() ->
     assert lived.reopened().check().is_sound
 
 
-@pytest.mark.slow
-def test_merges_that_are_slower_than_the_grace_are_dropped() -> None:
-    from spark_upsert.table.compaction import compact_runs
-
+@pytest.mark.parametrize(
+    "is_slow",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["committed twice keep their files", "slower than the grace are dropped"],
+)
+def test_merges_that_are(is_slow: bool) -> None:
     lived = Lived(9)
     jobs = lived.table.compaction_jobs(full=True)
     merged = [compact_runs(lived.store, lived.table.log.head(), job) for job in jobs]
-    lived.live(48)
-    assert len(lived.table.vacuum().orphans) == 1
+    if is_slow:
+        lived.live(48)
+        assert len(lived.table.vacuum().orphans) == 1
+    else:
+        assert lived.table.commit_compactions(merged) == 1
     assert lived.table.commit_compactions(merged) == 0
     assert lived.reopened().check().is_sound
 
 
-def test_merges_that_are_committed_twice_keep_their_files() -> None:
-    from spark_upsert.table.compaction import compact_runs
-
-    lived = Lived(9)
-    jobs = lived.table.compaction_jobs(full=True)
-    merged = [compact_runs(lived.store, lived.table.log.head(), job) for job in jobs]
-    assert lived.table.commit_compactions(merged) == 1
-    assert lived.table.commit_compactions(merged) == 0
-    assert lived.reopened().check().is_sound
-
-
-def test_what_an_expired_writer_leaves_is_left_to_the_vacuum() -> None:
+def test_files_of_an_expired_writer_are_left_to_the_vacuum() -> None:
     lived = Lived(2)
-    epoch = plan_epoch(lived.table, [[[Command(1, 1, 99)]]])
+    epoch = planned(lived)
     lived.live(9)
     lived.table.expire(retain_versions=1)
-    before = lived.files("data")
+    files = lived.files("data")
     lived.table.discard(epoch.staged)
-    assert lived.files("data") == before
+    assert lived.files("data") == files
 
 
-# -- vacuum: the log -----------------------------------------------------------------
+# -- the log -------------------------------------------------------------------------
 
 
-def shortened(*, scope: Scope = Scope.EPOCH) -> Lived:
+def shortened() -> Lived:
     """Return a table whose log begins at a checkpoint."""
-    lived = Lived(MANY, scope=scope)
+    lived = Lived(MANY)
     lived.table.expire(retain_versions=3)
     lived.table.vacuum()
     return lived
@@ -244,27 +213,29 @@ def versions_in_log(lived: Lived) -> list[int]:
     return [e.version for e in lived.table.log.stored.entries() if not e.is_checkpoint]
 
 
-def test_the_log_is_cut_at_the_checkpoint_at_or_below_since() -> None:
+def test_log_is_cut_at_the_checkpoint_at_or_below_since() -> None:
+    lived = Lived(EVERY + 1)
+    lived.table.expire(retain_versions=2)
+    assert lived.table.vacuum().log == (), "there is no checkpoint to cut at"
     lived = shortened()
     assert lived.since == MANY - 3
     assert versions_in_log(lived) == [0, *range(2 * EVERY, MANY + 2)]
-    assert lived.reopened().check().is_sound
     for version in range(lived.since, MANY + 1):
         assert rows_at(lived.reopened(), version) == lived.expected(version)
+    for _ in range(3):
+        lived.live(7)
+        lived.table.expire(retain_versions=3)
+        lived.table.vacuum()
+        assert len(versions_in_log(lived)) <= EVERY + 5
+    assert lived.reopened().check().is_sound
+    assert rows_at(lived.reopened())[0] == lived.version - 1
 
 
-def test_without_a_checkpoint_at_or_below_since_the_log_stays() -> None:
-    lived = Lived(EVERY + 1)
-    lived.table.expire(retain_versions=2)
-    assert lived.table.vacuum().log == ()
-
-
-def test_a_checkpoint_that_was_never_written_is_made_before_the_cut() -> None:
+def test_checkpoint_that_was_never_written_is_made_before_the_cut() -> None:
     lived = Lived(MANY)
     lived.table.expire(retain_versions=3)
-    for path in list(lived.store.objects):
-        if "checkpoint" in path:
-            lived.store.delete(path)
+    for path in [path for path in lived.store.objects if "checkpoint" in path]:
+        lived.store.delete(path)
     lived.table.vacuum()
     assert versions_in_log(lived)[1] == 2 * EVERY
     assert lived.reopened().check().is_sound
@@ -294,43 +265,17 @@ def test_times_that_tombstones_need_stay_in_the_log() -> None:
     assert versions_in_log(lived)[:2] == [0, MANY - 12 + 1]
 
 
-def test_the_log_is_cut_again_and_again() -> None:
-    lived = shortened()
-    for _ in range(3):
-        lived.live(7)
-        lived.table.expire(retain_versions=3)
-        lived.table.vacuum()
-        assert len(versions_in_log(lived)) <= EVERY + 5
-    assert lived.reopened().check().is_sound
-    assert rows_at(lived.reopened())[0] == lived.version - 1
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda objects, hint: objects.pop(hint), id="absent"),
-        pytest.param(lambda objects, hint: objects.update({hint: b"{"}), id="torn"),
-        pytest.param(
-            lambda objects, hint: objects.update({hint: encode({"version": EVERY})}), id="of old"
-        ),
-    ],
-)
-def test_of_a_cut_log_too_the_hint_may_be(damage: Callable[..., Any]) -> None:
+def test_cut_log_is_read_without_its_hint_and_not_without_its_checkpoints() -> None:
     lived = shortened()
     head = lived.table.log.head()
-    damage(lived.store.objects, "_log/_last_checkpoint")
+    for hint in (b"{", encode({"version": EVERY})):
+        lived.store.objects[HINT_PATH] = hint
+        assert lived.reopened().log.head() == head
+    del lived.store.objects[HINT_PATH]
     assert lived.reopened().log.head() == head
-
-
-def test_a_cut_log_without_its_checkpoints_is_an_error_not_an_empty_table() -> None:
-    lived = shortened()
+    draft = Draft(kind=Kind.CREATE, schema=schema_of(Scope.EPOCH))
+    assert Log(lived.store, clock=lived.now).create(draft) is None
     for path in [path for path in lived.store.objects if "checkpoint" in path]:
         lived.store.delete(path)
     with pytest.raises(CorruptionError, match=checkpoint_path(2 * EVERY)):
         lived.reopened().log.head()
-
-
-def test_a_table_is_not_made_a_second_time_where_the_log_was_cut() -> None:
-    lived = shortened()
-    draft = Draft(kind=Kind.CREATE, schema=schema_of(Scope.EPOCH))
-    assert Log(lived.store, clock=lived.now).create(draft) is None

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import Scope
-from spark_upsert.errors import DataLossError, OptionError, OtherTableError, VersionNotFoundError
+from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
@@ -19,8 +19,6 @@ from spark_upsert.table.watch import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, W
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import make_table, schema_of
 from tests.support.waiting import PATIENCE_SECONDS, no_thread_is_left, passed
-
-EXPIRE_ALL = {"retain_versions": 1, "safety_ms": 0, "writers_ms": 0}
 
 
 def new_table(store: MemoryStore | None = None) -> Table:
@@ -65,33 +63,37 @@ def watcher_of(
     return Watcher(watchers, start, **how)
 
 
-def versions(watcher: Watcher, *, timeout_s: float = 0) -> list[int | Gap]:
+def versions(watcher: Watcher) -> list[int | Gap]:
     """Return what there is to see."""
-    found: list[int | Gap] = []
-    while (seen := watcher.take(timeout_s)) is not None:
-        found.append(seen if isinstance(seen, Gap) else seen.version)
-    return found
+    all_seen: list[int | Gap] = []
+    while (seen := watcher.take(0)) is not None:
+        all_seen.append(seen if isinstance(seen, Gap) else seen.version)
+    return all_seen
 
 
 # -- what is seen ------------------------------------------------------------------------
 
 
-def test_a_watcher_sees_number_time_counters_and_changes_of_an_epoch() -> None:
+def test_watcher_sees_number_time_counters_and_changes_of_an_epoch() -> None:
     table = new_table()
-    with table.watch() as epochs:
-        own = Transaction(writer="a", number=3)
-        append(table, 1, 2, transaction=own)
-        seen = next(epochs)
+    with table.watch() as watcher:
+        transaction = Transaction(writer="a", number=3)
+        append(table, 1, 2, transaction=transaction)
+        seen = next(watcher)
+        append(table)
     assert isinstance(seen, SealedEpoch)
-    commit = table.log.commit(1)
-    assert (seen.version, seen.timestamp_ms) == (1, commit.timestamp_ms)
+    assert (seen.version, seen.timestamp_ms) == (1, table.log.commit(1).timestamp_ms)
     assert seen.counters == Counters(rows=2, inserts=2)
-    assert (seen.transactions, seen.live_rows, seen.is_late) == ((own,), 2, False)
+    assert (seen.transactions, seen.live_rows, seen.is_late) == ((transaction,), 2, False)
     assert seen.changes().equals(table.changes(1, 2))
     assert len(seen.changes()) == 2
+    assert list(watcher) == [], "what comes behind the close is not seen"
+    lose(table)
+    with pytest.raises(DataLossError):
+        seen.changes()
 
 
-def test_a_watcher_begins_behind_the_newest_version_unless_told_where() -> None:
+def test_watcher_begins_behind_the_newest_version_unless_told_where() -> None:
     table = new_table()
     for key in range(3):
         append(table, key)
@@ -99,46 +101,27 @@ def test_a_watcher_begins_behind_the_newest_version_unless_told_where() -> None:
     append(table, 9)
     assert versions(newest) == [4]
     assert versions(from_two) == [2, 3, 4]
+    for start in (-1, 6):
+        with pytest.raises((OptionError, VersionNotFoundError), match=r"from 0 to"):
+            table.watch(start)
 
 
-@pytest.mark.parametrize("start", [-1, 3])
-def test_a_start_that_is_beyond_the_table_is_refused(start: int) -> None:
-    table = new_table()
-    append(table, 1)
-    with pytest.raises((OptionError, VersionNotFoundError), match=r"from 0 to"):
-        table.watch(start)
-
-
-def test_versions_that_change_no_rows_are_passed_over() -> None:
+def test_watcher_sees_epochs_without_rows_and_no_version_that_is_no_epoch() -> None:
     table = new_table()
     watcher = table.watch()
     append(table, 1)
-    append(table, 2)
+    append(table)
     table.compact(full=True)
     table.alter(table.schema, {"tombstoneRetention": "3 days"})
     last = append(table, 3)
-    assert last == 5
-    assert versions(watcher) == [1, 2, 5]
-
-
-def test_an_epoch_without_rows_is_seen() -> None:
-    table = new_table()
-    watcher = table.watch()
-    append(table)
-    seen = watcher.take(0)
-    assert isinstance(seen, SealedEpoch)
-    assert seen.counters == Counters()
+    assert versions(watcher) == [1, 2, last]
 
 
 # -- when --------------------------------------------------------------------------------
 
 
-def test_a_commit_of_this_object_wakes_who_waits_without_a_look() -> None:
-    steps = Steps()
-    store = MemoryStore()
-    new_table(store)
-    table = Table(FaultyStore(store, steps))
-    waiting = threading.Event()
+def test_commit_of_the_watched_object_wakes_a_waiting_watcher_without_a_look() -> None:
+    table, waiting = new_table(), threading.Event()
     looks: list[int] = []
 
     def wait(arrived: threading.Condition, seconds: float) -> bool:
@@ -162,10 +145,14 @@ def test_commits_of_others_are_found_by_a_look() -> None:
     store, time = MemoryStore(), Time()
     table, other = new_table(store), Table(store)
     watcher = watcher_of(table, time)
+    assert watcher.take(0) is None
+    append(table, 1)
+    assert versions(watcher) == [1]
+    assert time.waits == [], "a watcher that does not wait sees what is there"
     time.events = {3: lambda: append(other, 1)}
     seen = watcher.take()
     assert isinstance(seen, SealedEpoch)
-    assert seen.version == 1
+    assert seen.version == 2
     assert len(time.waits) == 3
 
 
@@ -188,17 +175,7 @@ def test_looks_become_rare_when_nothing_comes_and_frequent_when_it_does() -> Non
     assert sum(time.waits) == pytest.approx(0.01 + LOOK_S_MIN)
 
 
-def test_who_waits_for_nothing_sees_what_is_there() -> None:
-    table, time = new_table(), Time()
-    watcher = watcher_of(table, time)
-    assert watcher.take(0) is None
-    append(table, 1)
-    assert watcher.take(0) is not None
-    assert watcher.take(0) is None
-    assert time.waits == []
-
-
-def test_while_one_looks_for_all_the_others_do_not() -> None:
+def test_one_watcher_looks_for_all() -> None:
     store, time = MemoryStore(), Time()
     table, other = new_table(store), Table(store)
     watchers = Watchers(table.log, table.changes, clock=time.clock, wait=time.wait)
@@ -223,7 +200,7 @@ def test_while_one_looks_for_all_the_others_do_not() -> None:
 # -- who is slow -------------------------------------------------------------------------
 
 
-def test_a_watcher_that_is_slow_lags_reads_the_log_and_is_live_again() -> None:
+def test_slow_watcher_lags_reads_the_log_and_is_live_again() -> None:
     table, time = new_table(), Time()
     watcher = watcher_of(table, time, capacity=2)
     for key in range(2):
@@ -245,67 +222,46 @@ def test_a_watcher_that_is_slow_lags_reads_the_log_and_is_live_again() -> None:
     assert not last.is_late
 
 
-def test_a_watcher_that_is_stuck_holds_up_neither_the_writer_nor_the_others() -> None:
-    table, time = new_table(), Time()
-    watchers = Watchers(table.log, table.changes, capacity=3, clock=time.clock, wait=time.wait)
-    watchers.look()
-    stuck, live = (Watcher(watchers, 1) for _ in range(2))
-    seen = []
-    for key in range(20):
-        append(table, key)
-        seen += versions(live)
-    assert seen == list(range(1, 21))
-    assert not live.is_lagging
-    assert stuck.is_lagging
-    assert len([v for v in range(30) if watchers.recent(v) is not None]) == 3
-    assert versions(stuck) == list(range(1, 21))
-
-
 # -- what is lost ------------------------------------------------------------------------
 
 
-def lost(table: Table) -> None:
+def lose(table: Table) -> None:
     """Commit five epochs, and expire all but the last."""
     for key in range(5):
         append(table, key)
     table.compact(full=True)
-    table.expire(**EXPIRE_ALL)
+    table.expire(retain_versions=1, safety_ms=0, writers_ms=0)
 
 
-def test_what_was_expired_before_it_was_seen_is_an_error_each_time() -> None:
-    table = new_table()
-    watcher = table.watch()
-    lost(table)
-    for _ in range(2):
-        with pytest.raises(DataLossError, match="what a watcher sees from version 1 on"):
-            watcher.take(0)
-    assert watcher.position == 1
+def test_watcher_of_expired_epochs_gets_an_error_each_time_unless_a_lease_kept_them() -> None:
+    for is_held in (False, True):
+        table = new_table()
+        watcher = table.watch()
+        if is_held:
+            table.hold("watcher", 0)
+        lose(table)
+        if is_held:
+            assert versions(watcher) == [1, 2, 3, 4, 5]
+            continue
+        for _ in range(2):
+            with pytest.raises(DataLossError, match="what a watcher sees from version 1 on"):
+                watcher.take(0)
+        assert watcher.position == 1
 
 
-def test_what_was_expired_before_it_was_seen_is_a_gap_if_that_is_allowed() -> None:
-    table = new_table()
-    watcher = table.watch(fail_on_data_loss=False)
-    lost(table)
-    since = table.log.head().since
-    assert since > 1
-    newest = append(table, 9)
-    assert versions(watcher) == [Gap(lower=1, upper=since + 1), newest]
-
-
-def test_what_is_expired_between_the_look_and_the_read_is_a_gap_too() -> None:
+def test_epochs_that_are_expired_between_the_look_and_the_read_are_a_gap() -> None:
     store, time = MemoryStore(), Time()
     table, other = new_table(store), new_table(store)
     watcher = watcher_of(table, time, fail_on_data_loss=False)
-    lost(other)
+    lose(other)
     watcher._watchers._upper = 6
     assert table.log.seen is not None
     assert table.log.seen.since == 0, "it does not know yet"
-    gone = patch.object(table.log, "commit", side_effect=DataLossError("it was cut off"))
-    with gone:
+    with patch.object(table.log, "commit", side_effect=DataLossError("it was cut off")):
         assert watcher.take(0) == Gap(lower=1, upper=other.log.head().since + 1)
 
 
-def test_what_cannot_be_read_and_was_not_expired_is_an_error() -> None:
+def test_epoch_that_cannot_be_read_and_was_not_expired_is_an_error() -> None:
     store, time = MemoryStore(), Time()
     table, other = new_table(store), Table(store)
     watcher = watcher_of(table, time, fail_on_data_loss=False)
@@ -316,29 +272,10 @@ def test_what_cannot_be_read_and_was_not_expired_is_an_error() -> None:
         watcher.take(0)
 
 
-def test_a_lease_keeps_what_a_watcher_has_not_seen() -> None:
-    table = new_table()
-    watcher = table.watch()
-    table.hold("watcher", 0)
-    lost(table)
-    assert versions(watcher) == [1, 2, 3, 4, 5]
-
-
-def test_changes_of_an_epoch_that_was_expired_since_are_an_error() -> None:
-    table = new_table()
-    watcher = table.watch()
-    append(table, 1)
-    seen = watcher.take(0)
-    lost(table)
-    assert isinstance(seen, SealedEpoch)
-    with pytest.raises(DataLossError):
-        seen.changes()
-
-
 # -- ends and errors ---------------------------------------------------------------------
 
 
-def test_an_iteration_ends_when_it_is_closed_by_another_thread_and_leaves_no_thread() -> None:
+def test_iteration_ends_when_another_thread_closes_it() -> None:
     table = new_table()
     began, seen = threading.Event(), list[int]()
 
@@ -362,14 +299,7 @@ def test_an_iteration_ends_when_it_is_closed_by_another_thread_and_leaves_no_thr
     assert "closed" in repr(watcher)
 
 
-def test_what_comes_behind_the_close_is_not_seen() -> None:
-    table = new_table()
-    with table.watch() as watcher:
-        append(table, 1)
-    assert list(watcher) == []
-
-
-def test_an_error_of_a_look_is_told_to_who_looked_and_it_may_try_again() -> None:
+def test_error_of_a_look_is_raised_and_the_next_look_may_succeed() -> None:
     store, time, steps = MemoryStore(), Time(), Steps()
     new_table(store)
     table, other = Table(FaultyStore(store, steps)), Table(store)
@@ -381,43 +311,28 @@ def test_an_error_of_a_look_is_told_to_who_looked_and_it_may_try_again() -> None
     assert watcher.take() is not None
 
 
-def test_another_table_in_its_place_is_an_error() -> None:
-    store, time = MemoryStore(), Time()
-    table = new_table(store)
-    append(table, 1)
-    watcher = watcher_of(table, time, start=2)
-    store.objects.clear()
-    append(new_table(store), 1)
-    with pytest.raises(OtherTableError):
-        watcher.take()
-
-
 def test_many_watchers_each_see_what_many_threads_commit_once_and_in_order() -> None:
     store = MemoryStore()
     table, other = new_table(store), Table(store)
-    writers, watchers, each = 4, 4, 10
-    found: list[list[int]] = [[] for _ in range(watchers)]
+    seen: list[list[int]] = [[] for _ in range(4)]
 
     def write(number: int) -> None:
-        for index in range(each):
+        for index in range(10):
             append(other if number == 0 else table, 100 * number + index)
 
     def read(index: int, watcher: Watcher) -> None:
         rows = 0
-        while rows < writers * each:
-            seen = watcher.take(PATIENCE_SECONDS)
-            assert isinstance(seen, SealedEpoch)
-            rows += seen.counters.rows
-            found[index].append(seen.version)
+        while rows < 40:
+            epoch = watcher.take(PATIENCE_SECONDS)
+            assert isinstance(epoch, SealedEpoch)
+            rows += epoch.counters.rows
+            seen[index].append(epoch.version)
 
-    threads = [
-        threading.Thread(target=read, args=(index, table.watch())) for index in range(watchers)
-    ]
-    threads += [threading.Thread(target=write, args=(number,)) for number in range(writers)]
+    threads = [threading.Thread(target=read, args=(index, table.watch())) for index in range(4)]
+    threads += [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
-    expected = list(range(1, table.log.head().version + 1))
-    assert found == [expected] * watchers
+    assert seen == [list(range(1, table.log.head().version + 1))] * 4
