@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,9 +13,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, new_values
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
-
-NOTHING: Mapping[str, str] = {}
-LEFT_OUT = {"ignoreDeletes": "true"}
+from tests.support.tables import schema_of
 
 
 @pytest.fixture
@@ -27,13 +25,8 @@ def table() -> Table:
 
 
 def append(table: Table, rows: dict[int, int | None], *, overwrite: bool = False) -> None:
-    batch = pa.table(
-        {
-            "id": list(rows),
-            "v": pa.array(rows.values(), pa.int64()),
-            "deleted": [value is None for value in rows.values()],
-        }
-    )
+    values = pa.array(rows.values(), pa.int64())
+    batch = pa.table({"id": list(rows), "v": values, "deleted": values.is_null()})
     table.upsert(batch, deletes="deleted", overwrite=overwrite)
 
 
@@ -41,15 +34,15 @@ def read(
     table: Table,
     lower: int,
     *,
-    wanted: Mapping[str, str] = NOTHING,
     mode: Deduplication = Deduplication.DROP_CARRYOVERS,
     columns: tuple[str, ...] = ("id", "v"),
+    **options: str,
 ) -> list[tuple[int, ...]]:
-    options = ChangeOptions(columns=columns, deduplication=mode)
-    shown = ReadOptions.parse({"path": "/", **wanted})
-    changes = table.iter_changes(lower, table.log.head().upper, options)
-    found = pa.Table.from_batches(new_values(changes, shown, keys=["id"]))
-    return sorted(zip(*(found.column(name).to_pylist() for name in columns), strict=True))
+    how = ChangeOptions(columns=columns, deduplication=mode)
+    changes = table.iter_changes(lower, table.log.head().upper, how)
+    wanted = ReadOptions.parse({"path": "/", **options})
+    rows = pa.Table.from_batches(new_values(changes, wanted, keys=["id"]))
+    return sorted(zip(*(rows.column(name).to_pylist() for name in columns), strict=True))
 
 
 def test_inserts_and_updates_are_new_values(table: Table) -> None:
@@ -59,60 +52,40 @@ def test_inserts_and_updates_are_new_values(table: Table) -> None:
     assert read(table, 2) == [(1, 5), (3, 3)]
     assert read(table, 2, mode=Deduplication.NONE) == [(1, 5), (2, 2), (3, 3)]
     assert read(table, 1, mode=Deduplication.NET_CHANGES) == [(1, 5), (2, 2), (3, 3)]
+    append(table, {1: 5, 2: 4, 3: 3, 4: 4}, overwrite=True)
+    assert read(table, 3) == [(2, 4), (4, 4)], "an overwrite that leaves no row out"
 
 
-def test_a_delete_is_told_with_its_key_and_both_remedies(table: Table) -> None:
+@pytest.mark.parametrize("overwrite", [False, True], ids=["a delete", "an overwrite"])
+def test_deleted_row_is_refused_with_its_key_or_left_out_if_that_is_meant(
+    table: Table, overwrite: bool
+) -> None:
     append(table, {1: 1, 2: 2})
-    append(table, {1: None, 3: 3})
-    with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)") as caught:
+    append(table, {2: 4, 3: 3} if overwrite else {1: None, 2: 4, 3: 3}, overwrite=overwrite)
+    with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)") as error:
         read(table, 2)
-    assert "read_change_feed=true" in caught.value.hint
-    assert "ignore_deletes=true" in caught.value.hint
+    assert "read_change_feed=true" in error.value.hint
+    assert "ignore_deletes=true" in error.value.hint
     with pytest.raises(OptionError, match=r"version 2 deletes a row, and"):
         read(table, 2, columns=("v",))
-
-
-def test_deletes_are_left_out_if_that_is_meant(table: Table) -> None:
-    append(table, {1: 1, 2: 2})
-    append(table, {1: None, 3: 3})
     append(table, {2: None})
-    assert read(table, 2, wanted=LEFT_OUT) == [(3, 3)]
+    assert read(table, 2, ignoreDeletes="true") == [(2, 4), (3, 3)]
+    append(table, {1: 5, 2: 5})
+    assert read(table, 2, mode=Deduplication.NET_CHANGES) == [(1, 5), (2, 5), (3, 3)]
 
 
-def test_a_row_that_an_overwrite_leaves_out_is_deleted(table: Table) -> None:
-    append(table, {1: 1, 2: 2})
-    append(table, {2: 4, 3: 3}, overwrite=True)
-    with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)"):
-        read(table, 2)
-    assert read(table, 2, wanted=LEFT_OUT) == [(2, 4), (3, 3)]
-
-
-def test_an_overwrite_that_leaves_nothing_out_deletes_nothing(table: Table) -> None:
-    append(table, {1: 1, 2: 2})
-    append(table, {1: 1, 2: 4, 3: 3}, overwrite=True)
-    assert read(table, 2) == [(2, 4), (3, 3)]
-
-
-def test_a_delete_that_the_same_read_takes_back_is_none_among_net_changes(table: Table) -> None:
-    append(table, {1: 1, 2: 2})
-    append(table, {1: None})
-    append(table, {1: 5})
-    assert read(table, 2, mode=Deduplication.NET_CHANGES) == [(1, 5)]
-    with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)"):
-        read(table, 2)
-
-
-def test_a_row_that_a_quarantined_one_takes_away_is_deleted() -> None:
+def test_row_that_a_quarantined_one_takes_away_is_deleted() -> None:
     table = Table(MemoryStore())
-    columns = pa.schema({"id": pa.int64(), "seq": pa.int64()})
-    order = [pa.field("seq", pa.int64())]
-    schema = TableSchema.of(
-        columns, keys=["id"], order=order, scope=Scope.EPOCH, on_error=ErrorPolicy.QUARANTINE
-    )
-    table.ensure(schema)
-    table.upsert(pa.table({"id": [1, 2], "seq": [1, 1]}))
-    table.upsert(pa.table({"id": [1], "seq": pa.nulls(1, pa.int64())}))
+    schema = schema_of(Scope.EPOCH)
+    table.ensure(replace(schema, on_error=ErrorPolicy.QUARANTINE))
+    for seq in (1, None):
+        keys = [1, 2] if seq else [1]
+        orders = pa.array([seq] * len(keys), pa.int64())
+        table.upsert(pa.table({"k": keys, "v": keys, "seq": orders}))
     counters = table.log.commit(2).counters
     assert (counters["quarantined"], counters["displaced"]) == (1, 1)
-    with pytest.raises(OptionError, match=r"version 2 deletes a row \(id=1\)"):
-        read(table, 2, columns=("id", "seq"))
+    how = ChangeOptions(columns=("k", "v"), deduplication=Deduplication.DROP_CARRYOVERS)
+    with pytest.raises(OptionError, match=r"version 2 deletes a row \(k=1\)"):
+        list(
+            new_values(table.iter_changes(2, 3, how), ReadOptions.parse({"path": "/"}), keys=["k"])
+        )

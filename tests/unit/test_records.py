@@ -16,7 +16,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.store import records
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import storage
-from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.properties import decode_mark, encode_mark
 from spark_upsert.table.retention.leases import leases
@@ -25,8 +25,7 @@ from tests.support.model import Command
 from tests.support.stores import MemoryStore
 from tests.support.tables import append, schema_of
 
-HINT = "_log/_last_checkpoint"
-CHECKPOINT = commit_path(2).replace(".json", ".checkpoint.json")
+CHECKPOINT = checkpoint_path(2)
 LEASE = "_consumers/reports.json"
 DEEP = b"[" * 200_000
 DIGITS = b"9" * 5_000
@@ -89,49 +88,35 @@ POSSIBLE = {("live_rows", "a negative number"), ("token", "a text"), ("previous"
 RUN_FIELDS = ("rows", "tombstones", "bytes", "body_bytes", "tail_crc", "hash_min")
 
 
-@pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("path", FIELDS, ids=["a commit", "a checkpoint", "a lease"])
-def test_a_field_that_is_not_what_it_must_be_is_damage_in(
-    store: MemoryStore, path: str, name: str
-) -> None:
+def refuses(store: MemoryStore, path: str, change: Callable[..., object]) -> None:
+    """Change a record, require that it is named as damaged, and put it back."""
     intact = store.objects[path]
-    for field in FIELDS[path]:
-        if (field, name) in POSSIBLE:
-            continue
-        changed(store, path, lambda record, f=field: record.update({f: WRONG[name]}))
-        with pytest.raises(CorruptionError, match=path):
-            read_all(store)
-        store.objects[path] = intact
-
-
-@pytest.mark.parametrize("path", FIELDS, ids=["a commit", "a checkpoint", "a lease"])
-def test_a_field_that_is_missing_is_damage_in(store: MemoryStore, path: str) -> None:
-    intact = store.objects[path]
-    for field in FIELDS[path]:
-        changed(store, path, lambda record, f=field: record.pop(f))
-        with pytest.raises(CorruptionError, match=path):
-            read_all(store)
-        store.objects[path] = intact
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_field_of_a_run_that_is_not_what_it_must_be_is_damage(
-    store: MemoryStore, name: str
-) -> None:
-    path = commit_path(2)
-    intact = store.objects[path]
-    for field in RUN_FIELDS:
-        changed(store, path, lambda record, f=field: record["added"][0].update({f: WRONG[name]}))
-        with pytest.raises(CorruptionError, match=path):
-            read_all(store)
-        store.objects[path] = intact
-
-
-@pytest.mark.parametrize("leading", ["/etc/passwd", "../x.arrow", "data/../../x", "", "data/\0"])
-def test_a_path_that_leaves_the_table_is_damage(store: MemoryStore, leading: str) -> None:
-    changed(store, commit_path(2), lambda record: record["added"][0].update({"path": leading}))
-    with pytest.raises(CorruptionError, match=commit_path(2)):
+    changed(store, path, change)
+    with pytest.raises(CorruptionError, match=path):
         read_all(store)
+    store.objects[path] = intact
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=["a commit", "a checkpoint", "a lease"])
+def test_field_that_is_missing_or_not_what_it_must_be_is_damage_in(
+    store: MemoryStore, path: str
+) -> None:
+    for field in FIELDS[path]:
+        refuses(store, path, lambda record, f=field: record.pop(f))
+        for name, value in WRONG.items():
+            if (field, name) not in POSSIBLE:
+                refuses(store, path, lambda record, f=field, v=value: record.update({f: v}))
+
+
+def test_field_of_a_run_that_is_not_what_it_must_be_is_damage(store: MemoryStore) -> None:
+    wrong = [(field, value) for field in RUN_FIELDS for value in WRONG.values()]
+    leading = ["/etc/passwd", "../x.arrow", "data/../../x", "", "data/\0"]
+    for field, value in [*wrong, *(("path", path) for path in leading)]:
+        refuses(
+            store,
+            commit_path(2),
+            lambda record, f=field, v=value: record["added"][0].update({f: v}),
+        )
 
 
 BODIES = {
@@ -155,24 +140,22 @@ def test_json_that_is_none_or_too_much_is_damage(
 
 
 @pytest.mark.parametrize(
-    "version", [10**18, 2**70, -1, "2", None, 1.5], ids=lambda version: f"{version}"
+    "hint",
+    [
+        *(encode({"version": version}) for version in (10**18, 2**70, -1, "2", None, 1.5)),
+        *map(whole_body, BODIES.values()),
+    ],
+    ids=lambda hint: f"{hint[:30]!r}",
 )
-def test_a_hint_is_never_believed(store: MemoryStore, version: Any) -> None:
+def test_hint_is_never_believed(store: MemoryStore, hint: bytes) -> None:
     """A hint of 10**18 made a reader look for that many checkpoints."""
     head = Log(store).head()
-    store.objects[HINT] = encode({"version": version})
-    assert Log(store).head() == head
-
-
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_hint_that_is_damaged_is_passed_over(store: MemoryStore, body: bytes) -> None:
-    head = Log(store).head()
-    store.objects[HINT] = whole_body(body)
+    store.objects[HINT_PATH] = hint
     assert Log(store).head() == head
 
 
 @pytest.mark.parametrize("path", [commit_path(2), CHECKPOINT, LEASE])
-def test_a_record_that_is_too_large_is_not_read(
+def test_record_that_is_too_large_is_not_read(
     store: MemoryStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed(store, path, lambda record: record.update({"more": "x" * 20_000}))
@@ -181,24 +164,15 @@ def test_a_record_that_is_too_large_is_not_read(
         read_all(store)
 
 
-def test_a_checkpoint_of_another_version_is_damage(store: MemoryStore) -> None:
-    changed(store, CHECKPOINT, lambda record: record.update({"version": 1}))
-    with pytest.raises(CorruptionError, match=CHECKPOINT):
-        read_all(store)
+def test_checkpoint_of_another_version_is_damage(store: MemoryStore) -> None:
+    refuses(store, CHECKPOINT, lambda record: record.update({"version": 1}))
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"\x00" * 40, b"\xff" * 400], ids=["none", "zeros", "ones"]
-)
-def test_a_low_water_mark_that_is_none_is_damage(damage: bytes) -> None:
-    schema = schema_of(Scope.TABLE)
-    with pytest.raises(CorruptionError, match="low-water mark"):
-        decode_mark(base64.b64encode(damage).decode(), schema)
-    with pytest.raises(CorruptionError, match="low-water mark"):
-        decode_mark("no base64!", schema)
-
-
-def test_a_low_water_mark_is_read_as_it_was_written() -> None:
+def test_low_water_mark_is_read_as_it_was_written_or_damage() -> None:
     schema = schema_of(Scope.TABLE)
     order = [pa.array([7], field.type) for field in schema.order_fields]
     assert decode_mark(encode_mark(order, schema), schema) == order
+    marks = [base64.b64encode(data).decode() for data in (b"", b"\x00" * 40, b"\xff" * 400)]
+    for mark in (*marks, "no base64!"):
+        with pytest.raises(CorruptionError, match="low-water mark"):
+            decode_mark(mark, schema)

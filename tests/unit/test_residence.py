@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,7 @@ def mapped_file(folder: Path) -> tuple[object, pa.Buffer, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_what_is_touched_is_counted_and_given_back_and_stays_readable(tmp_path: Path) -> None:
+def test_touched_memory_is_counted_and_given_back_and_stays_readable(tmp_path: Path) -> None:
     store, buffer, contents = mapped_file(tmp_path)
     before = resident_bytes()
     assert (np.frombuffer(buffer, np.uint8) == contents).all()
@@ -41,7 +42,7 @@ def test_what_is_touched_is_counted_and_given_back_and_stays_readable(tmp_path: 
     assert (np.frombuffer(buffer, np.uint8) == contents).all()
 
 
-def test_a_task_leaves_no_more_mapped_than_its_rows_call_for(
+def test_task_leaves_no_more_mapped_than_its_rows_call_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = pa.schema({"k": pa.int64(), "v": pa.string()})
@@ -91,69 +92,49 @@ def test_what_no_run_holds_is_not_asked_for_again(
         assert len(released) == 3, "others had become less meanwhile"
 
 
-def test_only_the_work_within_is_frugal() -> None:
+def test_only_the_work_within_and_its_threads_are_frugal() -> None:
     def fail() -> None:
         raise KeyError(is_frugal())
 
+    with frugal():
+        assert all(in_order(lambda _: is_frugal(), range(5), 3))
+    assert not any(in_order(lambda _: is_frugal(), range(5), 3))
     with pytest.raises(KeyError, match="True"), frugal():
         fail()
     assert not is_frugal()
 
 
-def test_a_frugal_iterator_leaves_its_reader_as_it_is() -> None:
-    made: list[bool] = []
+def test_frugal_iterator_leaves_its_reader_as_it_is() -> None:
+    states: list[bool] = []
 
     def items() -> Iterator[int]:
         for number in range(3):
-            made.append(is_frugal())
+            states.append(is_frugal())
             yield number
 
-    one, other = frugally(items()), frugally(items())
-    for pair in zip(one, other, strict=True):
-        assert pair[0] == pair[1]
+    for one, other in zip(frugally(items()), frugally(items()), strict=True):
+        assert one == other
         assert not is_frugal()
-    assert made == [True] * 6
+    assert states == [True] * 6
 
 
-def test_the_threads_of_frugal_work_are_frugal() -> None:
-    with frugal():
-        assert all(in_order(lambda _: is_frugal(), range(5), 3))
-    assert not any(in_order(lambda _: is_frugal(), range(5), 3))
-
-
-def test_what_spark_reads_is_made_frugally() -> None:
-    made: list[bool] = []
+def test_spark_reads_and_writes_frugally() -> None:
+    states: list[bool] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
-        made.append(is_frugal())
+        states.append(is_frugal())
         yield pa.record_batch({"k": [1]})
 
     [batch] = to_spark(batches(), StructType().add("k", IntegerType()))
-    assert (batch.schema.field("k").type, made) == (pa.int32(), [True])
-    assert not is_frugal()
-
-
-class Staging:
-    """Notes how it is asked to stage."""
-
-    def __init__(self) -> None:
-        self.seen: list[bool] = []
-
-    def stage(self, batches: Iterator[pa.RecordBatch]) -> None:
-        self.seen.append(is_frugal())
-
-    def commit(self, messages: Any, transaction: Any) -> None:
-        self.seen.append(is_frugal())
-
-
-def test_what_spark_writes_is_staged_and_committed_frugally() -> None:
-    staging = Staging()
+    assert batch.schema.field("k").type == pa.int32()
+    write = Mock()
+    write.stage.side_effect = write.commit.side_effect = lambda *_: states.append(is_frugal())
     kinds: list[Any] = [UpsertBatchWriter, UpsertStreamWriter]
     for kind in kinds:
         writer = kind.__new__(kind)
-        writer._write = staging
+        writer._write = write
         writer.write(iter(()))
         writer._transaction = lambda *_: None
         writer.commit([], *([0] if kind is UpsertStreamWriter else []))
-    assert staging.seen == [True] * 4
+    assert states == [True] * 5
     assert not is_frugal()

@@ -27,7 +27,7 @@ TIME = pa.timestamp("us", "UTC")
 TTL = {ROW_TTL: "10 days", ROW_TTL_BY: "at"}
 
 
-def made(
+def table_of(
     now: Now, type_: pa.DataType = TIME, properties: dict[str, str] | None = None, **how: Any
 ) -> Table:
     table = Table(ClockedStore(now), clock=now)
@@ -58,11 +58,7 @@ def append(table: Table, rows: dict[int, Any]) -> None:
     table.upsert(pa.table({"k": list(rows), "at": list(rows.values())}, schema=schema))
 
 
-def of(schema: TableSchema, **properties: str) -> RowTtl | None:
-    return RowTtl.of(schema, TTL | properties)
-
-
-SCHEMA = TableSchema.of(pa.schema({"k": pa.int64(), "at": TIME}), keys=["k"])
+COLUMNS = pa.schema({"k": pa.int64(), "at": TIME})
 
 
 @pytest.mark.parametrize(
@@ -71,9 +67,9 @@ SCHEMA = TableSchema.of(pa.schema({"k": pa.int64(), "at": TIME}), keys=["k"])
     + [pa.timestamp("us", "Europe/Amsterdam")],
     ids=str,
 )
-def test_a_row_goes_when_its_time_is_the_ttl_ago(type_: pa.DataType) -> None:
+def test_row_expires_when_its_time_is_the_ttl_ago(type_: pa.DataType) -> None:
     now = Now()
-    table = made(now, type_)
+    table = table_of(now, type_)
     at = [days_ago(now, 10), days_ago(now, 10) + timedelta(seconds=1), None]
     naive = [None if each is None or type_.tz else each.replace(tzinfo=None) for each in at]
     append(table, dict(enumerate(at if type_.tz else naive)))
@@ -82,40 +78,34 @@ def test_a_row_goes_when_its_time_is_the_ttl_ago(type_: pa.DataType) -> None:
     assert (expired(table), keys(table)) == (1, [2])
 
 
-def test_a_date_counts_from_its_first_moment() -> None:
+def test_date_counts_from_its_first_moment() -> None:
     now = Now(1_700_000_000 // DAY_S * DAY_S)
-    table = made(now, pa.date32())
+    table = table_of(now, pa.date32())
     today = datetime.fromtimestamp(now(), UTC).date()
     append(table, {1: today - timedelta(days=10), 2: today - timedelta(days=9), 3: date.max})
     assert (expired(table), keys(table)) == (1, [2, 3])
 
 
-def test_each_row_that_goes_is_a_delete_of_the_changelog() -> None:
+def test_each_expired_row_is_a_delete_of_the_changelog_and_no_tie(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = Now()
-    table = made(now)
-    append(table, {1: days_ago(now, 0), 2: days_ago(now, -5)})
-    now.advance(10 * DAY_S)
-    assert expired(table) == 1
-    version = table.log.head().version
-    [gone] = table.changes(version, version + 1).to_pylist()
-    assert (gone["k"], gone["_change_type"], gone["_diff"]) == (1, "delete", -1)
-    counters = table.log.commit(version).counters
-    assert (counters["deletes"], counters.get("tied", 0)) == (1, 0)
-
-
-def test_a_delete_of_an_ordered_table_is_no_tie(caplog: pytest.LogCaptureFixture) -> None:
-    now = Now()
-    table = made(now, order=[pa.field("at", TIME)])
-    with caplog.at_level(logging.WARNING):
-        append(table, {1: days_ago(now, 20)})
-        assert (expired(table), keys(table)) == (1, [])
-    assert table.log.commit(table.log.head().version).counters.get("tied", 0) == 0
+    for order in ([], [pa.field("at", TIME)]):
+        table = table_of(now, order=order)
+        with caplog.at_level(logging.WARNING):
+            append(table, {1: days_ago(now, 10), 2: days_ago(now, -5)})
+            assert expired(table) == 1
+        version = table.log.head().version
+        [gone] = table.changes(version, version + 1).to_pylist()
+        assert (gone["k"], gone["_change_type"], gone["_diff"]) == (1, "delete", -1)
+        counters = table.log.commit(version).counters
+        assert (counters["deletes"], counters.get("tied", 0)) == (1, 0)
     assert caplog.messages == []
 
 
-def test_an_expiry_of_versions_expires_rows_and_finds_nothing_the_next_time() -> None:
+def test_expiry_of_versions_expires_rows_and_finds_nothing_the_next_time() -> None:
     now = Now()
-    table = made(now)
+    table = table_of(now)
     append(table, {1: days_ago(now, 11), 2: days_ago(now, 0)})
     assert table.expire(retain_versions=100).rows_deleted == 1
     head = table.log.head()
@@ -124,18 +114,18 @@ def test_an_expiry_of_versions_expires_rows_and_finds_nothing_the_next_time() ->
     assert table.log.head().version == head.version, "no empty epoch"
 
 
-def test_the_command_expires_rows(tmp_path: Path) -> None:
-    table = Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"], properties=TTL)
+def test_command_expires_rows(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"], properties=TTL)
     append(table, {1: datetime(2020, 1, 1, tzinfo=UTC)})
     done = CliRunner().invoke(upsertflow, ["expire", table.store.url, "--retain", "7d", "--json"])
     assert json.loads(done.stdout)["rows_deleted"] == 1
     assert keys(table) == []
 
 
-def test_many_rows_go_in_several_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_expire_in_several_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_ttl, "KEYS_MAX", 1)
     now = Now()
-    table = made(now)
+    table = table_of(now)
     for key in range(5):
         append(table, {key: days_ago(now, 11)})
     assert expired(table) == 5
@@ -144,7 +134,7 @@ def test_many_rows_go_in_several_epochs(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_without_the_property_rows_stay() -> None:
     now = Now()
-    table = made(now, properties={})
+    table = table_of(now, properties={})
     append(table, {1: days_ago(now, 1000)})
     assert table.expire_rows() is None
     table.alter(table.schema, {**TTL, ROW_TTL: "none"})
@@ -153,9 +143,9 @@ def test_without_the_property_rows_stay() -> None:
     assert keys(table) == [1, 2]
 
 
-def test_a_full_table_keeps_its_rows() -> None:
+def test_full_table_keeps_its_rows() -> None:
     now = Now()
-    table = made(now, properties={**TTL, "maxBacklogEpochs": "1", "onFull": "reject"})
+    table = table_of(now, properties={**TTL, "maxBacklogEpochs": "1", "onFull": "reject"})
     table.hold("slow", table.log.head().version)
     append(table, {1: days_ago(now, 11)})  # There is no room for another epoch.
     with pytest.raises(TableFullError):
@@ -165,9 +155,9 @@ def test_a_full_table_keeps_its_rows() -> None:
     assert (expired(table), keys(table)) == (1, [])
 
 
-def test_an_expiry_outlives_the_memory_of_writers() -> None:
+def test_rows_expire_though_the_memory_of_writers_was_given_up() -> None:
     now = Now()
-    table = made(now)
+    table = table_of(now)
     for _ in range(5):
         append(table, {1: days_ago(now, 0)})
         now.advance(60 * DAY_S)
@@ -176,78 +166,42 @@ def test_an_expiry_outlives_the_memory_of_writers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "message"),
     [
-        ({ROW_TTL_BY: "nope"}, "nope"),
-        ({ROW_TTL_BY: "k"}, "expected a timestamp or a date"),
-        ({ROW_TTL: "soon"}, "soon"),
-        ({ROW_TTL: "0 days"}, "0 days"),
+        (TTL | {ROW_TTL_BY: "nope"}, "nope"),
+        (TTL | {ROW_TTL_BY: "k"}, "expected a timestamp or a date"),
+        (TTL | {ROW_TTL: "soon"}, "soon"),
+        (TTL | {ROW_TTL: "0 days"}, "0 days"),
+        ({ROW_TTL: "1 day"}, ROW_TTL_BY),
     ],
 )
-def test_what_makes_no_ttl_is_refused(
-    properties: dict[str, str], told: str, tmp_path: Path
+def test_properties_that_make_no_ttl_are_refused(
+    properties: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises((OptionError, SchemaError), match=told):
-        Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"], properties=TTL | properties)
-    table = Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"])
-    with pytest.raises((OptionError, SchemaError), match=told):
-        table.alter(table.schema, TTL | properties)
+    with pytest.raises((OptionError, SchemaError), match=message):
+        Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"], properties=properties)
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
+    with pytest.raises((OptionError, SchemaError), match=message):
+        table.alter(table.schema, properties)
 
 
-def test_a_ttl_without_a_column_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=ROW_TTL_BY):
-        Table.create(str(tmp_path / "t"), SCHEMA.columns, keys=["k"], properties={ROW_TTL: "1 day"})
-
-
-def test_a_table_whose_deletes_do_not_win_has_no_ttl() -> None:
-    columns = SCHEMA.columns
-    first = TableSchema.of(columns, keys=["k"], order=[columns.field("at")], ties=Ties.FIRST)
+def test_table_whose_deletes_do_not_win_has_no_ttl() -> None:
+    first = TableSchema.of(COLUMNS, keys=["k"], order=[COLUMNS.field("at")], ties=Ties.FIRST)
     with pytest.raises(OptionError, match="ties=first"):
-        of(first)
-    sums = pa.schema({"k": pa.int64(), "at": TIME, "n": pa.int64()})
-    summed = TableSchema.of(
-        sums,
-        keys=["k"],
-        engine=MergeEngine(Engine.AGGREGATION, {"n": Rule.SUM, "at": Rule.MAX}),
-    )
+        RowTtl.of(first, TTL)
+    sums = MergeEngine(Engine.AGGREGATION, {"n": Rule.SUM, "at": Rule.MAX})
+    columns = COLUMNS.append(pa.field("n", pa.int64()))
     with pytest.raises(OptionError, match="can be deleted"):
-        of(summed)
+        RowTtl.of(TableSchema.of(columns, keys=["k"], engine=sums), TTL)
 
 
 BY_COMMIT = TTL | {ROW_TTL_BY: "_commit_timestamp"}
 
 
-def test_by_commit_a_row_ages_from_the_commit_that_wrote_it_last() -> None:
-    now = Now()
-    table = made(now, properties=BY_COMMIT)
-    append(table, {1: None, 2: None})
-    now.advance(6 * DAY_S)
-    append(table, {2: None, 3: None})
-    table.compact(full=True)
-    now.advance(5 * DAY_S)
-    append(table, {4: None})
-    assert (expired(table), keys(table)) == (1, [2, 3, 4])
-    [*_, gone] = table.changes().to_pylist()
-    assert (gone["k"], gone["_change_type"]) == (1, "delete")
-    now.advance(6 * DAY_S)
-    assert (expired(table), keys(table)) == (2, [4])
-
-
-def test_by_commit_an_update_to_the_same_values_is_a_write() -> None:
-    now = Now()
-    table = made(now, properties=BY_COMMIT)
-    append(table, {1: None})
-    now.advance(9 * DAY_S)
-    append(table, {1: None})
-    now.advance(9 * DAY_S)
-    append(table, {2: None})
-    assert (expired(table), keys(table)) == (0, [1, 2])
-
-
-def test_by_commit_a_late_row_that_lost_refreshes_nothing() -> None:
+def test_by_commit_late_row_that_lost_refreshes_nothing() -> None:
     now = Now()
     order = [pa.field("seq", pa.int64())]
-    table = made(now, properties=BY_COMMIT, order=order)
+    table = table_of(now, properties=BY_COMMIT, order=order)
 
     def put(key: int, seq: int) -> None:
         table.upsert(pa.table({"k": [key], "at": pa.nulls(1, TIME), "seq": [seq]}))
@@ -260,23 +214,10 @@ def test_by_commit_a_late_row_that_lost_refreshes_nothing() -> None:
     assert (expired(table), keys(table)) == (1, [2])
 
 
-def test_by_commit_the_versions_of_a_ttl_stay_whatever_is_to_be_retained() -> None:
-    now = Now()
-    table = made(now, properties=BY_COMMIT)
-    for key in range(8):
-        now.advance(2 * DAY_S)
-        append(table, {key: None})
-    bound = table.expire(retain_versions=0, safety_ms=0).bound_by
-    assert bound == "rowTtl=10 days by the time of commits"
-    now.advance(2 * DAY_S)
-    append(table, {9: None})
-    assert (expired(table), keys(table)) == (1, [4, 5, 6, 7, 9])
-
-
 def test_by_commit_rows_from_before_the_first_readable_version_stay_for_a_ttl() -> None:
     """The table was given its TTL when its past was gone already."""
     now = Now()
-    table = made(now, properties={})
+    table = table_of(now, properties={})
     append(table, {1: None})
     now.advance(30 * DAY_S)
     append(table, {2: None})

@@ -50,7 +50,7 @@ def test_no_hash_that_is_there_is_left_out(seed: int, space: int) -> None:
         search.likely(own)
 
 
-def test_a_filter_leaves_out_most_of_what_is_not_there() -> None:
+def test_filter_leaves_out_most_of_what_is_not_there() -> None:
     dice = np.random.default_rng(0)
     own, probes = (np.sort(dice.integers(0, 2**63, 10_000, dtype=np.uint64)) for _ in range(2))
     inside = probes[(probes >= own[0]) & (probes <= own[-1])]
@@ -75,28 +75,23 @@ def test_hashes_are_ordered_and_equal_ones_stay_as_they_stand(pieces: int, space
     assert order_of(hashes).tolist() == np.argsort(hashes, kind="stable").tolist()
 
 
-@pytest.mark.parametrize("batch", [1, 7, 400], ids="batches of {}".format)
-def test_a_table_says_the_same_as_long_as_it_learns(batch: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 7, 400], ids="batches of {}".format)
+def test_table_gives_the_same_rows_as_its_searches_learn(size: int, tmp_path: Path) -> None:
     """Thousands of keys in several runs, and batches of which each finds some."""
-    dice = np.random.default_rng(batch)
-    table = Table.create(
-        str(tmp_path), pa.schema([("k", pa.int64()), ("v", pa.int64())]), keys=["k"]
-    )
+    dice = np.random.default_rng(size)
+    columns = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = Table.create(str(tmp_path), columns, keys=["k"])
     state: dict[int, int] = {}
     for number in range(12):
-        keys = dice.choice(20_000, 4_000 if number < 3 else batch, replace=False)
-        rows = pa.table({"k": keys, "v": np.full(len(keys), number)})
-        commit = table.upsert(rows)
+        keys = dice.choice(20_000, 4_000 if number < 3 else size, replace=False).tolist()
+        commit = table.upsert(pa.table({"k": keys, "v": [number] * len(keys)}))
         assert commit is not None
-        known = sum(key in state for key in keys.tolist())
-        assert (commit.counters["updates"], commit.counters["inserts"]) == (
-            known,
-            len(keys) - known,
-        )
-        old = [state[key] for key in keys.tolist() if key in state]
+        old = [state[key] for key in keys if key in state]
+        assert commit.counters["updates"] == len(old)
+        assert commit.counters["inserts"] == len(keys) - len(old)
         changes = table.changes(commit.version, commit.version + 1)
         retracted = changes.filter(pa.compute.equal(changes["_diff"], -1))
         assert sorted(retracted["v"].to_pylist()) == sorted(old)
-        state.update(dict.fromkeys(keys.tolist(), number))
-    found = table.snapshot()
-    assert dict(zip(found["k"].to_pylist(), found["v"].to_pylist(), strict=True)) == state
+        state.update(dict.fromkeys(keys, number))
+    rows = table.snapshot()
+    assert dict(zip(rows["k"].to_pylist(), rows["v"].to_pylist(), strict=True)) == state

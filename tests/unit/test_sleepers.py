@@ -7,7 +7,7 @@ import pytest
 from spark_upsert.errors import ContentionError
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import storage
-from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.log.manifest import Transaction
 from tests.support.clocked import HOUR_S
 from tests.support.lived import EVERY, MANY, Lived, body_of, dreamt
@@ -20,27 +20,22 @@ def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
 
 
-@pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
-def test_a_reader_that_slept_through_a_cut_sees_the_newest_version(seen: int) -> None:
-    lived = Lived(seen)
-    sleeper = lived.reopened()
-    assert sleeper.log.head().version == seen
-    lived.live(MANY - seen)
+def shorten(lived: Lived) -> None:
+    """Go on until there are many versions, and cut the log."""
+    lived.live(MANY - lived.version)
     lived.table.expire(retain_versions=3)
     lived.table.vacuum()
-    assert sleeper.log.head() == lived.table.log.head()
-    assert rows_at(sleeper) == lived.expected(MANY)
 
 
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
-def test_a_writer_that_slept_through_a_cut_does_not_commit_into_the_past(seen: int) -> None:
+def test_process_that_slept_through_a_cut_neither_reads_nor_writes_the_past(seen: int) -> None:
     lived = Lived(seen)
-    sleeper = lived.reopened()
-    sleeper.log.head()
-    lived.live(MANY - seen)
-    lived.table.expire(retain_versions=3)
-    lived.table.vacuum()
-    commit = append(sleeper, [Command(1000, 1, 1)])
+    reader, writer = lived.reopened(), lived.reopened()
+    assert reader.log.head().version == writer.log.head().version == seen
+    shorten(lived)
+    assert reader.log.head() == lived.table.log.head()
+    assert rows_at(reader) == lived.expected(MANY)
+    commit = append(writer, [Command(1000, 1, 1)])
     assert commit is not None
     assert commit.version == MANY + 2
     assert rows_at(lived.reopened()) == {**lived.expected(MANY), 1000: 1}
@@ -48,7 +43,7 @@ def test_a_writer_that_slept_through_a_cut_does_not_commit_into_the_past(seen: i
 
 @pytest.mark.parametrize("seen", [0, 1, EVERY, 7], ids=lambda v: f"at version {v}")
 @pytest.mark.sweep(1)
-def test_a_writer_that_sleeps_before_its_put_is_committed_once(seen: int) -> None:
+def test_writer_that_sleeps_before_its_put_is_committed_once(seen: int) -> None:
     """Its put hits the name of a removed version. The files are too old by then, so it is told."""
     lived, sleeper = dreamt(seen, before=True)
     transaction = Transaction(writer="w", number=1)
@@ -61,7 +56,7 @@ def test_a_writer_that_sleeps_before_its_put_is_committed_once(seen: int) -> Non
     assert lived.reopened().check().is_sound
 
 
-def test_a_writer_that_sleeps_behind_its_put_knows_that_it_is_committed() -> None:
+def test_writer_that_sleeps_behind_its_put_knows_that_it_is_committed() -> None:
     lived, sleeper = dreamt(7, before=False)
     transaction = Transaction(writer="w", number=1)
     commit = append(sleeper, [Command(1000, 1, 1)], transaction=transaction)
@@ -72,22 +67,20 @@ def test_a_writer_that_sleeps_behind_its_put_knows_that_it_is_committed() -> Non
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before its put", "behind its put"])
-def test_without_a_transaction_a_sleeper_is_told_that_nobody_knows(before: bool) -> None:
+def test_sleeper_without_a_transaction_is_told_that_nobody_knows(before: bool) -> None:
     _, sleeper = dreamt(7, before=before)
     with pytest.raises(ContentionError, match="cannot be told"):
         append(sleeper, [Command(1000, 1, 1)])
 
 
-def test_a_stray_commit_of_a_sleeper_fools_nobody() -> None:
+def test_stray_commit_of_a_sleeper_fools_nobody() -> None:
     """Another sleeper knows the version before it; the next cut removes it."""
     lived = Lived(6)
     other, same = lived.reopened(), lived.reopened()
     other.log.head()
     lived.live()
     same.log.head()
-    lived.live(MANY - 7)
-    lived.table.expire(retain_versions=3)
-    lived.table.vacuum()
+    shorten(lived)
     for version in (7, 8):
         record = {**body_of(lived.store, MANY), "version": version, "token": "stray"}
         lived.store.put_if_absent(commit_path(version), encode(record))
@@ -97,12 +90,10 @@ def test_a_stray_commit_of_a_sleeper_fools_nobody() -> None:
     assert set(lived.table.vacuum().log) == {commit_path(7), commit_path(8)}
 
 
-def test_a_late_checkpoint_of_a_sleeper_fools_nobody() -> None:
+def test_late_checkpoint_of_a_sleeper_fools_nobody() -> None:
     lived = Lived(MANY)
-    kept = {p: d for p, d in lived.store.objects.items() if f"{EVERY:020d}" in p}
-    lived.table.expire(retain_versions=3)
-    lived.table.vacuum()
-    path = commit_path(EVERY).replace(".json", ".checkpoint.json")
-    lived.store.put(path, kept[path])
-    lived.store.put("_log/_last_checkpoint", encode({"version": EVERY}))
+    checkpoint = lived.store.read(checkpoint_path(EVERY))
+    shorten(lived)
+    lived.store.put(checkpoint_path(EVERY), checkpoint)
+    lived.store.put(HINT_PATH, encode({"version": EVERY}))
     assert lived.reopened().log.head().version == MANY + 1

@@ -33,73 +33,55 @@ from tests.support.view_tables import let_time_pass
 @pytest.fixture
 def table() -> Table:
     """A table of version 0 and three epochs."""
-    made = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
+    table = make_table(MemoryStore(), schema_of(Scope.ARRIVAL))
     for key in range(3):
-        append(made, [Command(key, key)])
-    return made
-
-
-@pytest.fixture
-def log(table: Table) -> Log:
-    return table.log
+        append(table, [Command(key, key)])
+    return table
 
 
 def time_of(log: Log, version: int) -> int:
     return log.commit(version).timestamp_ms
 
 
-def test_a_snapshot_is_named_by_a_version_by_a_time_or_not_at_all(log: Log) -> None:
+def test_snapshot_is_named_by_a_version_by_a_time_or_not_at_all(table: Table) -> None:
+    log = table.log
     assert manifest_at(log, version=2).version == 2
     assert manifest_at(log, time_ms=time_of(log, 1)).version == 1
     assert manifest_at(log, time_ms=time_of(log, 2) - 1).version == 1
     assert manifest_at(log).version == 3
 
 
-@pytest.mark.parametrize(
-    ("bound", "expected"),
-    [
+def test_changes_begin_and_end_at_versions_and_times(table: Table) -> None:
+    log = table.log
+    time_ms = time_of(log, 2)
+    behind: dict[str, Any] = {"is_inclusive": False}
+    starts: list[tuple[dict[str, Any], int | None]] = [
         ({}, None),
         ({"version": 2}, 2),
-        ({"version": 2, "is_inclusive": False}, 3),
+        ({"version": 2, **behind}, 3),
         ({"version": 4}, 4),
-        ({"version": 4, "is_inclusive": False}, 5),
+        ({"version": 4, **behind}, 5),
         ({"version": "latest"}, 4),
         ({"version": "earliest"}, 0),
-    ],
-    ids=str,
-)
-def test_changes_begin_at(log: Log, bound: dict[str, Any], expected: int | None) -> None:
-    assert first_wanted(log, **bound) == expected
-
-
-def test_changes_begin_at_a_time(log: Log) -> None:
-    time_ms = time_of(log, 2)
-    assert first_wanted(log, time_ms=time_ms) == 2
-    assert first_wanted(log, time_ms=time_ms, is_inclusive=False) == 3
-    assert first_wanted(log, time_ms=time_ms + 1) == 3
-    assert first_wanted(log, time_ms=0) == 0
-    assert first_wanted(log, time_ms=log.head().timestamp_ms + 1) == 4
-
-
-@pytest.mark.parametrize(
-    ("bound", "expected"),
-    [
+        ({"time_ms": time_ms}, 2),
+        ({"time_ms": time_ms, **behind}, 3),
+        ({"time_ms": time_ms + 1}, 3),
+        ({"time_ms": 0}, 0),
+        ({"time_ms": log.head().timestamp_ms + 1}, 4),
+    ]
+    for bound, first in starts:
+        assert first_wanted(log, **bound) == first, bound
+    ends: list[tuple[dict[str, Any], int]] = [
         ({}, 4),
         ({"version": 2}, 3),
-        ({"version": 2, "is_inclusive": False}, 2),
+        ({"version": 2, **behind}, 2),
         ({"version": 3}, 4),
-    ],
-    ids=str,
-)
-def test_changes_end_before(log: Log, bound: dict[str, Any], expected: int) -> None:
-    assert upper_wanted(log, **bound) == expected
-
-
-def test_changes_end_before_a_time(log: Log) -> None:
-    time_ms = time_of(log, 2)
-    assert upper_wanted(log, time_ms=time_ms) == 3
-    assert upper_wanted(log, time_ms=time_ms, is_inclusive=False) == 2
-    assert upper_wanted(log, time_ms=0) == 0
+        ({"time_ms": time_ms}, 3),
+        ({"time_ms": time_ms, **behind}, 2),
+        ({"time_ms": 0}, 0),
+    ]
+    for bound, upper in ends:
+        assert upper_wanted(log, **bound) == upper, bound
 
 
 NOT_THERE: dict[str, Callable[[Table], object]] = {
@@ -128,105 +110,94 @@ NOT_THERE: dict[str, Callable[[Table], object]] = {
 
 
 @pytest.mark.parametrize("read", NOT_THERE)
-def test_a_version_that_does_not_exist_has_one_code_everywhere(table: Table, read: str) -> None:
-    with pytest.raises(VersionNotFoundError) as refused:
+def test_version_that_does_not_exist_has_one_code_everywhere(table: Table, read: str) -> None:
+    with pytest.raises(VersionNotFoundError) as error:
         NOT_THERE[read](table)
-    assert refused.value.code == "VERSION_NOT_FOUND"
-    assert refused.value.hint.startswith("give a ")
+    assert error.value.code == "VERSION_NOT_FOUND"
+    assert error.value.hint.startswith("give a ")
 
 
-def test_an_expired_version_has_the_same_code(table: Table) -> None:
+def test_expired_version_and_its_gap_are_named(table: Table) -> None:
     table.expire(retain_versions=1, safety_ms=0)
-    reads: dict[str, Callable[[], object]] = {
-        "number": lambda: table.at(1),
-        "time": lambda: table.log.at_timestamp(time_of(table.log, 2) - 1),
-        "history": lambda: table.history(1),
-    }
-    for name, read in reads.items():
+    reads: list[Callable[[], object]] = [
+        lambda: table.at(1),
+        lambda: table.log.at_timestamp(time_of(table.log, 2) - 1),
+        lambda: table.history(1),
+    ]
+    for read in reads:
         with pytest.raises(VersionNotFoundError, match="is expired: the table can be read from"):
             read()
-        assert name
+    table.log.require_changes(3)
+    for lost in (lambda: table.log.require_changes(1), lambda: table.hold("reader", 0)):
+        with pytest.raises(DataLossError) as error:
+            lost()
+        gap = {"gap_from": 1, "gap_to": 2, "reason": "expired"}
+        assert gap.items() <= error.value.fields.items()
 
 
-def test_a_bound_that_does_not_exist_is_named_in_the_callers_words(log: Log) -> None:
+def test_bound_that_does_not_exist_is_named_in_the_words_of_the_caller(table: Table) -> None:
     with pytest.raises(VersionNotFoundError, match=r"--from 5 does not exist: .* is 3"):
-        first_wanted(log, version=5, name="--from")
+        first_wanted(table.log, version=5, name="--from")
     with pytest.raises(VersionNotFoundError, match="endingVersion 4 does not exist"):
-        upper_wanted(log, version=4)
+        upper_wanted(table.log, version=4)
     require_ordered(3, 3)
     with pytest.raises(OptionError, match="begin at version 4 and end before version 3"):
         require_ordered(4, 3)
 
 
+BOUNDS = {
+    "from 2, to 1": False,
+    "from 2, to 2": True,
+    "from 3, to 2": False,
+    "behind 2, to 2": True,
+    "from 2, before 2": True,
+    "from latest, to 1": False,
+    "from latest": True,
+    "from 4": True,
+    "from TIME 2, to TIME 1": False,
+    "from TIME 2, to TIME 2": True,
+    "from TIME 3, to 1": False,
+    "from 3, to TIME 1": False,
+}
+
+
 @pytest.mark.parametrize("of_view", [False, True], ids=["a table", "a view"])
-@pytest.mark.parametrize(
-    ("bounds", "is_allowed"),
-    [
-        ({"startingVersion": "2", "endingVersion": "1"}, False),
-        ({"startingVersion": "2", "endingVersion": "2"}, True),
-        ({"startingVersion": "3", "endingVersion": "2"}, False),
-        ({"startingVersion": "2", "startingBoundInclusive": "false", "endingVersion": "2"}, True),
-        ({"startingVersion": "2", "endingBoundInclusive": "false", "endingVersion": "2"}, True),
-        ({"startingVersion": "latest", "endingVersion": "1"}, False),
-        ({"startingVersion": "latest"}, True),
-        ({"startingVersion": "4"}, True),
-        ({"startingTimestamp": "TIME 2", "endingTimestamp": "TIME 1"}, False),
-        ({"startingTimestamp": "TIME 2", "endingTimestamp": "TIME 2"}, True),
-        ({"startingTimestamp": "TIME 3", "endingVersion": "1"}, False),
-        ({"startingVersion": "3", "endingTimestamp": "TIME 1"}, False),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("bounds", BOUNDS)
 def test_changes_that_end_before_they_begin_are_refused(
-    tmp_path: Path, bounds: dict[str, str], is_allowed: bool, of_view: bool
+    tmp_path: Path, bounds: str, of_view: bool
 ) -> None:
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     for key in range(3):
         let_time_pass(table)
         table.upsert(pa.table({"id": [key]}))
-    times = {f"TIME {v}": str(table.log.commit(v).timestamp_ms) for v in range(4)}
-    given = {name: times.get(text, text) for name, text in bounds.items()}
+    options = {}
+    for bound in bounds.split(", "):
+        word, _, place = bound.partition(" ")
+        side = "starting" if word in ("from", "behind") else "ending"
+        if place.startswith("TIME"):
+            options[f"{side}Timestamp"] = str(time_of(table.log, int(place[-1])))
+        else:
+            options[f"{side}Version"] = place
+        options[f"{side}BoundInclusive"] = f"{word in ('from', 'to')}".lower()
     path = table.store.url
     source = {"plan": Plan.of_table(path).to_json()} if of_view else {"path": path}
-    if not of_view and not is_allowed:
-        with pytest.raises(OptionError, match="before"):
-            batch({**source, "readHistory": "true", **given})
-    with nullcontext() if is_allowed else pytest.raises(OptionError, match="before"):
-        batch({**source, "readChangeFeed": "true", **given})
+    feeds = ["readChangeFeed"] if of_view or BOUNDS[bounds] else ["readChangeFeed", "readHistory"]
+    for feed in feeds:
+        with nullcontext() if BOUNDS[bounds] else pytest.raises(OptionError, match="before"):
+            batch({**source, feed: "true", **options})
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Return what was warned of, whatever else libraries of the same process let through."""
-    return [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def test_what_is_expired_is_left_out_with_a_warning_or_left_to_the_plan(
+def test_expired_changes_are_left_out_with_a_warning_or_left_to_the_plan(
     table: Table, caplog: pytest.LogCaptureFixture
 ) -> None:
     table.expire(retain_versions=1, safety_ms=0)
-    log = table.log
-    assert log.head().first_changes == 3
+    head = table.log.head()
+    assert head.first_changes == 3
     with caplog.at_level(logging.WARNING):
-        assert readable_from(log.head(), 1, path="/t", fail_on_data_loss=True) == 1
-        assert readable_from(log.head(), 3, path="/t", fail_on_data_loss=False) == 3
-    assert warnings(caplog) == []
-    with caplog.at_level(logging.WARNING):
-        assert (
-            readable_from(log.head(), 1, path="s3://me:secret@lake", fail_on_data_loss=False) == 3
-        )
-    [record] = warnings(caplog)
+        assert readable_from(head, 1, path="/t", fail_on_data_loss=True) == 1
+        assert readable_from(head, 3, path="/t", fail_on_data_loss=False) == 3
+        assert readable_from(head, 1, path="s3://me:secret@lake", fail_on_data_loss=False) == 3
+    [record] = [each for each in caplog.records if each.levelno >= logging.WARNING]
     assert "changes are expired and left out" in record.getMessage()
     assert "gap_from=1 gap_to=2 reason=expired" in record.getMessage()
     assert "secret" not in record.getMessage()
-
-
-def test_the_error_of_a_gap_says_from_where_to_where_and_why(table: Table) -> None:
-    table.expire(retain_versions=1, safety_ms=0)
-    with pytest.raises(DataLossError) as refused:
-        table.log.require_changes(1)
-    gap = {name: refused.value.fields[name] for name in ("gap_from", "gap_to", "reason")}
-    assert gap == {"gap_from": 1, "gap_to": 2, "reason": "expired"}
-    table.log.require_changes(3)
-    with pytest.raises(DataLossError) as refused:
-        table.hold("reader", 0)
-    assert (refused.value.fields["gap_from"], refused.value.fields["gap_to"]) == (1, 2)

@@ -43,7 +43,7 @@ def names_in(view: TableLines) -> list[str]:
 # -- what is seen ------------------------------------------------------------------------
 
 
-def test_a_line_tells_size_age_and_what_came_since_the_look_before(tmp_path: Path) -> None:
+def test_line_tells_size_age_and_what_came_since_the_look_before(tmp_path: Path) -> None:
     table = make(tmp_path, "a", 3)
     view = TableLines([str(tmp_path / "a")], clock=now_of(table, later_s=61))
     [line] = view.look()
@@ -79,7 +79,7 @@ def test_consumers_are_shown_with_the_epochs_and_bytes_that_they_have_not_read(
     )
 
 
-def test_of_a_consumer_that_is_far_behind_only_the_versions_are_told(
+def test_line_of_a_consumer_that_is_far_behind_has_versions_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "VERSIONS_MAX", 2)
@@ -103,22 +103,19 @@ def test_priority_band_and_pressure_are_shown_where_the_table_has_them(tmp_path:
     assert (urgent.priority, urgent.band, urgent.pressure) == (800, 4, 0.625)
 
 
-def test_a_mirror_has_a_lag_of_its_own(tmp_path: Path) -> None:
+def test_mirror_has_a_lag_of_its_own(tmp_path: Path) -> None:
     table = make(tmp_path, "a", 1)
+    lines = TableLines([str(tmp_path / "a")], clock=now_of(table))
+    [line] = lines.look()
+    assert (line.mirror_versions, line.mirror_ms) == (None, None)
     table.publish()
     append(table, 2)
-    [line] = TableLines([str(tmp_path / "a")], clock=now_of(table)).look()
+    [line] = lines.look()
     assert (line.mirror_versions, [lag.is_mirror for lag in line.lags]) == (2, [True])
     table.alter(table.schema, {"publish": "delta"})
     table.publish()
-    [line] = TableLines([str(tmp_path / "a")], clock=now_of(table)).look()
+    [line] = lines.look()
     assert (line.mirror_versions, line.mirror_ms) == (0, 0)
-
-
-def test_a_table_without_a_mirror_has_no_lag_of_one(tmp_path: Path) -> None:
-    make(tmp_path, "a", 1)
-    [line] = TableLines([str(tmp_path / "a")]).look()
-    assert (line.mirror_versions, line.mirror_ms) == (None, None)
 
 
 def test_parked_rows_are_shown_beside_their_tables_and_without_one(tmp_path: Path) -> None:
@@ -131,35 +128,24 @@ def test_parked_rows_are_shown_beside_their_tables_and_without_one(tmp_path: Pat
 # -- which tables ------------------------------------------------------------------------
 
 
-def test_the_tables_below_a_root_are_found_and_other_folders_are_not(tmp_path: Path) -> None:
+def test_tables_below_a_root_are_found_and_other_folders_are_not(tmp_path: Path) -> None:
     for name in ("b", "a", "deep/c"):
         make(tmp_path, name)
     (tmp_path / "other").mkdir()
-    assert names_in(TableLines([str(tmp_path)])) == [f"{tmp_path}/a", f"{tmp_path}/b"]
+    lines = TableLines([str(tmp_path)])
+    assert names_in(lines) == [f"{tmp_path}/a", f"{tmp_path}/b"]
     assert names_in(TableLines([str(tmp_path)], pattern="deep/*")) == [f"{tmp_path}/deep/c"]
-
-
-def test_no_more_tables_than_the_limit_are_looked_at_and_it_says_so(tmp_path: Path) -> None:
-    for name in "abc":
-        make(tmp_path, name)
-    view = TableLines([str(tmp_path)], limit=2)
-    assert names_in(view) == [f"{tmp_path}/a", f"{tmp_path}/b"]
-    assert view.left_out == 1
-
-
-def test_tables_that_come_and_go_are_noticed(tmp_path: Path) -> None:
-    make(tmp_path, "a")
-    view = TableLines([str(tmp_path)])
-    assert names_in(view) == [f"{tmp_path}/a"]
-    make(tmp_path, "b")
-    seen = [names_in(view) for _ in range(10)]
-    assert seen[-1] == [f"{tmp_path}/a", f"{tmp_path}/b"]
+    make(tmp_path, "c")
+    assert [names_in(lines) for _ in range(10)][-1] == [f"{tmp_path}/{name}" for name in "abc"]
+    limited = TableLines([str(tmp_path)], limit=2)
+    assert names_in(limited) == [f"{tmp_path}/a", f"{tmp_path}/b"]
+    assert limited.left_out == 1
 
 
 # -- what goes wrong ---------------------------------------------------------------------
 
 
-def test_a_damaged_table_is_shown_as_such_and_the_others_are_looked_at(tmp_path: Path) -> None:
+def test_damaged_table_is_shown_as_such_and_the_others_are_looked_at(tmp_path: Path) -> None:
     make(tmp_path, "a", 2)
     table = make(tmp_path, "b", 2)
     (Path(table.store.url) / commit_path(1)).write_text("{")
@@ -171,7 +157,7 @@ def test_a_damaged_table_is_shown_as_such_and_the_others_are_looked_at(tmp_path:
     assert "damaged file" in damaged.problem
 
 
-def test_a_search_that_fails_later_does_not_stop_it(
+def test_search_that_fails_later_does_not_stop_the_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
