@@ -13,54 +13,27 @@ import pytest
 from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.payloads.avro import parse_avro
+from tests.support.own_schemas import record
 from tests.support.payloads import avro, decoded, record_of
 
 UTC = dt.UTC
 
-
-# -- Avro --------------------------------------------------------------------------------
-
-
 ENUM = {"type": "enum", "name": "color", "symbols": ["RED", "BLUE"]}
+ARRAY, MAYBE_INTS = ({"type": "array", "items": items} for items in ("long", ["null", "int"]))
+LONGS = {"type": "map", "values": "long"}
+DATE, LEAP_DAY = {"type": "int", "logicalType": "date"}, dt.date(2024, 2, 29)
 POINT = {"type": "record", "name": "point", "fields": [{"name": "x", "type": "int"}]}
 
 GOOD_AVRO: dict[str, tuple[Any, Any, Any, pa.DataType]] = {
-    "int": ("int", -(2**31), -(2**31), pa.int32()),
     "long": ("long", 2**63 - 1, 2**63 - 1, pa.int64()),
     "float": ("float", 1.5, 1.5, pa.float32()),
     "double": ("double", -0.0, -0.0, pa.float64()),
-    "boolean": ("boolean", True, True, pa.bool_()),
-    "string": ("string", "Zo\u00eb", "Zo\u00eb", pa.string()),
-    "bytes": ("bytes", b"\xff", b"\xff", pa.binary()),
-    "nothing in a union": (["null", "long"], None, None, pa.int64()),
     "something in a union": (["string", "null"], "a", "a", pa.string()),
     "enum": (ENUM, "BLUE", "BLUE", pa.string()),
-    "fixed": ({"type": "fixed", "name": "f", "size": 2}, b"ab", b"ab", pa.binary()),
-    "array": (
-        {"type": "array", "items": ["null", "int"]},
-        [1, None],
-        [1, None],
-        pa.list_(pa.int32()),
-    ),
-    "map": (
-        {"type": "map", "values": "long"},
-        {"a": 1},
-        [("a", 1)],
-        pa.map_(pa.string(), pa.int64()),
-    ),
+    "array": (MAYBE_INTS, [1, None], [1, None], pa.list_(pa.int32())),
+    "map": (LONGS, {"a": 1}, [("a", 1)], pa.map_(pa.string(), pa.int64())),
     "record": (POINT, {"x": 1}, {"x": 1}, pa.struct({"x": pa.int32()})),
-    "date": (
-        {"type": "int", "logicalType": "date"},
-        dt.date(2024, 2, 29),
-        dt.date(2024, 2, 29),
-        pa.date32(),
-    ),
-    "milliseconds": (
-        {"type": "long", "logicalType": "timestamp-millis"},
-        dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
-        dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC),
-        pa.timestamp("us", tz="UTC"),
-    ),
+    "date": (DATE, LEAP_DAY, LEAP_DAY, pa.date32()),
     "microseconds in a list": (
         {"type": "array", "items": {"type": "long", "logicalType": "local-timestamp-micros"}},
         [1],
@@ -79,18 +52,7 @@ GOOD_AVRO: dict[str, tuple[Any, Any, Any, pa.DataType]] = {
         Decimal("7"),
         pa.decimal128(12, 0),
     ),
-    "uuid": (
-        {"type": "string", "logicalType": "uuid"},
-        "12345678-1234-5678-1234-567812345678",
-        "12345678-1234-5678-1234-567812345678",
-        pa.string(),
-    ),
-    "a logical type that we do not know": (
-        {"type": "int", "logicalType": "time-millis"},
-        5,
-        5,
-        pa.int32(),
-    ),
+    "an unknown logical type": ({"type": "int", "logicalType": "time-millis"}, 5, 5, pa.int32()),
 }
 
 
@@ -106,15 +68,8 @@ def test_avro_is_decoded(case: tuple[Any, Any, Any, pa.DataType]) -> None:
 
 
 def test_avro_names_are_found_in_their_namespace() -> None:
-    schema = {
-        "type": "record",
-        "name": "shop.order",
-        "fields": [
-            {"name": "a", "type": POINT},
-            {"name": "b", "type": ["null", "shop.point"]},
-            {"name": "c", "type": {"type": "array", "items": "point"}},
-        ],
-    }
+    points = {"type": "array", "items": "point"}
+    schema = record("shop.order", a=POINT, b=["null", "shop.point"], c=points)
     datum = {"a": {"x": 1}, "b": {"x": 2}, "c": [{"x": 3}]}
     decoder = parse_avro("valueSchema", json.dumps(schema), bare_name="value")
     assert decoded(decoder, avro(schema, datum)) == (datum, None)
@@ -141,40 +96,27 @@ def test_avro_that_is_not_of_the_schema_is_bad(cut: Any, reason: str) -> None:
 
 HOSTILE_AVRO: dict[str, tuple[Any, bytes, str]] = {
     "symbol -1": (ENUM, b"\x01", "no symbol -1 of 2"),
-    "symbol 2": (ENUM, b"\x04", "no symbol 2 of 2"),
     "branch -1": (["null", "long"], b"\x01", "no branch -1 of 2"),
     "truth 7": ("boolean", b"\x07", "7 is no boolean"),
     "needless bytes": ("long", b"\x80\x00", "more bytes than it takes"),
     "eleven bytes": ("long", b"\xff" * 11 + b"\x01", "more than 64 bits"),
     "65 bits": ("long", b"\xff" * 9 + b"\x03", "more bytes than it takes"),
     "a length of -1": ("bytes", b"\x01", "a length of -1"),
-    "a length beyond all": ("string", b"\xfe" + b"\xff" * 8 + b"\x01", "ends too early"),
-    "a count beyond all": (
-        {"type": "array", "items": "long"},
-        b"\xfe" + b"\xff" * 8 + b"\x01",
-        "ends too early",
-    ),
-    "a block that is longer than it says": (
-        {"type": "array", "items": "long"},
-        b"\x03\x02\x02\x02\x00",
-        "not as long as it says",
-    ),
+    "a count beyond all": (ARRAY, b"\xfe" + b"\xff" * 8 + b"\x01", "ends too early"),
+    "a longer block than it says": (ARRAY, b"\x03\x02\x02\x02\x00", "not as long as it says"),
     "a key twice": ({"type": "map", "values": "null"}, b"\x04\x02a\x02a\x00", "a key twice"),
-    "a day after 9999": (
-        {"type": "int", "logicalType": "date"},
-        b"\xfe\xff\xff\xff\x0f",
-        "outside the years 1 to 9999",
+    "an int of 2**40": ("int", avro("long", 2**40), "1099511627776 is no int"),
+    "a decimal of a megabyte": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 38},
+        b"\x80\x80\x80\x01" + b"\x7f" * (1 << 20),
+        "a greater precision",
     ),
     "a time before 1": (
         {"type": "long", "logicalType": "timestamp-millis"},
         b"\xff" * 9 + b"\x01",
         "outside the years 1 to 9999",
     ),
-    "a decimal of a megabyte": (
-        {"type": "bytes", "logicalType": "decimal", "precision": 38},
-        b"\x80\x80\x80\x01" + b"\x7f" * (1 << 20),
-        "a greater precision",
-    ),
+    "a day after 9999": (DATE, b"\xfe\xff\xff\xff\x0f", "outside the years 1 to 9999"),
 }
 
 
@@ -189,9 +131,7 @@ def test_avro_that_no_writer_writes_is_bad(case: tuple[Any, bytes, str]) -> None
 
 
 def test_a_block_may_say_how_long_it_is() -> None:
-    decoder = parse_avro(
-        "valueSchema", json.dumps(record_of({"type": "array", "items": "long"})), bare_name="value"
-    )
+    decoder = parse_avro("valueSchema", json.dumps(record_of(ARRAY)), bare_name="value")
     assert decoded(decoder, b"\x03\x04\x02\x04\x02\x06\x00") == ({"v": [1, 2, 3]}, None)
 
 
@@ -207,27 +147,6 @@ def test_an_array_of_items_that_take_no_bytes_is_refused(items: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("type_", "written", "datum"),
-    [
-        ("int", "long", 2**40),
-        ({"type": "bytes", "logicalType": "decimal", "precision": 3}, "bytes", b"\x7f" * 9),
-        ({"type": "long", "logicalType": "timestamp-millis"}, "long", 2**62),
-    ],
-    ids=["int", "decimal", "time"],
-)
-def test_an_avro_value_that_does_not_fit_is_bad(type_: Any, written: str, datum: Any) -> None:
-    decoder = parse_avro("valueSchema", json.dumps(record_of(type_)), bare_name="value")
-    fields, found = decoded(decoder, avro(record_of(written), {"v": datum}))
-    assert fields is None
-    assert found is not None
-
-
-def test_a_bare_avro_value_is_one_column() -> None:
-    decoder = parse_avro("keySchema", '"long"', bare_name="key")
-    assert decoded(decoder, avro("long", 42)) == ({"key": 42}, None)
-
-
-@pytest.mark.parametrize(
     ("schema", "error", "text"),
     [
         ("nope", OptionError, "an Avro schema in JSON"),
@@ -237,7 +156,6 @@ def test_a_bare_avro_value_is_one_column() -> None:
         (json.dumps(record_of(["null", "r"])), SchemaError, "refers to 'r' from inside itself"),
         ('{"type": "record", "name": "r", "fields": []}', SchemaError, "has no fields"),
     ],
-    ids=["no JSON", "no type", "no fields", "a union", "a recursion", "an empty record"],
 )
 def test_an_avro_schema_that_no_table_can_hold_is_refused(
     schema: str, error: type[Exception], text: str

@@ -10,21 +10,13 @@ import pytest
 
 from spark_upsert.errors import DataError
 from tests.support.debezium import AVRO, AVRO_KEY, avro_event, avro_row
-from tests.support.envelopes import assert_sound, records, rows_of, write
+from tests.support.envelopes import records, rows_of, write
 
 
 def test_avro_says_itself_what_its_values_mean(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    row = avro_row(
-        1,
-        v="a",
-        at=1529496000123456,
-        c=1529496000123,
-        z="2018-06-20T12:00:00.5+02:00",
-        d=17702,
-        n=Decimal("-12.34"),
-        days=[0, None],
-    )
+    times = {"at": 1529496000123456, "c": 1529496000123, "z": "2018-06-20T12:00:00.5+02:00"}
+    row = avro_row(1, v="a", **times, d=17702, n=Decimal("-12.34"), days=[0, None])
     rows = records([(AVRO_KEY, avro_event("c", None, row, 1))])
     write(path, rows, columnList="id,v,at,c,z,d,n,days,source.lsn,ts_ms", **AVRO)
     assert rows_of(path) == [
@@ -41,20 +33,6 @@ def test_avro_says_itself_what_its_values_mean(tmp_path: Path) -> None:
             "ts_ms": 5,
         }
     ]
-
-
-def test_a_history_in_avro(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    history = [
-        (AVRO_KEY, avro_event("c", None, avro_row(1, v="a"), 1)),
-        (AVRO_KEY, avro_event("u", avro_row(1, v="a"), avro_row(1, v="b"), 2)),
-        (None, avro_event("c", None, avro_row(2, v="x"), 3)),
-    ]
-    write(path, records(history), **AVRO)
-    assert [(row["id"], row["v"]) for row in rows_of(path)] == [(1, "b"), (2, "x")]
-    write(path, records([(AVRO_KEY, avro_event("d", None, None, 4)), (AVRO_KEY, None)]), **AVRO)
-    assert [row["id"] for row in rows_of(path)] == [2]
-    assert_sound(path)
 
 
 @pytest.mark.parametrize(

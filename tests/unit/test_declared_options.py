@@ -31,18 +31,8 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import EnvelopeOptions, WriteOptions
 from tools.option_reference import SCOPES
 
-CLASSES = (
-    DiscoveryOptions,
-    EnvelopeOptions,
-    InputOptions,
-    MergeOptions,
-    PlanOptions,
-    QueryOptions,
-    ReadOptions,
-    ReadPlan,
-    RoutedOptions,
-    WriteOptions,
-)
+OF_READS = (InputOptions, MergeOptions, PlanOptions, QueryOptions, ReadOptions, ReadPlan)
+CLASSES = (*OF_READS, DiscoveryOptions, EnvelopeOptions, RoutedOptions, WriteOptions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,28 +61,21 @@ def test_what_is_given_is_read_and_the_rest_is_the_default() -> None:
         parsed(limit="1")
     with pytest.raises(OptionError, match=r"Did you mean 'limit'"):
         parsed(limits="1")
+    assert given_only(parsed(), AppliesTo.STREAM) == []
+    assert given_only(parsed(limit="2"), AppliesTo.STREAM) == ["limit"]
+    assert given_only(parsed(limit="2"), AppliesTo.BATCH) == []
 
 
-def test_parts_are_declared_in_their_place_and_what_is_inherited_by_its_own_class() -> None:
+def test_options_that_exclude_each_other_are_refused() -> None:
     assert list(declared(Outer)) == ["isWide", "isNarrow", "limit", "one"]
-    assert declared(Outer)["one"].meaning == "One."
-
-
-def test_what_excludes_another_is_refused_and_told_to_one_input_alone() -> None:
     with pytest.raises(OptionError, match="'isWide' and 'isNarrow' contradict each other"):
         parsed(isWide="true", isNarrow="true")
     assert exclusive(declared(Outer)) == (("isWide", "isNarrow"),)
     assert names_of_whole(declared(Outer)) == ("isNarrow",)
 
 
-def test_what_is_for_streams_alone_is_found_if_it_is_given() -> None:
-    assert given_only(parsed(), AppliesTo.STREAM) == []
-    assert given_only(parsed(limit="2"), AppliesTo.STREAM) == ["limit"]
-    assert given_only(parsed(limit="2"), AppliesTo.BATCH) == []
-
-
 @pytest.mark.parametrize("cls", CLASSES)
-def test_a_field_may_be_none_where_its_option_has_no_default(cls: Any) -> None:
+def test_a_field_may_be_none_where_its_option_has_no_default(cls: type[Any]) -> None:
     """The types cannot say it: what `Option.held` gives is never None to a checker."""
     for each in fields(cls):
         option = each.metadata.get("option")
@@ -108,9 +91,6 @@ def test_all_that_classes_declare_is_in_one_scope_and_once() -> None:
     assert found == known
     for options in SCOPES.values():
         assert all(option.meaning.endswith((".", ">")) for option in options.values())
-
-
-def test_the_names_of_each_scope_are_those_that_are_declared() -> None:
-    assert {scope: tuple(options) for scope, options in SCOPES.items()} == {
-        scope: tuple(names) for scope, names in NAMES.items()
+    assert {scope: [*options] for scope, options in SCOPES.items()} == {
+        scope: [*names] for scope, names in NAMES.items()
     }

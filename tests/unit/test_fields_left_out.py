@@ -14,52 +14,27 @@ from spark_upsert.payloads.schema_registry import forget_schemas
 from tests.support import own_schemas
 from tests.support.debezium import bare
 from tests.support.envelopes import plan, records, rows_of, write, write_found
-from tests.support.own_schemas import change, change_schema, inline, member, record, struct
+from tests.support.own_schemas import DECIMAL, change, change_schema, inline, member, record, struct
 from tests.support.registry import RegistryDouble, framed, running_registry
 
-DECIMAL = "org.apache.kafka.connect.data.Decimal"
+LARGE = {"scale": "0", "connect.decimal.precision": "39"}
+INT_MAP = {"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}
 CONNECT: dict[str, tuple[dict[str, Any], Any]] = {
-    "a map": ({"type": "map", "keys": {"type": "string"}, "values": {"type": "int32"}}, {"a": 1}),
+    "a map": (INT_MAP, {"a": 1}),
     "a decimal of no scale": ({"type": "bytes", "name": DECIMAL}, "AQ=="),
-    "a decimal of 39 digits": (
-        {
-            "type": "bytes",
-            "name": DECIMAL,
-            "parameters": {"scale": "0", "connect.decimal.precision": "39"},
-        },
-        "AQ==",
-    ),
-    "an array of maps": (
-        {"type": "array", "items": {"type": "map", "values": {"type": "int32"}}},
-        [{"a": 1}],
-    ),
-    "a struct with a map": (
-        {"type": "struct", "fields": [member("m", "map"), member("n", "int32")]},
-        {"m": {}, "n": 1},
-    ),
-    "an empty object": ({"type": "struct", "fields": []}, {}),
+    "a large decimal": ({"type": "bytes", "name": DECIMAL, "parameters": LARGE}, "AQ=="),
+    "an array of maps": ({"type": "array", "items": INT_MAP}, [{"a": 1}]),
+    "a struct with a map": (struct(member("m", "map"), member("n", "int32")), {"m": {}, "n": 1}),
+    "an empty object": (struct(), {}),
 }
-NODE = {
-    "type": "record",
-    "name": "Node",
-    "fields": [
-        {"name": "n", "type": "int"},
-        {"name": "more", "type": {"type": "array", "items": "Node"}},
-    ],
-}
+NODE = record("Node", n="int", more={"type": "array", "items": "Node"})
 AVRO: dict[str, tuple[Any, Any]] = {
     "a union": (["null", "int", "string"], "a"),
     "an array of unions": ({"type": "array", "items": ["int", "string"]}, [1, "a", 2]),
     "a map of unions": ({"type": "map", "values": ["int", "string"]}, {"a": "b"}),
     "a record inside itself": (NODE, {"n": 1, "more": [{"n": 2, "more": []}]}),
-    "a decimal of 39 digits": (
-        {"type": "bytes", "logicalType": "decimal", "precision": 39, "scale": 0},
-        b"\1",
-    ),
-    "a record with a union": (
-        record("Inner", u=["int", "string"], n="int"),
-        {"u": "a", "n": 1},
-    ),
+    "a large decimal": ({"type": "bytes", "logicalType": "decimal", "precision": 39}, b"\1"),
+    "a record with a union": (record("Inner", u=["int", "string"], n="int"), {"u": "a", "n": 1}),
 }
 KEY, KEY_VALUE = struct(member("id", "int64")), {"id": 1}
 AVRO_KEY = record("Key", id="long")
@@ -84,6 +59,7 @@ def row(x: Any) -> dict[str, Any]:
 
 
 Put = Callable[[Path, Any, Any, RegistryDouble, dict[str, str]], None]
+JSON_KEYS = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
 EVENTS = {"envelope": "debezium", "sequenceBy": "source.lsn", "keys": "id"}
 
 
@@ -98,43 +74,37 @@ def events_inline(path: Path, type_: Any, x: Any, _: RegistryDouble, more: dict[
     write_found(path, records([(inline(KEY, KEY_VALUE), message)]), **options)
 
 
-def rows_declared(path: Path, type_: Any, x: Any, _: RegistryDouble, more: dict[str, str]) -> None:
-    schema = avro_row(type_)
-    options = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
-    options |= {"valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
-    write(
-        path, records([(bare(KEY_VALUE), own_schemas.avro(1, schema, row(x)))]), **options, **more
-    )
+def declared(is_event: bool) -> Put:
+    """Return a write of Avro whose schema is an option."""
+
+    def put(path: Path, type_: Any, x: Any, _: RegistryDouble, more: dict[str, str]) -> None:
+        schema = avro_event(type_) if is_event else avro_row(type_)
+        value = change("c", None, row(x), 1) if is_event else row(x)
+        options = {**(EVENTS if is_event else JSON_KEYS), **more}
+        options |= {"valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
+        pair = None if is_event else bare(KEY_VALUE), own_schemas.avro(1, schema, value)
+        write(path, records([pair]), **options)
+
+    return put
 
 
-def events_declared(
-    path: Path, type_: Any, x: Any, _: RegistryDouble, more: dict[str, str]
-) -> None:
-    schema = avro_event(type_)
-    options = {**EVENTS, "valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
-    value = own_schemas.avro(1, schema, change("c", None, row(x), 1))
-    write(path, records([(None, value)]), **options, **more)
-
-
-def by_registry(envelope: str, subject: bool) -> Put:
+def by_registry(is_event: bool, has_subject: bool) -> Put:
     """Return a write of Avro whose schemas a registry has, named by rows or by a subject."""
 
     def put(path: Path, type_: Any, x: Any, registry: RegistryDouble, more: dict[str, str]) -> None:
-        is_event = envelope == "debezium"
         schema = avro_event(type_) if is_event else avro_row(type_)
+        value = change("c", None, row(x), 1) if is_event else row(x)
         key_id = registry.register("t-key", AVRO_KEY)
         value_id = registry.register("t-value", schema)
-        value = change("c", None, row(x), 1) if is_event else row(x)
-        pair = (
-            own_schemas.avro(key_id, AVRO_KEY, KEY_VALUE),
-            own_schemas.avro(value_id, schema, value),
-        )
-        options = {"envelope": envelope, "keyFormat": "avro-confluent"}
-        options |= {"valueFormat": "avro-confluent", "schemaRegistry.url": registry.url, **more}
-        options |= EVENTS if is_event else {}
-        if subject:
-            options |= {"keySubject": "t-key", "valueSubject": "t-value"}
-        (write if subject else write_found)(path, records([pair]), **options)
+        key = own_schemas.avro(key_id, AVRO_KEY, KEY_VALUE)
+        rows = records([(key, own_schemas.avro(value_id, schema, value))])
+        options = {**(EVENTS if is_event else {"envelope": "kafka"}), **more}
+        options |= {"keyFormat": "avro-confluent", "valueFormat": "avro-confluent"}
+        options["schemaRegistry.url"] = registry.url
+        if has_subject:
+            write(path, rows, **options, keySubject="t-key", valueSubject="t-value")
+        else:
+            write_found(path, rows, **options)
 
     return put
 
@@ -142,12 +112,12 @@ def by_registry(envelope: str, subject: bool) -> Put:
 ENTRIES: dict[str, tuple[dict[str, tuple[Any, Any]], Put]] = {
     "rows, inline": (CONNECT, rows_inline),
     "events, inline": (CONNECT, events_inline),
-    "rows, declared": (AVRO, rows_declared),
-    "events, declared": (AVRO, events_declared),
-    "rows, of a registry": (AVRO, by_registry("kafka", subject=False)),
-    "events, of a registry": (AVRO, by_registry("debezium", subject=False)),
-    "rows, of a subject": (AVRO, by_registry("kafka", subject=True)),
-    "events, of a subject": (AVRO, by_registry("debezium", subject=True)),
+    "rows, declared": (AVRO, declared(is_event=False)),
+    "events, declared": (AVRO, declared(is_event=True)),
+    "rows, of a registry": (AVRO, by_registry(is_event=False, has_subject=False)),
+    "events, of a registry": (AVRO, by_registry(is_event=True, has_subject=False)),
+    "rows, of a subject": (AVRO, by_registry(is_event=False, has_subject=True)),
+    "events, of a subject": (AVRO, by_registry(is_event=True, has_subject=True)),
 }
 
 
@@ -185,8 +155,7 @@ def test_json_of_a_registry_leaves_a_field_out(tmp_path: Path, registry: Registr
     several = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
     members = {"v": {"type": "string"}, "x": several, "y": {"type": ["integer", "string"]}}
     number = registry.register("j-value", {"type": "object", "properties": members}, kind="JSON")
-    options = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
-    options |= {"valueFormat": "json-confluent", "schemaRegistry.url": registry.url}
+    options = {**JSON_KEYS, "valueFormat": "json-confluent", "schemaRegistry.url": registry.url}
     pair = bare(KEY_VALUE), framed(number, bare({"v": "a", "x": 5, "y": "b"}))
     with pytest.raises(SchemaError, match=r"'value\.x' is of the type 'one of several'"):
         write_found(tmp_path / "t", records([pair]), **options)
@@ -208,8 +177,7 @@ def test_a_column_that_is_left_out_by_name_alone_is_not_lost(tmp_path: Path) -> 
 
 def test_the_columns_to_store_leave_a_field_out(tmp_path: Path) -> None:
     schema = avro_row(AVRO["a union"][0])
-    options = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
-    options |= {"valueFormat": "avro", "valueSchema": json.dumps(schema)}
+    options = {**JSON_KEYS, "valueFormat": "avro", "valueSchema": json.dumps(schema)}
     fields = records([]).schema
     assert plan(tmp_path / "t", fields, **options, columnList="id,v").write.envelope is not None
     with pytest.raises(SchemaError, match="union of several types"):

@@ -10,7 +10,7 @@ from spark_upsert.options.write import WriteOptions
 
 PATH = {"path": "/lake/orders"}
 
-CREATE_TABLE = {
+OF_CATALOG = {
     "path": "file:/lake/orders",
     "location": "file:/lake/orders",
     "provider": "upsertflow",
@@ -24,7 +24,7 @@ CREATE_TABLE = {
 
 
 def test_what_spark_adds_is_passed_over() -> None:
-    assert ReadOptions.parse(CREATE_TABLE).columns == ("k",)
+    assert ReadOptions.parse(OF_CATALOG).columns == ("k",)
     written = WriteOptions.parse({**PATH, "queryname": "upserted", "checkpointlocation": "/c"})
     assert written.checkpoint == "/c"
 
@@ -41,17 +41,15 @@ def test_what_spark_adds_is_passed_over() -> None:
         ({"paths": '["/a", "/b"]'}, "found 2 paths: /a, /b"),
         ({"paths": "/a"}, "found 1 paths: /a"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_spark_does_not_add_is_an_error(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         ReadOptions.parse({**PATH, **given})
 
 
-@pytest.mark.parametrize("name", ["versionAsOf", "inputsPattern", "merge"])
-def test_an_option_of_reads_is_told_to_a_writer(name: str) -> None:
-    with pytest.raises(OptionError, match=f"option '{name}' belongs to reads only"):
-        WriteOptions.parse({**PATH, name.lower(): "3"})
+def test_an_option_of_reads_is_told_to_a_writer() -> None:
+    with pytest.raises(OptionError, match="option 'versionAsOf' belongs to reads only"):
+        WriteOptions.parse({**PATH, "versionasof": "3"})
 
 
 def test_without_a_path_the_error_names_what_works_in_sql() -> None:

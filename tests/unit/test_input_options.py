@@ -30,13 +30,9 @@ def test_each_input_is_told_its_own_and_what_is_said_of_all() -> None:
     east, west = (each.of_table() for each in plan.inputs)
     assert [each.name for each in plan.inputs] == ["east", "west"]
     assert (east.path, east.starting_version, east.storage) == ("/lake/e", 7, {"region": "us"})
-    assert (west.path, west.starting_version, west.storage) == (
-        "/lake/w",
-        "latest",
-        {"region": "eu"},
-    )
-    assert east.change_feed
-    assert west.change_feed
+    assert (west.path, west.storage) == ("/lake/w", {"region": "eu"})
+    assert west.starting_version == "latest"
+    assert (east.change_feed, west.change_feed) == (True, True)
     assert plan.query.rows_max == 10
     assert plan.query.merge_columns == ("_input",)
 
@@ -49,221 +45,121 @@ def test_each_input_is_told_its_own_and_what_is_said_of_all() -> None:
         ("versionAsOf", "timestampAsOf"),
     ],
 )
-def test_who_says_where_to_begin_is_not_told_so_in_another_way(own: str, shared: str) -> None:
+def test_a_bound_of_one_input_replaces_that_of_all(own: str, shared: str) -> None:
     plan = ReadPlan.parse({**TWO, f"input.east.{own}": "5", shared: "7"})
     east, west = (each.of_table() for each in plan.inputs)
     assert east != west
 
 
-def test_names_are_kept_as_written_and_found_without_case() -> None:
+def test_inputs_keep_their_names_and_a_read_without_names_has_one() -> None:
     plan = ReadPlan.parse({"inputs": "East, north-west", "input.east.path": "/e"})
     assert [each.name for each in plan.inputs] == ["East", "north-west"]
     assert plan.inputs[0].of_table().path == "/e"
-
-
-def test_a_read_that_names_no_inputs_has_one() -> None:
     plan = ReadPlan.parse({"path": "/lake/orders", "columns": "k"})
     assert plan.is_unnamed
     assert [each.name for each in plan.inputs] == [UNNAMED]
     assert plan.inputs[0].of_table().columns == ("k",)
 
 
-@pytest.mark.parametrize(
-    ("given", "message", "hint"),
-    [
-        pytest.param(
-            {**TWO, "input.eats.path": "/x"},
-            r"'input.eats.path' is of an input that 'inputs' \(east, west\) does not name",
-            "Did you mean 'east'?",
-            id="an input that does not exist",
-        ),
-        pytest.param(
-            {"path": "/t", "input.east.path": "/x"},
-            "'input.east.path' is given, but not 'inputs'",
-            "'inputs' = 'east'",
-            id="inputs are not named",
-        ),
-        pytest.param(
-            {**TWO, "inputs": "east,west,east"}, "names 'east' twice", "once", id="named twice"
-        ),
-        pytest.param(
-            {"inputs": "a,a", "input.a.path": "/a"}, "names 'a' twice", "once", id="a letter twice"
-        ),
-        pytest.param(
-            {**TWO, "inputs": "east,west,East"},
-            "names 'East' twice, as 'east', too",
-            "case",
-            id="named twice but for case",
-        ),
-        pytest.param(
-            {**TWO, "input.west.path": "/lake/../lake/e/"},
-            "inputs 'east' and 'west' are the same, at '/lake/e'",
-            "drop 'west'",
-            id="one path twice",
-        ),
-        pytest.param(
-            {**TWO, "path": "/t"},
-            "'path' has no meaning beside 'inputs'",
-            "input.east.path",
-            id="path and inputs",
-        ),
-        pytest.param(
-            {**TWO, "metadata": "epochs"},
-            "'metadata' has no meaning beside 'inputs'",
-            "'path'",
-            id="metadata of several",
-        ),
-        pytest.param(
-            {"path": "/t", "inputsPattern": "*", "allowInputRemoval": "true"},
-            "'allowInputRemoval' is about inputs that are named",
-            "failOnDataLoss=false",
-            id="removal of inputs that are found",
-        ),
-        pytest.param({**TWO, "inputs": "east,,west"}, "found 'east,,west'", "names", id="no name"),
-        pytest.param({**TWO, "inputs": "a.b"}, "found 'a.b'", "letters", id="a dot in a name"),
-        pytest.param(
-            {**TWO, "input.east": "/x"}, "names no option", "input.<name>", id="no option"
-        ),
-        pytest.param({**TWO, "inputz": "a"}, "unknown option 'inputz'", "'inputs'", id="a typo"),
-        pytest.param(
-            {"path": "/t", "mergeColumns": "_input"},
-            "'mergeColumns' has no meaning without 'inputs'",
-            "give 'inputs'",
-            id="about a merge of none",
-        ),
-        pytest.param(
-            {**TWO, "input.east.priority": "1001"},
-            "option 'input.east.priority' expects a whole number from -1000 to 1000, found '1001'",
-            "from -1000 to 1000",
-            id="a priority above all",
-        ),
-        pytest.param(
-            {**TWO, "input.east.priority": "high"},
-            "found 'high'",
-            "-1000",
-            id="a priority in words",
-        ),
-        pytest.param(
-            {**TWO, "input.north.priority": "1"},
-            "does not name",
-            "",
-            id="a priority of an unknown input",
-        ),
-        pytest.param(
-            {**TWO, "Priority": "1"},
-            "option 'Priority' is of one input",
-            "'input.east.priority'",
-            id="a priority of all",
-        ),
-        pytest.param(
-            {"path": "/t", "input.t.priority": "1"},
-            "not 'inputs'",
-            "",
-            id="a priority of one alone",
-        ),
-        pytest.param(
-            {**TWO, "merge": "concat", "input.east.priority": "1"},
-            "'input.east.priority' has no meaning in an exact order",
-            "leave out 'merge'",
-            id="a priority in an exact order",
-        ),
-        pytest.param(
-            {**TWO, "interleaveSeed": "1", "autoPriority": "true"},
-            "'autoPriority' has no meaning in an exact order",
-            "drop the option",
-            id="recency in an exact order",
-        ),
-        pytest.param(
-            {"path": "/t", "autoPriority": "true"},
-            "'autoPriority' has no meaning without 'inputs'",
-            "give 'inputs'",
-            id="recency of one table",
-        ),
-        pytest.param(
-            {**TWO, "mergeColumns": "_inputs"}, "one of _input", "'_input'", id="a merge column"
-        ),
-    ],
-)
-def test_what_cannot_be_a_read_is_refused(given: dict[str, str], message: str, hint: str) -> None:
-    with pytest.raises(OptionError, match=message) as caught:
-        ReadPlan.parse(given)
-    assert hint in caught.value.hint
+WEST = {"inputs": "west", "input.west.path": "/lake/w"}
+NORTH = {"inputs": "west,North", "input.west.path": "/lake/w"}
+
+REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
+    "an unknown input": (
+        {**TWO, "input.eats.path": "/x"},
+        "'input.eats.path' is of an input that 'inputs' (east, west) does not name",
+        "Did you mean 'east'?",
+    ),
+    "no inputs": ({"path": "/t", "input.east.path": "/x"}, "not 'inputs'", "'inputs' = 'east'"),
+    "twice": ({**TWO, "inputs": "east,west,east"}, "names 'east' twice", "once"),
+    "a letter twice": ({"inputs": "a,a", "input.a.path": "/a"}, "names 'a' twice", "once"),
+    "twice but for case": ({**TWO, "inputs": "east,west,East"}, "'East' twice, as 'east'", "case"),
+    "one path twice": (
+        {**TWO, "input.west.path": "/lake/../lake/e/"},
+        "inputs 'east' and 'west' are the same, at '/lake/e'",
+        "drop 'west'",
+    ),
+    "path and inputs": ({**TWO, "path": "/t"}, "'path' has no meaning beside", "input.east.path"),
+    "metadata of several": ({**TWO, "metadata": "epochs"}, "'metadata' has no meaning", "'path'"),
+    "removal of found inputs": (
+        {"path": "/t", "inputsPattern": "*", "allowInputRemoval": "true"},
+        "'allowInputRemoval' is about inputs that are named",
+        "failOnDataLoss=false",
+    ),
+    "an empty name": ({**TWO, "inputs": "east,,west"}, "found 'east,,west'", "names"),
+    "a dot in a name": ({**TWO, "inputs": "a.b"}, "found 'a.b'", "letters"),
+    "no option": ({**TWO, "input.east": "/x"}, "names no option", "input.<name>"),
+    "a typo": ({**TWO, "inputz": "a"}, "unknown option 'inputz'", "'inputs'"),
+    "a merge of one": ({"path": "/t", "mergeColumns": "_input"}, "without 'inputs'", "'inputs'"),
+    "a large priority": (
+        {**TWO, "input.east.priority": "1001"},
+        "'input.east.priority' expects a whole number from -1000 to 1000, found '1001'",
+        "from -1000 to 1000",
+    ),
+    "a priority in words": ({**TWO, "input.east.priority": "high"}, "found 'high'", "-1000"),
+    "an unknown input's priority": ({**TWO, "input.north.priority": "1"}, "does not name", ""),
+    "a priority of all": ({**TWO, "Priority": "1"}, "is of one input", "'input.east.priority'"),
+    "a priority of one table": ({"path": "/t", "input.t.priority": "1"}, "not 'inputs'", ""),
+    "a priority in an exact order": (
+        {**TWO, "merge": "concat", "input.east.priority": "1"},
+        "'input.east.priority' has no meaning in an exact order",
+        "leave out 'merge'",
+    ),
+    "recency in an exact order": (
+        {**TWO, "interleaveSeed": "1", "autoPriority": "true"},
+        "'autoPriority' has no meaning in an exact order",
+        "drop the option",
+    ),
+    "recency of one table": ({"path": "/t", "autoPriority": "true"}, "without 'inputs'", "give"),
+    "a merge column": ({**TWO, "mergeColumns": "_inputs"}, "one of _input", "'_input'"),
+    "an input's typo": (
+        {**WEST, "input.west.startingverion": "1"},
+        "input 'west': unknown option 'startingverion'",
+        "startingVersion",
+    ),
+    "an input's value": ({**WEST, "input.west.splits": "many"}, "'west': option 'splits'", ""),
+    "an input's limit": (
+        {**WEST, "input.west.maxrowspertrigger": "1"},
+        "input 'west': option 'maxRowsPerTrigger' is of the query",
+        "without 'input.west.'",
+    ),
+    "an input's merge": ({**WEST, "input.west.mergecolumns": "_input"}, "of the query", "without"),
+    "an input's contradiction": (
+        {**WEST, "input.west.startingversion": "1", "input.west.startingtimestamp": "1"},
+        "input 'west': options 'startingVersion' and 'startingTimestamp' contradict",
+        "one of them",
+    ),
+    "no path": (NORTH, "the option 'input.North.path' is required", "give 'input.North.path'"),
+    "a path of blanks": ({**NORTH, "input.north.path": " "}, "input 'North'", "input.North.path"),
+    "an unknown format": (
+        {**TWO, "input.east.format": "upsertflw"},
+        "input 'east': option 'format'",
+        "Did you mean 'upsertflow'?",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "message", "hint"),
-    [
-        pytest.param(
-            {"input.west.startingverion": "1"},
-            "input 'west': unknown option 'startingverion'",
-            "startingVersion",
-            id="a typo",
-        ),
-        pytest.param(
-            {"input.west.splits": "many"}, "input 'west': option 'splits' expects", "", id="value"
-        ),
-        pytest.param(
-            {"input.west.maxrowspertrigger": "1"},
-            "input 'west': option 'maxRowsPerTrigger' is of the query",
-            "without 'input.west.'",
-            id="a limit",
-        ),
-        pytest.param(
-            {"input.west.mergecolumns": "_input"},
-            "input 'west': option 'mergeColumns' is of the query",
-            "without",
-            id="about the merge",
-        ),
-        pytest.param(
-            {"input.west.startingversion": "1", "input.west.startingtimestamp": "1"},
-            "input 'west': options 'startingVersion' and 'startingTimestamp' contradict",
-            "one of them",
-            id="a contradiction",
-        ),
-        pytest.param(
-            {"inputs": "west,north"},
-            "input 'north': the option 'input.north.path' is required",
-            "give 'input.north.path'",
-            id="no path",
-        ),
-        pytest.param(
-            {"inputs": "west,North", "input.north.path": " "},
-            "input 'North': the option 'input.North.path' is required",
-            "give 'input.North.path'",
-            id="a path of blanks",
-        ),
-    ],
-)
-def test_what_is_wrong_with_one_input_names_it(
+@pytest.mark.parametrize(("given", "message", "hint"), REFUSED.values(), ids=REFUSED)
+def test_inputs_that_cannot_be_read_are_refused(
     given: dict[str, str], message: str, hint: str
 ) -> None:
-    told = {name: text for name, text in TWO.items() if not name.startswith("input.east")}
-    plan = ReadPlan.parse({**told, "inputs": "west", **given})
-    with pytest.raises(OptionError, match=message) as caught:
-        plan.inputs[-1].of_table()
+    with pytest.raises(OptionError) as caught:
+        _ = [(kind_of(each, KINDS), each.of_table()) for each in ReadPlan.parse(given).inputs]
+    assert message in caught.value.message
     assert hint in caught.value.hint
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-NO_NUMBERS = ["²", "9" * 30, "9" * 5000, "1_0", "--5", "0x1", "1.0"]
+OF_TABLES = ("versionAsOf", "endingVersion", "timestampAsOf", "startingTimestamp", "splits")
+OF_QUERY = ("interleaveSeed", "maxRowsPerTrigger", "parallelism")
 
 
-@pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: text[:31])
-@pytest.mark.parametrize(
-    "option",
-    ["versionAsOf", "endingVersion", "timestampAsOf", "startingTimestamp", "splits"],
-)
-def test_what_is_no_number_of_64_bits_is_refused_by_name(option: str, text: str) -> None:
-    plan = ReadPlan.parse({**TWO, f"input.east.{option}": text})
-    with pytest.raises(OptionError, match=f"input 'east': option '{option}' expects"):
-        plan.inputs[0].of_table()
-
-
-@pytest.mark.parametrize("text", NO_NUMBERS, ids=lambda text: text[:31])
-@pytest.mark.parametrize("option", ["interleaveSeed", "maxRowsPerTrigger", "parallelism"])
-def test_what_is_no_number_is_refused_of_the_query_too(option: str, text: str) -> None:
-    with pytest.raises(OptionError, match=f"option '{option}' expects"):
-        ReadPlan.parse({**TWO, option: text})
+@pytest.mark.parametrize("option", [*OF_TABLES, *OF_QUERY])
+def test_a_text_that_is_no_number_of_64_bits_is_refused(option: str) -> None:
+    name = option if option in OF_QUERY else f"input.east.{option}"
+    for text in ("²", "9" * 30, "9" * 5000, "1_0", "--5", "0x1", "1.0"):
+        with pytest.raises(OptionError, match=f"option '{option}' expects"):
+            ReadPlan.parse({**TWO, name: text}).inputs[0].of_table()
 
 
 def test_the_largest_numbers_are_numbers() -> None:
@@ -273,18 +169,11 @@ def test_the_largest_numbers_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(("columns", "said"), [("k,v,k", "'k' twice."), ("k,K", "twice, as 'k'")])
-@pytest.mark.parametrize("given", [TWO, {"path": "/t"}], ids=["of inputs", "of one table"])
-def test_a_column_is_named_once(given: dict[str, str], columns: str, said: str) -> None:
-    with pytest.raises(OptionError, match="option 'columns' names") as caught:
-        ReadPlan.parse({**given, "columns": columns})
-    assert said in caught.value.message
-
-
-def test_an_unknown_format_is_refused_by_name() -> None:
-    [east, _] = ReadPlan.parse({**TWO, "input.east.format": "upsertflw"}).inputs
-    with pytest.raises(OptionError, match="input 'east': option 'format'") as caught:
-        kind_of(east, KINDS)
-    assert "Did you mean 'upsertflow'?" in caught.value.hint
+def test_a_column_is_named_once(columns: str, said: str) -> None:
+    for given in (TWO, {"path": "/t"}):
+        with pytest.raises(OptionError, match="option 'columns' names") as caught:
+            ReadPlan.parse({**given, "columns": columns})
+        assert said in caught.value.message
 
 
 PYTHON = {"inputs": "a", "input.a.path": "/rows", "input.a.format": "python:rows"}
@@ -294,25 +183,17 @@ OF_ALL_INPUTS = {*declared(QueryOptions), "failOnDataLoss"}
 
 @pytest.mark.parametrize("name", sorted({*READ_OPTIONS} - OF_ALL_INPUTS))
 def test_an_option_of_tables_is_refused_where_no_input_is_one(name: str) -> None:
-    """Whatever options there will be: one that changes nothing, and is taken, is a wrong answer."""
     with pytest.raises(OptionError) as caught:
         ReadPlan.parse({**PYTHON, name.upper(): "true"})
     assert f"'{name}'" in str(caught.value)
 
 
-def test_an_option_of_every_input_is_not_refused() -> None:
+def test_options_of_tables_apply_to_the_tables_among_other_sources() -> None:
     plan = ReadPlan.parse({**PYTHON, "columns": "id", "failOnDataLoss": "false", "storage.x": "1"})
     assert plan.query.columns == ("id",)
-
-
-def test_options_of_tables_apply_to_the_tables_among_other_sources() -> None:
-    given = {**PYTHON, "inputs": "a,b", "input.b.path": "/table", "startingVersion": "3"}
-    table = ReadPlan.parse(given).inputs[1].of_table()
-    assert table.starting_version == 3
-
-
-def test_no_filter_is_of_some_inputs_alone_unless_it_says_so() -> None:
     both = {**PYTHON, "inputs": "a,b", "input.b.path": "/table"}
+    table = ReadPlan.parse({**both, "startingVersion": "3"}).inputs[1].of_table()
+    assert table.starting_version == 3
     with pytest.raises(OptionError, match="its rows would not be filtered"):
         ReadPlan.parse({**both, "filter": "id = 1"})
     ReadPlan.parse({**both, "input.b.filter": "id = 1"})

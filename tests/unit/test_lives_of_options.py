@@ -34,8 +34,6 @@ from tests.unit import (
 )
 from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 
-# -- reads ---------------------------------------------------------------------------------
-
 InputRows = Mapping[str, str]
 Changed = tuple[InputRows, InputRows]
 """The options of one life and of the next; an empty text takes one back."""
@@ -92,14 +90,15 @@ ELSEWHERE = {
 }
 """Options that need more than two tables, by the test of two lives of it."""
 
+OF_STREAMS = {**READ_OPTIONS, **INPUT_OPTIONS}
 HERE = ("plan", "inputsPattern", "consistent")
 """Each has a test of its own below."""
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with three tables of four epochs."""
-    folder = tmp_path_factory.mktemp("made") / "lake"
+    folder = tmp_path_factory.mktemp("tables") / "lake"
     for name in ("a", "b", "other"):
         for value in (1, 1, 2, 3):
             write(folder, {"id": [1, 2, 3], "v": [value, 1, value]}, name)
@@ -107,17 +106,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def base(made: Path, tmp_path: Path) -> dict[str, str]:
+def base(lake: Path, tmp_path: Path) -> dict[str, str]:
     """Return the options of a query over two tables; the folder has a third one."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(lake, tmp_path, dirs_exist_ok=True)
     own = {f"input.{name}.path": f"{tmp_path}/{name}" for name in "ab"}
     return {"inputs": "a,b", "startingVersion": "earliest", "maxRowsPerTrigger": "1", **FEED, **own}
 
 
-def told(folder: Path, base: InputRows, more: InputRows) -> dict[str, str]:
-    """Return options with others in their place, without those that are taken back."""
-    found = {**base, **{name: text.format(folder) for name, text in more.items()}}
-    return {name: text for name, text in found.items() if text}
+def lives_of(folder: Path, base: InputRows, name: str) -> list[dict[str, str]]:
+    """Return all options of the two lives, without those that are taken back."""
+    lives = [{**base, **{n: t.format(folder) for n, t in more.items()}} for more in OF_READS[name]]
+    return [{option: text for option, text in life.items() if text} for life in lives]
 
 
 def lived(folder: Path, before: InputRows, then: InputRows) -> list[list[dict[str, Any]]]:
@@ -131,20 +130,12 @@ def alike(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def cases(change: Change) -> list[str]:
-    both = {**READ_OPTIONS, **INPUT_OPTIONS}
-    return [
-        name for name, option in both.items() if option.life.change is change and name in OF_READS
-    ]
+    return [name for name in OF_READS if OF_STREAMS[name].life.change is change]
 
 
 def test_each_option_of_a_stream_is_tried() -> None:
-    both = {**READ_OPTIONS, **INPUT_OPTIONS}
-    missing = [
-        name
-        for name, option in both.items()
-        if option.life.change is not Change.BATCH and name not in {*OF_READS, *ELSEWHERE, *HERE}
-    ]
-    assert not missing
+    known = {name for name, option in OF_STREAMS.items() if option.life.change is not Change.BATCH}
+    assert known - {*OF_READS, *ELSEWHERE, *HERE} == set()
 
 
 def test_another_view_is_refused_and_the_same_one_goes_on(tmp_path: Path) -> None:
@@ -185,35 +176,30 @@ def test_whole_batches_are_read_from_the_next_batch_on(tmp_path: Path) -> None:
 
     fill(0)
     given = {"path": str(tmp_path / "lake"), "inputsPattern": "*", **FEED}
-    changes = [("false", "true"), ("true", "false"), ("false", "false")]
-    queries = [Query() for _ in changes]
-    rows = [
-        query.run({**given, "consistent": before})
-        for query, (before, _) in zip(queries, changes, strict=True)
-    ]
+    lives = {life: Query() for life in (("false", "true"), ("true", "false"), ("false", "false"))}
+    rows = {life: query.run({**given, "consistent": life[0]}) for life, query in lives.items()}
     fill(1)
     whole = [
-        alike(first + query.run({**given, "consistent": then}))
-        for query, first, (_, then) in zip(queries, rows, changes, strict=True)
+        alike(rows[life] + query.run({**given, "consistent": life[1]}))
+        for life, query in lives.items()
     ]
     assert whole[0] == whole[1] == whole[2]
-    assert len(whole[0]) > len(rows[0]) > 0
+    assert len(whole[0]) > len(rows["false", "true"]) > 0
 
 
 @pytest.mark.parametrize("name", [*cases(Change.FREE), *cases(Change.BEGINNING)])
 @pytest.mark.sweep(5)
 def test_what_is_free_changes_no_row(tmp_path: Path, base: dict[str, str], name: str) -> None:
-    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
-    found = [row for rows in lived(tmp_path, before, then) for row in rows]
-    assert alike(found) == alike(Query().run(before, batches_max=99))
+    before, then = lives_of(tmp_path, base, name)
+    first, second = lived(tmp_path, before, then)
+    assert alike([*first, *second]) == alike(Query().run(before, batches_max=99))
 
 
 @pytest.mark.parametrize("name", cases(Change.REFUSED))
 def test_what_is_refused_says_what_to_do(tmp_path: Path, base: dict[str, str], name: str) -> None:
-    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
-    with pytest.raises(UpsertFlowError) as caught:
+    before, then = lives_of(tmp_path, base, name)
+    with pytest.raises(UpsertFlowError, match="checkpoint"):
         lived(tmp_path, before, then)
-    assert "checkpoint" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", cases(Change.NEXT))
@@ -221,21 +207,14 @@ def test_what_is_refused_says_what_to_do(tmp_path: Path, base: dict[str, str], n
 def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
-    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    before, then = lives_of(tmp_path, base, name)
     first, second = lived(tmp_path, before, then)
     assert first
-    assert alike(first) == alike(Query().run(before, batches_max=3))
-    whole = Query().run(then, batches_max=99)
-    # What comes second is what the new options make of the rest.
-    query = Query()
-    query.run(before, batches_max=3)
-    rest = alike(second)
-    assert rest == alike(query.run(then, batches_max=99))
-    left = alike(whole)
-    for row in rest:
+    left = alike(Query().run(then, batches_max=99))
+    # The rows of the second life are those that the new options make of the rest.
+    for row in alike(second):
         left.remove(row)
-    many, few = (len(Query().run(each, batches_max=3)) for each in (before, then))
-    if many == few:
+    if len(first) == len(Query().run(then, batches_max=3)):
         assert len(left) == len(first)
 
 
@@ -245,8 +224,7 @@ def test_what_takes_effect_later_leaves_no_epoch_out_and_none_twice(
 def test_an_exact_order_refuses_what_decides_its_rows(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
-    base = {**base, "merge": "roundrobin"}
-    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    before, then = lives_of(tmp_path, {**base, "merge": "roundrobin"}, name)
     with pytest.raises(UpsertFlowError, match=r"was .* when the rows of this exact order"):
         lived(tmp_path, before, then)
 
@@ -258,37 +236,30 @@ def test_an_exact_order_refuses_what_decides_its_rows(
 def test_what_is_free_changes_no_row_of_an_exact_order(
     tmp_path: Path, base: dict[str, str], name: str
 ) -> None:
-    base = {**base, "interleaveSeed": "9"}
-    before, then = (told(tmp_path, base, each) for each in OF_READS[name])
+    before, then = lives_of(tmp_path, {**base, "interleaveSeed": "9"}, name)
     try:
         whole = Query().run(before, batches_max=99)
-        found = [row for rows in lived(tmp_path, before, then) for row in rows]
+        first, second = lived(tmp_path, before, then)
     except UpsertFlowError as error:
         if "has no meaning in an exact order" not in error.message:
             raise
-        return
-    assert found == whole
+    else:
+        assert [*first, *second] == whole
 
-
-# -- writes --------------------------------------------------------------------------------
 
 SUMS = {"mergeEngine": "aggregation", "aggregate.n": "sum"}
+PARTIAL = {"mergeEngine": "partial-update", "sequenceBy": "n"}
+INLINE = {"onError": "inline"}
 
 OF_WRITES: dict[str, Changed] = {
     "keys": ({}, {"keys": "v"}),
     "hashPrefix": ({"keys": "id,v"}, {"keys": "id,v", "hashPrefix": "1"}),
     "sequenceBy": ({"sequenceBy": "n"}, {"sequenceBy": "v"}),
-    "sequenceBy.<column>": (
-        {"mergeEngine": "partial-update", "sequenceBy": "n", "sequenceBy.v": "n"},
-        {"mergeEngine": "partial-update", "sequenceBy": "n", "sequenceBy.v": "id"},
-    ),
+    "sequenceBy.<column>": ({**PARTIAL, "sequenceBy.v": "n"}, {**PARTIAL, "sequenceBy.v": "id"}),
     "sequenceScope": ({"sequenceBy": "n"}, {"sequenceBy": "n", "sequenceScope": "epoch"}),
     "operation": ({}, {"operation": "delete"}),
-    "onError": ({"onError": "inline"}, {"onError": "quarantine"}),
-    "errorColumn": (
-        {"onError": "inline", "errorColumn": "e"},
-        {"onError": "inline", "errorColumn": "f"},
-    ),
+    "onError": ({}, {"onError": "quarantine"}),
+    "errorColumn": ({**INLINE, "errorColumn": "e"}, {**INLINE, "errorColumn": "f"}),
     "mergeEngine": ({}, {"mergeEngine": "first-row"}),
     "aggregate.<column>": (SUMS, {**SUMS, "aggregate.n": "max"}),
     "ties": ({"sequenceBy": "n"}, {"sequenceBy": "n", "ties": "first"}),
@@ -331,17 +302,12 @@ OF_QUERIES = {
 
 
 def test_each_option_of_a_write_is_tried() -> None:
-    tried = {*OF_WRITES, *OF_PAYLOADS, *OF_QUERIES}
-    known = {
-        name for name, option in WRITE_OPTIONS.items() if option.life.change is not Change.BATCH
-    }
-    assert sorted(known - tried) == [], "options of writes without a trial between two lives"
-    assert sorted(tried - known) == []
+    known = {n for n, option in WRITE_OPTIONS.items() if option.life.change is not Change.BATCH}
+    assert known == {*OF_WRITES, *OF_PAYLOADS, *OF_QUERIES}
 
 
 def batch(number: int) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {"id": [1, number], "n": [number, number], "v": [7, 8]}
-    return found
+    return {"id": [1, number], "n": [number, number], "v": [7, 8]}
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
@@ -382,50 +348,30 @@ def test_a_property_that_is_left_out_stays(tmp_path: Path, name: str) -> None:
     assert then[name] in known.values()
 
 
-@pytest.mark.parametrize(
-    ("before", "then"), [("fail", "quarantine")], ids=["errors are kept from here on"]
-)
-def test_what_may_become_another_thing_may(tmp_path: Path, before: str, then: str) -> None:
-    write(tmp_path, batch(2), onError=before)
-    write(tmp_path, batch(3), onError=then)
-    write(tmp_path, batch(4), sequenceBy=None)
-    write(tmp_path, batch(2), "ties", sequenceBy="n", ties="last")
-    write(tmp_path, batch(3), "ties", sequenceBy="n", ties="fail")
-    write(tmp_path, batch(4), "ties", sequenceBy="n", ties="last")
-
-
-# -- writes into many tables ---------------------------------------------------------------
-
-
 def test_another_number_of_threads_writes_the_same_rows() -> None:
     assert ROUTED_OPTIONS["commitThreads"].life.change is Change.FREE
-    found = []
+    contents = []
     for threads in ("1", "3"):
         root, rng = MemoryStore(), random.Random(3)
         for number in range(3):
-            more = {"commitThreads": threads if number else "1"}
-            options = routed.routed_options(**more)
+            options = routed.routed_options(commitThreads=threads if number else "1")
             routed.write(root, options, [routed.rows_of(rng)], routed.transaction(number))
-        found.append(
+        tables = {topic: table_below(root, topic) for topic in routed.TOPICS}
+        contents.append(
             {
-                topic: json.dumps(
-                    routed.content(table_below(root, topic)), default=repr, sort_keys=True
-                )
-                for topic in routed.TOPICS
-                if table_below(root, topic).log.try_head() is not None
+                topic: json.dumps(routed.content(table), default=repr, sort_keys=True)
+                for topic, table in tables.items()
+                if table.log.try_head() is not None
             }
         )
-    assert found[0] == found[1]
+    assert contents[0] == contents[1]
 
 
 def test_another_template_is_refused() -> None:
     assert ROUTED_OPTIONS["path"].life.change is Change.REFUSED
-    root, rng = MemoryStore(), random.Random(3)
-    options = routed.routed_options()
-    routed.write(root, options, [routed.rows_of(rng)], routed.transaction(0))
-    other = routed.routed_options(path="/lake/x-{topic}")
-    with pytest.raises(UpsertFlowError, match="topic"):
-        routed.write(root, other, [routed.rows_of(rng)], routed.transaction(1))
+    _, (first, second) = refusals({}, {"path": "/lake/x-{topic}"})
+    assert first is None
+    assert "topic" in str(second)
 
 
 def refusals(*given: Mapping[str, str]) -> tuple[MemoryStore, list[str | None]]:
@@ -433,10 +379,8 @@ def refusals(*given: Mapping[str, str]) -> tuple[MemoryStore, list[str | None]]:
     root = MemoryStore()
     why: list[str | None] = []
     for number, more in enumerate(given):
-        topics = ("last", "sum", "part") if number == len(given) - 1 else ("last", "sum")
-        rows = routed.rows_of(random.Random(number), topics) + [
-            routed.row(random.Random(number), topic) for topic in topics
-        ]
+        topics, rng = ("last", "sum", "part")[: number + 2], random.Random(number)
+        rows = routed.rows_of(rng, topics) + [routed.row(rng, topic) for topic in topics]
         try:
             routed.write(root, routed.routed_options(**more), [rows], routed.transaction(number))
             why.append(None)
@@ -457,8 +401,7 @@ OF_ROUTED: dict[str, tuple[Mapping[str, str], str | None]] = {
 
 
 def test_each_option_of_a_routed_write_is_tried() -> None:
-    missing = sorted({*ROUTED_OPTIONS} - {*OF_ROUTED, "path", "commitThreads"})
-    assert missing == [], "options of routed writes without a trial between two lives"
+    assert ROUTED_OPTIONS.keys() - {*OF_ROUTED, "path", "commitThreads"} == set()
 
 
 @pytest.mark.parametrize("name", OF_ROUTED)

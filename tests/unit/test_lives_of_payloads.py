@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,17 @@ JSON: InputRows = {
 FRAMED = Life({"keyFormat": "json-confluent"}, key=framed(7, b'{"id": 1}'))
 FRAMED_VALUE = Life({"valueFormat": "json-confluent"}, value=framed(7, b'{"v": "a"}'))
 
-OF_PAYLOADS: dict[str, tuple[Life, Life, Any]] = {
-    "keyFormat": (Life(), FRAMED, "a"),
-    "keySchema": (Life(), Life({"keySchema": "id INT"}), "a"),
-    "keySchemaId": (FRAMED, Life({**FRAMED.options, "keySchemaId": "7"}, key=FRAMED.key), "a"),
-    "valueFormat": (Life(), FRAMED_VALUE, "a"),
-    "valueSchema": (Life(), Life({"valueSchema": "v STRING NOT NULL"}), "a"),
+OF_PAYLOADS: dict[str, tuple[Life, Life]] = {
+    "keyFormat": (Life(), FRAMED),
+    "keySchema": (Life(), Life({"keySchema": "id INT"})),
+    "keySchemaId": (FRAMED, replace(FRAMED, options={**FRAMED.options, "keySchemaId": "7"})),
+    "valueFormat": (Life(), FRAMED_VALUE),
+    "valueSchema": (Life(), Life({"valueSchema": "v STRING NOT NULL"})),
     "valueSchemaId": (
         FRAMED_VALUE,
-        Life({**FRAMED_VALUE.options, "valueSchemaId": "7"}, value=FRAMED_VALUE.value),
-        "a",
+        replace(FRAMED_VALUE, options={**FRAMED_VALUE.options, "valueSchemaId": "7"}),
     ),
 }
-"""The first life, the next one, and the value that the next one writes."""
 
 
 def event(**after: Any) -> bytes:
@@ -69,43 +67,26 @@ TIMES: InputRows = {"valueSchema": "id BIGINT, v TIMESTAMP_NTZ", "timeUnit": "mi
 MONEY: InputRows = {"valueSchema": "id BIGINT, v DECIMAL(9, 2)", "decimalHandling": "string"}
 TRUNCATE = json.dumps({"op": "t", "source": {"lsn": 2}, "ts_ms": 1}).encode()
 
-OF_EVENTS: dict[str, tuple[Life, Life, Any]] = {
-    "timeUnit": (
-        Life(TIMES, value=event(v=1000)),
-        Life({**TIMES, "timeUnit": "micros"}, value=event(v=2_000_000, lsn=2)),
-        "1970-01-01 00:00:02",
-    ),
-    "timeUnit.<column>": (
-        Life(TIMES, value=event(v=1000)),
-        Life({**TIMES, "timeUnit.v": "nanos"}, value=event(v=3_000_000_000, lsn=2)),
-        "1970-01-01 00:00:03",
-    ),
-    "decimalHandling": (
-        Life(MONEY, value=event(v="1.50")),
-        Life({**MONEY, "decimalHandling": "double"}, value=event(v=2.5, lsn=2)),
-        "2.50",
-    ),
-}
-
+TEXTS: InputRows = {"valueSchema": "id BIGINT, v STRING"}
 PLACEHOLDER = "__debezium_unavailable_value"
-OF_EVENTS["unavailableValuePlaceholder"] = (
-    Life({"valueSchema": "id BIGINT, v STRING"}, value=event(v="n/a")),
-    Life(
-        {"valueSchema": "id BIGINT, v STRING", "unavailableValuePlaceholder": "n/a"},
-        value=event(v=PLACEHOLDER, lsn=2),
-    ),
-    PLACEHOLDER,
-)
 
-ROWS = {"id": "long", "v": "string"}
+OF_EVENTS: dict[str, tuple[InputRows, Any, str, Any, str]] = {
+    "timeUnit": (TIMES, 1000, "micros", 2_000_000, "1970-01-01 00:00:02"),
+    "timeUnit.<column>": (TIMES, 1000, "nanos", 3_000_000_000, "1970-01-01 00:00:03"),
+    "decimalHandling": (MONEY, "1.50", "double", 2.5, "2.50"),
+    "unavailableValuePlaceholder": (TEXTS, "n/a", "n/a", PLACEHOLDER, PLACEHOLDER),
+}
+"""The options of both lives, the first value, the option's next text, and what the next value is."""
+
+USER = {"schemaRegistry.user": "me"}
 OF_REGISTRIES: dict[str, tuple[InputRows, InputRows]] = {
     "valueSubject": ({}, {"valueSubject": "other-value"}),
     "keySubject": ({}, {"keySubject": "other-key"}),
     "schemaRegistry.url": ({}, {"schemaRegistry.url": "{other}"}),
-    "schemaRegistry.user": ({}, {"schemaRegistry.user": "me"}),
+    "schemaRegistry.user": ({}, USER),
     "schemaRegistry.password": (
-        {"schemaRegistry.user": "me", "schemaRegistry.password": "old"},
-        {"schemaRegistry.user": "me", "schemaRegistry.password": "new"},
+        {**USER, "schemaRegistry.password": "old"},
+        {**USER, "schemaRegistry.password": "new"},
     ),
     "schemaRegistry.token": ({}, {"schemaRegistry.token": "t"}),
     "schemaRegistry.headers": ({}, {"schemaRegistry.headers": "X-Tenant: a"}),
@@ -133,36 +114,33 @@ def lived(path: Path, common: InputRows, *lives: Life) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", OF_PAYLOADS)
 def test_a_payload_is_read_as_its_own_life_says(tmp_path: Path, name: str) -> None:
-    before, then, expected = OF_PAYLOADS[name]
-    changed = Life(then.options, then.key.replace(b"1}", b"2}"), then.value)
-    assert lived(tmp_path / "t", JSON, before, changed) == [
-        {"id": 1, "v": "a"},
-        {"id": 2, "v": expected},
-    ]
-    if name.endswith(("Format", "SchemaId")):
-        # By the other life's options it is none.
-        other = Life(
-            {"onError": "fail", name: "9"} if "Id" in name else {}, changed.key, changed.value
-        )
-        with pytest.raises(DataError):
-            lived(tmp_path / "other", {**JSON, **(then.options if "Id" in name else {})}, other)
+    before, then = OF_PAYLOADS[name]
+    changed = replace(then, key=then.key.replace(b"1}", b"2}"))
+    rows = [{"id": 1, "v": "a"}, {"id": 2, "v": "a"}]
+    assert lived(tmp_path / "t", JSON, before, changed) == rows
+    # By the options of another life the bytes are none.
+    wrong = {"Format": {}, "SchemaId": {**then.options, name: "9"}}
+    for ending, options in wrong.items():
+        if name.endswith(ending):
+            with pytest.raises(DataError):
+                lived(tmp_path / "other", JSON, replace(changed, options=options))
 
 
 @pytest.mark.parametrize("name", OF_EVENTS)
 def test_an_event_is_read_as_its_own_life_says(tmp_path: Path, name: str) -> None:
-    before, then, expected = OF_EVENTS[name]
-    assert lived(tmp_path / "t", DEBEZIUM, before)[0]["v"] != expected
-    [row] = lived(tmp_path / "t", DEBEZIUM, then)
+    common, first, text, second, expected = OF_EVENTS[name]
+    assert lived(tmp_path / "t", DEBEZIUM, Life(common, value=event(v=first)))[0]["v"] != expected
+    changed = {**common, name.replace("<column>", "v"): text}
+    [row] = lived(tmp_path / "t", DEBEZIUM, Life(changed, value=event(v=second, lsn=2)))
     assert str(row["v"]) == expected
 
 
 def test_a_truncate_is_what_its_own_life_says(tmp_path: Path) -> None:
-    plain = {"valueSchema": "id BIGINT, v STRING"}
-    lived(tmp_path / "t", DEBEZIUM, Life(plain, value=event(v="a")))
+    lived(tmp_path / "t", DEBEZIUM, Life(TEXTS, value=event(v="a")))
     truncate = records([(None, TRUNCATE)], offsets=[5])
     with pytest.raises(DataError):
-        write(tmp_path / "t", truncate, **{**DEBEZIUM, **plain})
-    write(tmp_path / "t", truncate, **{**DEBEZIUM, **plain, "onTruncate": "ignore"})
+        write(tmp_path / "t", truncate, **{**DEBEZIUM, **TEXTS})
+    write(tmp_path / "t", truncate, **{**DEBEZIUM, **TEXTS, "onTruncate": "ignore"})
     assert rows_of(tmp_path / "t") == [{"id": 1, "v": "a"}]
 
 
@@ -187,12 +165,12 @@ def test_a_registry_is_asked_as_each_life_says(
     key, row = record("K", id="long"), record("R", v="string")
     for registry in registries:
         for subject in ("t", "other"):
-            ids = (
-                registry.register(f"{subject}-key", key),
-                registry.register(f"{subject}-value", row),
-            )
+            key_id = registry.register(f"{subject}-key", key)
+            value_id = registry.register(f"{subject}-value", row)
     common = {
-        **{option: text for option, text in JSON.items() if not option.endswith("Schema")},
+        "envelope": "kafka",
+        "sequenceBy": "offset",
+        "keys": "id",
         "keyFormat": "avro-confluent",
         "valueFormat": "avro-confluent",
         "keySubject": "t-key",
@@ -203,7 +181,7 @@ def test_a_registry_is_asked_as_each_life_says(
     asked = []
     for number, more in enumerate((before, then)):
         given = {**common, **{n: t.replace("{other}", registries[1].url) for n, t in more.items()}}
-        sent = avro(ids[0], key, {"id": number}), avro(ids[1], row, {"v": "a"})
+        sent = avro(key_id, key, {"id": number}), avro(value_id, row, {"v": "a"})
         for registry in registries:
             registry.asked.clear()
             registry.headers.clear()

@@ -19,29 +19,30 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+def printed_by(program: str) -> str:
+    """Return what a fresh process prints."""
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @cache
 def loaded_by(module: str) -> frozenset[str]:
     """Return the modules of a fresh process that has imported one."""
-    program = [sys.executable, "-c", LOADED.format(module=module)]
-    said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
-    found = frozenset(json.loads(said))
-    assert module in found
-    return found
+    return frozenset(json.loads(printed_by(LOADED.format(module=module))))
 
 
-@pytest.mark.parametrize(
-    "module", ["pyspark_upsertflow.stream_reader", "pyspark_upsertflow.readers"]
-)
+READERS = ("pyspark_upsertflow.stream_reader", "pyspark_upsertflow.readers")
+WRITERS = ("spark_upsert_sink.writers", "spark_upsert_sink.routed")
+
+
+@pytest.mark.parametrize("module", READERS)
 @pytest.mark.sweep(1)
 def test_a_process_that_plans_reads_loads_neither_writers_nor_flows(module: str) -> None:
     unwanted = ("spark_upsert_sink.writers", "spark_upsert.routed.commit", "spark_upsert.flow")
     assert loaded_by(module).isdisjoint(unwanted)
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["pyspark_upsertflow.stream_reader", "spark_upsert_sink.writers", "spark_upsert_sink.routed"],
-)
+@pytest.mark.parametrize("module", [READERS[0], *WRITERS])
 @pytest.mark.sweep(1)
 def test_no_constant_of_a_module_makes_pyarrow_load_pandas(module: str) -> None:
     """pyarrow does for the first value that it makes of one of Python's: a third of a second."""
@@ -54,24 +55,17 @@ def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
 
 
 def test_a_new_process_has_all_commands() -> None:
-    program = (
-        "from spark_upsert.cli.commands import upsertflow; print(*sorted(upsertflow.commands))"
-    )
-    command = [sys.executable, "-c", program]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert {"doctor", "init", "info", "changes", "expire", "alter", "parked"} <= {*names}
+    program = "from spark_upsert.cli.commands import upsertflow; print(*upsertflow.commands)"
+    commands = {"doctor", "init", "info", "changes", "expire", "alter", "parked"}
+    assert commands <= {*printed_by(program).split()}
 
 
-EXTRAS = {
+EXTRAS: dict[str, tuple[str, ...]] = {
     "click": ("spark_upsert.cli",),
     "rich": ("spark_upsert.cli",),
     "obstore": ("spark_upsert.store.object_store", "spark_upsert.store.failures"),
     "polars": ("spark_upsert.table.polars_frame",),
-    "fastavro": (),
-    "pandas": (),
-    "prometheus_client": (),
-    "pyspark": (),
-    "urllib3": (),
+    **dict.fromkeys(("fastavro", "pandas", "prometheus_client", "pyspark", "urllib3"), ()),
 }
 """Packages that a plain installation lacks, and the modules that need each of them."""
 
@@ -90,10 +84,7 @@ print(json.dumps(failed))
 
 
 def test_only_the_modules_of_an_extra_need_its_packages() -> None:
-    program = WITHOUT_EXTRAS.format(extras=[*EXTRAS])
-    command = [sys.executable, "-c", program]
-    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    failed: dict[str, str] = json.loads(output)
+    failed: dict[str, str] = json.loads(printed_by(WITHOUT_EXTRAS.format(extras=[*EXTRAS])))
     needing = tuple(prefix for prefixes in EXTRAS.values() for prefix in prefixes)
     assert [f"{name}: {failed[name]}" for name in failed if not name.startswith(needing)] == []
 
@@ -109,10 +100,8 @@ WITHOUT_LIMITS = """
 import pyspark.sql.datasource_internal
 import pyspark.sql.streaming.datasource as limits
 del limits.SupportsTriggerAvailableNow, limits.ReadMaxRows
-import pyspark_upsertflow.readers
-import pyspark_upsertflow.registration
-import pyspark_upsertflow.stream_reader
-import pyspark_upsertflow.writers
+from pyspark_upsertflow import readers, registration, stream_reader, writers
+import pyspark_upsertflow
 print(pyspark_upsertflow.DefaultSource.name())
 """
 
@@ -123,6 +112,4 @@ print(pyspark_upsertflow.DefaultSource.name())
 def test_spark_discovers_the_source_without(program: str) -> None:
     """Spark imports the source to discover it; PySpark 4.1 has no read limits."""
     folders = [str(ROOT), str(ROOT / "datasource"), str(ROOT / "sink")]
-    command = [sys.executable, "-c", f"import sys; sys.path[:0] = {folders!r}\n{program}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "upsertflow"), done.stderr
+    assert printed_by(f"import sys; sys.path[:0] = {folders!r}\n{program}") == "upsertflow\n"

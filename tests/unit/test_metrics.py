@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -54,37 +55,29 @@ def place(table: Table) -> Place:
     return Place.of(table.store.url, {})
 
 
-def batch(number: int = 0, query: str = "q", **told: Any) -> BatchNumbers:
-    sink = SinkNumbers(
-        table="/lake/t",
-        version=number + 1,
-        counters=told.pop("counters", {}),
-        parked=told.pop("parked", None),
-    )
+def batch(
+    number: int = 0,
+    query: str = "q",
+    counters: Mapping[str, int] = MappingProxyType({}),
+    parked: int | None = None,
+    **lag: Any,
+) -> BatchNumbers:
+    sink = SinkNumbers(table="/lake/t", version=number + 1, counters=counters, parked=parked)
     report = Progress(query=query, query_id=query, batch=number, seconds=0.5, rows=7)
-    return BatchNumbers(progress=report, sink=sink, **told)
+    return BatchNumbers(progress=report, sink=sink, **lag)
 
 
 def report(versions: int = 0, since_ms: int | None = None) -> Mapping[str, Any]:
-    named = {"": versions} if versions else {}
-    lag = {
-        "versions": versions,
-        "most": named,
-        "since_ms": {} if since_ms is None else {"": since_ms},
-    }
+    since = {} if since_ms is None else {"": since_ms}
+    lag = {"versions": versions, "most": {"": versions} if versions else {}, "since_ms": since}
     return {"inputs": 1, "pressure": {}, "lag": lag}
 
 
-def progress(*reports: Any, **told: Any) -> Progress:
+def numbers_of(*reports: Any, sink: SinkNumbers | None = None) -> BatchNumbers:
     sources = [{"description": "x", "latestOffset": each} for each in reports]
-    return Progress.of_json(
-        {"id": "q", "name": None, "batchId": 3, "batchDuration": 250, "numInputRows": 9}
-        | {"sources": sources}
-        | told
-    )
-
-
-# -- what a batch did to its table --------------------------------------------------------
+    numbers = {"batchId": 3, "batchDuration": 250, "numInputRows": 9}
+    progress = Progress.of_json({"id": "q", "name": None, **numbers, "sources": sources})
+    return progress.numbers(sink, now_ms=NOW_MS)
 
 
 def test_the_version_with_the_batch_tells_its_rows(table: Table, place: Place) -> None:
@@ -95,11 +88,9 @@ def test_the_version_with_the_batch_tells_its_rows(table: Table, place: Place) -
     assert (numbers.version, dict(numbers.counters)) == (2, {"inserts": 1, "updates": 1})
     assert (numbers.live_rows, numbers.runs) == (3, 2)
     assert dict(sinks.numbers(place, "a", 0).counters) == {"inserts": 2}
-
-
-def test_a_batch_without_a_version_has_no_rows(table: Table, place: Place) -> None:
-    numbers = Sinks().numbers(place, "a", 0)
-    assert (numbers.version, dict(numbers.counters)) == (None, {})
+    assert (sinks.has(place, "b"), sinks.has(place, "c")) == (True, False)
+    unknown = sinks.numbers(place, "c", 0)
+    assert (unknown.version, dict(unknown.counters)) == (None, {})
 
 
 def test_later_batches_are_found_by_the_same_look(table: Table, place: Place) -> None:
@@ -133,67 +124,54 @@ def test_a_mirror_that_is_behind_is_told(table: Table, place: Place) -> None:
     assert numbers.mirror_seconds is not None
 
 
-def test_a_query_is_known_by_what_it_wrote(table: Table, place: Place) -> None:
-    table.upsert(rows(k=[1], v=[1]), transaction=of_query("a", 0))
-    assert Sinks().has(place, "a")
-    assert not Sinks().has(place, "b")
-
-
-# -- what is told of it ---------------------------------------------------------------------
-
-
-def test_a_line_has_what_is_known_and_is_not_zero() -> None:
+def test_a_line_has_what_is_known_and_is_not_zero_and_a_dict_has_all() -> None:
     line = batch(3, counters={"inserts": 2, "tied": 1}, lag_versions=0).line()
     assert line == (
         "batch done: query=q query_id=q batch=3 seconds=0.5 rows=7 table=/lake/t version=4"
         " inserts=2 tied=1 lag_versions=0 lag_seconds=0.0"
     )
-
-
-def test_a_dict_has_all_counters_and_is_json() -> None:
     told = json.loads(json.dumps(batch(counters={"inserts": 2}).to_json()))
     assert (told["inserts"], told["updates"], told["troubles"], told["lags"]) == (2, 0, [], {})
 
 
-@pytest.mark.parametrize("name", sorted(set(TROUBLES) - {"parked", "stale"}))
-def test_each_counter_that_means_trouble_is_told_with_its_remedy(name: str) -> None:
-    troubled = batch(counters={name: 1, "inserts": 5})
-    assert troubled.troubles == (name,)
-    assert troubled.advice() == f"{name}: {TROUBLES[name]}"
+def test_secrets_of_an_address_are_not_told() -> None:
+    numbers = numbers_of(sink=SinkNumbers(table="s3://me:secret@lake/t", version=1, counters={}))
+    assert "secret" not in numbers.line() + json.dumps(numbers.to_json())
 
 
-def test_parked_rows_mean_trouble() -> None:
-    assert batch(parked=3).troubles == ("parked",)
+def test_counters_that_mean_trouble_have_a_remedy() -> None:
+    for name in TROUBLES.keys() - {"parked", "stale"}:
+        troubled = batch(counters={name: 1, "inserts": 5})
+        assert troubled.troubles == (name,)
+        assert troubled.advice() == f"{name}: {TROUBLES[name]}"
+    assert TROUBLES.keys() - {"parked"} <= Counters().to_json().keys()
+
+
+def test_parked_rows_mean_trouble_and_the_advice_names_the_root() -> None:
     assert batch(parked=0).troubles == ()
+    sink = SinkNumbers(table="/lake/shop/{topic}", version=1, counters={}, parked=2, tables=1)
+    numbers = numbers_of(sink=sink)
+    assert numbers.troubles == ("parked",)
+    assert numbers.advice().endswith("see 'upsertflow parked /lake/shop'")
 
 
-@pytest.mark.parametrize(
-    ("stale_rows", "stale_epochs", "is_trouble"),
-    [(STALE_MIN, 1, True), (1, STALE_MIN, True), (STALE_MIN - 1, STALE_MIN - 1, False)],
-    ids=["many rows", "many epochs", "a few late rows"],
-)
-def test_a_batch_that_is_stale_as_a_whole_means_trouble(
-    stale_rows: int, stale_epochs: int, is_trouble: bool
-) -> None:
-    sink = SinkNumbers(
-        table="/lake/t",
-        version=1,
-        counters={"stale": 20},
-        stale_rows=stale_rows,
-        stale_epochs=stale_epochs,
-    )
-    numbers = progress().numbers(sink, now_ms=NOW_MS)
-    assert numbers.troubles == (("stale",) if is_trouble else ())
-    assert ("after a database was restored" in numbers.advice()) == is_trouble
-    assert f"stale_epochs={stale_epochs}" in numbers.line()
+def test_a_batch_that_is_stale_as_a_whole_means_trouble() -> None:
+    few = STALE_MIN - 1
+    for rows_, epochs, is_trouble in (
+        (STALE_MIN, 1, True),
+        (1, STALE_MIN, True),
+        (few, few, False),
+    ):
+        stale = {"stale_rows": rows_, "stale_epochs": epochs}
+        sink = SinkNumbers(table="/lake/t", version=1, counters={"stale": 20}, **stale)
+        numbers = numbers_of(sink=sink)
+        assert numbers.troubles == (("stale",) if is_trouble else ())
+        assert ("after a database was restored" in numbers.advice()) == is_trouble
+        assert f"stale_epochs={epochs}" in numbers.line()
 
 
 ORDERED: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]] = {
-    "an order that restarts": (
-        {},
-        [[9] * 3, [1] * 3, [2] * 2, [10]],
-        [(0, 0), (3, 1), (2, 2), (0, 0)],
-    ),
+    "a restart": ({}, [[9] * 3, [1] * 3, [2] * 2, [10]], [(0, 0), (3, 1), (2, 2), (0, 0)]),
     "a replay": ({}, [[9] * 3, [9] * 3, [1] * 3], [(0, 0), (0, 0), (3, 1)]),
     "a late row among others": ({}, [[9], [1, 9, 9]], [(0, 0), (0, 0)]),
     "the first row of each key stays": (
@@ -228,57 +206,39 @@ def test_epochs_whose_rows_are_all_stale_are_counted(
         assert is_warned == (max(expected[number]) >= 3)
 
 
-@pytest.mark.parametrize("engine", ["deduplicate", "first-row"])
-def test_a_table_of_many_whose_rows_are_all_stale_is_counted(tmp_path: Path, engine: str) -> None:
-    root = open_store(str(tmp_path), {})
-    options = {
-        **INLINE,
-        "sequenceBy": "value.n",
-        "mergeEngine": engine,
-        "tombstoneRetention": "forever",
-    }
-    for number, value in enumerate((9, 1 if engine == "deduplicate" else 10)):
+@pytest.mark.parametrize(
+    ("engine", "second", "stale_rows"), [("deduplicate", 1, STALE_MIN), ("first-row", 10, 0)]
+)
+def test_a_table_of_many_whose_rows_are_all_stale_is_counted(
+    tmp_path: Path, engine: str, second: int, stale_rows: int
+) -> None:
+    options = {**INLINE, "sequenceBy": "value.n", "mergeEngine": engine}
+    for number, value in enumerate((9, second)):
         sent = [message("a", key, n=("int32", value)) for key in range(STALE_MIN)]
-        write_routed(root, number, [*sent, message("b", number, n=("int32", 5))], **options)
+        sent.append(message("b", number, n=("int32", 5)))
+        write_routed(open_store(str(tmp_path), {}), number, sent, **options)
     numbers = Sinks().numbers(Place.of(f"{tmp_path}/{{topic}}", {}), "q", 1)
-    assert numbers.counters["stale"] == STALE_MIN
-    assert numbers.stale_rows == (STALE_MIN if engine == "deduplicate" else 0)
-
-
-def test_counters_that_mean_trouble_are_counters() -> None:
-    assert set(TROUBLES) - {"parked"} <= set(Counters().to_json())
-
-
-def test_secrets_of_an_address_are_not_told() -> None:
-    sink = SinkNumbers(table="s3://me:secret@lake/t", version=1, counters={})
-    numbers = progress().numbers(sink, now_ms=NOW_MS)
-    assert "secret" not in numbers.line() + json.dumps(numbers.to_json())
-
-
-# -- how far behind it is --------------------------------------------------------------------
+    assert (numbers.counters["stale"], numbers.stale_rows) == (STALE_MIN, stale_rows)
 
 
 def test_the_oldest_change_that_waits_is_told() -> None:
-    told = progress(report(2, NOW_MS - 4_000), 17, report(1, NOW_MS - 9_000))
-    numbers = told.numbers(None, now_ms=NOW_MS)
+    numbers = numbers_of(report(2, NOW_MS - 4_000), 17, report(1, NOW_MS - 9_000))
     assert (numbers.lag_versions, numbers.lag_seconds) == (3, 9.0)
     assert [(lag.versions, lag.seconds) for lag in numbers.lags] == [(2, 4.0), (1, 9.0)]
 
 
-def test_a_query_that_left_nothing_is_not_behind() -> None:
-    numbers = progress(report()).numbers(None, now_ms=NOW_MS)
-    assert (numbers.lag_versions, numbers.lag_seconds) == (0, 0.0)
+def test_what_is_not_known_of_the_lag_is_not_told() -> None:
+    for reports, expected in (
+        ([report()], (0, 0.0)),
+        ([report(2)], (2, None)),
+        ([17, {"partitions": {}}, None], (None, None)),
+    ):
+        numbers = numbers_of(*reports)
+        assert (numbers.lag_versions, numbers.lag_seconds) == expected
 
 
-def test_what_is_not_known_is_not_told() -> None:
-    waiting = progress(report(2)).numbers(None, now_ms=NOW_MS)
-    assert (waiting.lag_versions, waiting.lag_seconds) == (2, None)
-    foreign = progress(17, {"partitions": {}}, None)
-    assert not foreign.reports
-    assert foreign.numbers(None, now_ms=NOW_MS).lag_versions is None
-
-
-# -- metrics ---------------------------------------------------------------------------------
+COUNTED = ("inserts", "stale", "deletes")
+OF_TABLES = ("version", "stale_rows", "stale_epochs")
 
 
 def values(text: str) -> dict[tuple[str, ...], float]:
@@ -290,34 +250,21 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_is_told_sums_and_the_newest_values() -> None:
+def test_prometheus_is_told_sums_and_the_newest_values_and_each_batch_once() -> None:
     totals = Totals()
     assert totals.add(batch(0, counters={"inserts": 2}, lag_versions=4))
     assert totals.add(batch(1, counters={"inserts": 3, "stale": 1}, lag_versions=1))
-    told = values(totals.prometheus())
-    assert told["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 5
-    assert told["upsertflow_rows_total", "stale", "q", "/lake/t"] == 1
-    assert told["upsertflow_rows_total", "deletes", "q", "/lake/t"] == 0
-    assert told["upsertflow_batches_total", "q"] == 2
-    assert told["upsertflow_lag_versions", "q"] == 1
-    assert told["upsertflow_version", "q", "/lake/t"] == 2
-    assert told["upsertflow_stale_rows", "q", "/lake/t"] == 0
-    assert told["upsertflow_stale_epochs", "q", "/lake/t"] == 0
-
-
-def test_a_batch_counts_once() -> None:
-    totals = Totals()
-    assert totals.add(batch(1, counters={"inserts": 2}))
-    assert not totals.add(batch(1, counters={"inserts": 2}))
+    assert not totals.add(batch(1, counters={"inserts": 3}))
     assert not totals.add(batch(0, counters={"inserts": 2}))
-    assert values(totals.prometheus())["upsertflow_rows_total", "inserts", "q", "/lake/t"] == 2
-
-
-def test_a_registry_of_the_program_may_have_them() -> None:
-    totals, registry = Totals(), CollectorRegistry()
+    told = values(totals.prometheus())
+    rows = {name: told["upsertflow_rows_total", name, "q", "/lake/t"] for name in COUNTED}
+    assert rows == {"inserts": 5, "stale": 1, "deletes": 0}
+    assert (told["upsertflow_batches_total", "q"], told["upsertflow_lag_versions", "q"]) == (2, 1)
+    of_table = {name: told[f"upsertflow_{name}", "q", "/lake/t"] for name in OF_TABLES}
+    assert of_table == {"version": 2, "stale_rows": 0, "stale_epochs": 0}
+    registry = CollectorRegistry()
     registry.register(totals)
-    totals.add(batch(counters={"inserts": 2}))
-    assert registry.get_sample_value("upsertflow_read_rows_total", {"query": "q"}) == 7
+    assert registry.get_sample_value("upsertflow_read_rows_total", {"query": "q"}) == 14
 
 
 def test_metrics_stay_few_however_many_queries_come() -> None:
@@ -325,9 +272,3 @@ def test_metrics_stay_few_however_many_queries_come() -> None:
     for number in range(QUERIES_MAX + 5):
         totals.add(batch(query=f"q{number}"))
     assert len({sample.labels[0] for sample in totals.samples()}) == QUERIES_MAX
-
-
-def test_the_advice_about_parked_rows_names_the_root() -> None:
-    sink = SinkNumbers(table="/lake/shop/{topic}", version=1, counters={}, parked=2, tables=1)
-    batch = progress().numbers(sink, now_ms=NOW_MS)
-    assert batch.advice().endswith("see 'upsertflow parked /lake/shop'")

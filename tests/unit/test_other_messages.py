@@ -8,7 +8,6 @@ connector for Oracle" ("Schema changes"), "Debezium connector for MongoDB" ("Dat
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,15 @@ from tests.support.own_schemas import member, struct
 
 SOURCE = {"version": "3.3.1.Final", "connector": "mysql", "name": "shop", "ts_ms": 1}
 
+COLLECTIONS = {"data_collections": [{"data_collection": "s1.a", "event_count": 1}]}
 MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "a heartbeat": ({"ts_ms": 1717000000123}, "a heartbeat of Debezium"),
     "the begin of a transaction": (
-        {
-            "status": "BEGIN",
-            "id": "571:53195829",
-            "ts_ms": 1486500577125,
-            "event_count": None,
-            "data_collections": None,
-        },
+        {"status": "BEGIN", "id": "571:1", "ts_ms": 1, "event_count": None, **COLLECTIONS},
         "a transaction boundary of Debezium",
     ),
     "the end of a transaction": (
-        {
-            "status": "END",
-            "id": "571:53195832",
-            "ts_ms": 1486500577691,
-            "event_count": 1,
-            "data_collections": [{"data_collection": "s1.a", "event_count": 1}],
-        },
+        {"status": "END", "id": "571:2", "ts_ms": 2, "event_count": 1, **COLLECTIONS},
         "a transaction boundary of Debezium",
     ),
     "a schema change": (
@@ -51,7 +39,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
             "ts_ms": 1,
             "databaseName": "inventory",
             "schemaName": None,
-            "ddl": "ALTER TABLE customers ADD middle_name varchar(255) AFTER first_name",
+            "ddl": "ALTER TABLE customers ADD middle_name varchar(255)",
             "tableChanges": [{"type": "ALTER", "id": '"inventory"."customers"', "table": {}}],
         },
         "a schema change of Debezium",
@@ -78,7 +66,7 @@ MESSAGES: dict[str, tuple[dict[str, Any], str]] = {
     "a document of MongoDB": (
         {
             "before": None,
-            "after": '{"_id": {"$numberLong": "1004"}, "first_name": "Anne"}',
+            "after": '{"_id": {"$numberLong": "1004"}}',
             "source": {**SOURCE, "connector": "mongodb", "ord": 31},
             "op": "c",
             "ts_ms": 1,
@@ -100,10 +88,7 @@ def schema_of(value: Any) -> dict[str, Any]:
     return {"type": TYPES[type(value)], "optional": True}
 
 
-NAMED = pytest.mark.parametrize(("message", "name"), MESSAGES.values(), ids=MESSAGES)
-
-
-@NAMED
+@pytest.mark.parametrize(("message", "name"), MESSAGES.values(), ids=MESSAGES)
 @pytest.mark.parametrize("is_wrapped", [False, True], ids=["bare", "with a schema"])
 def test_a_record_that_is_no_change_event_is_named(
     tmp_path: Path, message: dict[str, Any], name: str, is_wrapped: bool
@@ -137,7 +122,6 @@ def test_an_event_without_an_operation_is_no_known_message(tmp_path: Path) -> No
 
 
 def test_parsed_documents_of_mongodb_are_named(tmp_path: Path) -> None:
-    text = json.dumps({"_id": 1})
-    rows = pa.table({"after": [text], "op": ["c"]})
+    rows = pa.table({"after": ['{"_id": 1}'], "op": ["c"]})
     with pytest.raises(SchemaError, match=r"found string \(a text, as Debezium's MongoDB"):
         write(tmp_path / "t", rows, envelope="debezium", keys="id")

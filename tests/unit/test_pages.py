@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.pages import HERE, LANGUAGES, NO_CODE, ROOT, Block, blocks, code_of, pages, parse
+from integration.pages import HERE, LANGUAGES, NO_CODE, ROOT, blocks, pages
 
 BLOCKS = blocks()
 CODE = [block for block in BLOCKS if block.language not in NO_CODE]
@@ -40,57 +40,39 @@ NOT_RUN = [
 """What no test can run, by page and first words; each says why on its page."""
 
 
-def test_every_block_says_what_language_it_is_in() -> None:
+def test_every_block_says_its_language_and_what_is_not_run_says_why() -> None:
     unknown = [str(block) for block in BLOCKS if block.language not in LANGUAGES | NO_CODE]
     assert not unknown, f"write one of {sorted(LANGUAGES | NO_CODE)} behind the fence"
+    left = [block for block in CODE if block.runner is None]
+    assert [str(block) for block in left if not block.reason] == []
+    starts = [f"{block.page}: {block.code}" for block in left]
+    names = [next((n for n in NOT_RUN if start.startswith(n)), start) for start in starts]
+    assert sorted(names) == NOT_RUN, "let a test run it, or name here what cannot run"
 
 
-def test_what_is_not_run_is_known_by_name() -> None:
-    found = [f"{b.page}: {b.code}" for b in CODE if b.runner is None]
-    known = [next((k for k in NOT_RUN if each.startswith(k)), each) for each in found]
-    assert sorted(known) == NOT_RUN, "let a test run it, or name here what cannot run"
-    assert all(b.reason for b in CODE if b.runner is None)
-    assert len(CODE) > 4 * len(NOT_RUN), "most of what a reader copies runs"
-
-
-@pytest.mark.parametrize(
-    "block", [b for b in CODE if b.runner not in (None, HERE)], ids=lambda block: str(block)
-)
-def test_the_test_that_is_said_to_run_a_block_asks_for_it(block: Block) -> None:
-    assert block.runner is not None
-    assert (ROOT / block.runner).is_file()
-    names = {f'"{block.page}"', f'"{block.runner}"'}
+def test_the_test_that_is_said_to_run_a_block_asks_for_it() -> None:
     files = [path for at in ("integration", "tests") for path in (ROOT / at).rglob("*.py")]
-    texts = (path.read_text() for path in files)
-    askers = [text for text in texts if "code_of(" in text and all(name in text for name in names)]
-    assert askers, f"{block.runner} does not call code_of({block.page!r}, ...)"
+    texts = [text for path in files if "code_of(" in (text := path.read_text())]
+    for page, runner in {(b.page, b.runner) for b in CODE if b.runner not in (None, HERE)}:
+        assert any(f'"{page}"' in text and f'"{runner}"' in text for text in texts), (page, runner)
 
 
 def test_every_comment_about_running_stands_above_a_block() -> None:
     for page in pages():
         said = re.findall(r"^<!-- *(?:run|not) .*$", page.read_text(), re.MULTILINE)
         name = page.relative_to(ROOT).as_posix()
-        understood = [b for b in BLOCKS if b.page == name and b.language in LANGUAGES]
-        marked = [b for b in understood if b.runner != HERE]
-        assert len(said) == len(marked), (
-            f"{name}: write <!-- not run: why --> right above the fence"
-        )
+        marked = [b for b in CODE if b.page == name and b.runner != HERE]
+        assert len(said) == len(marked), f"{name}: write <!-- not run: why --> above the fence"
 
 
-@pytest.mark.parametrize(
-    "block", [b for b in CODE if b.language == "python"], ids=lambda block: str(block)
-)
-def test_what_a_block_imports_of_the_engine_is_there(block: Block) -> None:
-    imports = [n for n in ast.walk(ast.parse(block.code)) if isinstance(n, ast.ImportFrom)]
-    ours = [(n.module, each.name) for n in imports if n.module for each in n.names]
-    missing = [
-        f"{module}.{name}"
-        for module, name in ours
-        if module.partition(".")[0] == "spark_upsert"
-        and not hasattr(importlib.import_module(module), name)
-        and importlib.util.find_spec(f"{module}.{name}") is None
-    ]
-    assert not missing, "write the name that the code has"
+def test_names_of_the_engine_that_a_block_imports_exist() -> None:
+    for block in (block for block in CODE if block.language == "python"):
+        for node in ast.walk(ast.parse(block.code)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("spark_upsert."):
+                module = importlib.import_module(str(node.module))
+                for name in (each.name for each in node.names if not hasattr(module, each.name)):
+                    spec = importlib.util.find_spec(f"{node.module}.{name}")
+                    assert spec is not None, f"{block}: {name}"
 
 
 def test_commands_of_the_pages_exist() -> None:
@@ -127,65 +109,10 @@ def anchors_of(text: str) -> set[str]:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_to_files_and_headings(page: Path) -> None:
-    lost = []
-    for link in LINK.findall(prose_of(page.read_text())):
+    links = LINK.findall(prose_of(page.read_text()))
+    for link in (link for link in links if not re.match(r"\w+://|mailto:", link)):
         path, _, anchor = link.partition("#")
         target = (page.parent / path) if path else page
-        if "://" in link or link.startswith("mailto:"):
-            continue
-        is_page = target.suffix == ".md" and target.is_file()
-        if not target.exists() or (
-            anchor and is_page and anchor not in anchors_of(target.read_text())
-        ):
-            lost.append(link)
-    assert not lost, "name a file or a heading that is there"
-
-
-# -- the parser ----------------------------------------------------------------------
-
-PAGE = """# A page
-
-```python
-first = 1
-```
-
-<!-- run by tests/a_test.py -->
-```sql
-SELECT 1;
-```
-1. a list
-
-   <!-- not run: too slow -->
-   ```sh
-   sleep 1000
-   ```
-
-````text
-```python
-quoted = True
-```
-````
-"""
-
-
-def test_a_block_knows_its_place_its_code_and_who_runs_it() -> None:
-    found = parse("page.md", PAGE)
-    assert [(b.line, b.language, b.runner, b.reason) for b in found] == [
-        (3, "python", HERE, ""),
-        (8, "sql", "tests/a_test.py", ""),
-        (14, "sh", None, "too slow"),
-        (18, "text", None, ""),
-    ]
-    assert found[0].code == "first = 1\n"
-    assert found[2].code == "sleep 1000\n"
-
-
-def test_a_block_with_a_title_is_a_file() -> None:
-    [block] = parse("page.md", '```python title="one.py"\nfirst = 1\n```\n')
-    assert (block.language, block.title) == ("python", "one.py")
-    assert not parse("page.md", PAGE)[0].title
-
-
-def test_a_page_without_code_for_a_test_is_an_error() -> None:
-    with pytest.raises(AssertionError, match=r"README\.md has no sql"):
-        code_of("README.md", "sql", runner=HERE)
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors_of(target.read_text()), link

@@ -24,34 +24,21 @@ from tests.support.payloads import decoded, json_decoder, record_of
 UTC = dt.UTC
 
 
-# -- schemas -----------------------------------------------------------------------------
-
+FIELD = {"nullable": True, "metadata": {}}
+ARRAY = {"type": "array", "elementType": "decimal(5,2)", "containsNull": True}
+STRUCT = {"type": "struct", "fields": [{"name": "x", "type": "string", **FIELD}]}
+FIELDS = {"id": "long", "l": ARRAY, "s": STRUCT}
 STRUCT_TYPE = {
     "type": "struct",
-    "fields": [
-        {"name": "id", "type": "long", "nullable": False, "metadata": {}},
-        {
-            "name": "l",
-            "type": {"type": "array", "elementType": "decimal(5,2)", "containsNull": True},
-            "nullable": True,
-            "metadata": {},
-        },
-        {
-            "name": "s",
-            "type": {
-                "type": "struct",
-                "fields": [{"name": "x", "type": "string", "nullable": True, "metadata": {}}],
-            },
-            "nullable": True,
-            "metadata": {},
-        },
-    ],
+    "fields": [{"name": n, "type": t, **FIELD} for n, t in FIELDS.items()],
 }
 """As ``StructType.jsonValue()`` gives it."""
 
+INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+FLOATS = [pa.float32(), pa.float64()]
+DATES = pa.list_(pa.date32())
 DDL: dict[str, tuple[str, dict[str, pa.DataType]]] = {
     "columns": ("id BIGINT, name STRING", {"id": pa.int64(), "name": pa.string()}),
-    "any case and space": (" id  bigint ,\n name String ", {"id": pa.int64(), "name": pa.string()}),
     "colons": ("id: bigint, name: string", {"id": pa.int64(), "name": pa.string()}),
     "comments and nulls": (
         "id INT NOT NULL COMMENT 'a, b', v DATE COMMENT \"x\"",
@@ -60,14 +47,7 @@ DDL: dict[str, tuple[str, dict[str, pa.DataType]]] = {
     "quoted names": ("`a b` INT, `c``d` INT", {"a b": pa.int32(), "c`d": pa.int32()}),
     "numbers": (
         "a TINYINT, b SMALLINT, c INT, d LONG, e FLOAT, f DOUBLE",
-        {
-            "a": pa.int8(),
-            "b": pa.int16(),
-            "c": pa.int32(),
-            "d": pa.int64(),
-            "e": pa.float32(),
-            "f": pa.float64(),
-        },
+        dict(zip("abcdef", INTEGERS + FLOATS, strict=True)),
     ),
     "decimals": (
         "a DECIMAL, b DECIMAL(5), c NUMERIC(12, 3)",
@@ -80,15 +60,10 @@ DDL: dict[str, tuple[str, dict[str, pa.DataType]]] = {
     "bounded texts": ("a VARCHAR(10), b CHAR(3)", {"a": pa.string(), "b": pa.string()}),
     "nested": (
         "a ARRAY<STRUCT<x: INT, y: MAP<STRING, ARRAY<DATE>>>>",
-        {
-            "a": pa.list_(
-                pa.struct({"x": pa.int32(), "y": pa.map_(pa.string(), pa.list_(pa.date32()))})
-            )
-        },
+        {"a": pa.list_(pa.struct({"x": pa.int32(), "y": pa.map_(pa.string(), DATES)}))},
     ),
     "one struct": ("struct<id:bigint,name:string>", {"id": pa.int64(), "name": pa.string()}),
     "one type": ("bigint", {"value": pa.int64()}),
-    "one decimal": ("decimal(10, 2)", {"value": pa.decimal128(10, 2)}),
     "the JSON of a StructType": (
         json.dumps(STRUCT_TYPE),
         {
@@ -113,16 +88,11 @@ def test_a_schema_is_read_without_a_session(case: tuple[str, dict[str, pa.DataTy
     ("text", "found"),
     [
         ("id BIGIN", "Did you mean 'bigint'?"),
-        ("id", "there is no type 'id'"),
         ("", "it ends too early"),
-        ("id BIGINT,", "it ends too early"),
         ("id BIGINT name STRING", "'name STRING' was not expected"),
-        ("a-b INT", "'-b INT' was not expected"),
-        ("id DECIMAL(50, 2)", "0 <= scale <= precision <= 38"),
-        ("id DECIMAL(2, 3)", "0 <= scale <= precision <= 38"),
         ("id DECIMAL(1, 2, 3)", "a precision and a scale"),
+        ("id DECIMAL(2, 3)", "0 <= scale <= precision <= 38"),
         ("id ARRAY<INT", "'>' was expected, found 'the end'"),
-        ("id MAP<STRING>", "',' was expected, found '>'"),
         ("id INT NOT", "NOT must be followed by NULL"),
         ("id INT, ID BIGINT", "each column may stand once"),
         ("{}", "it lacks 'type'"),
@@ -138,22 +108,13 @@ def test_a_schema_that_is_none_is_refused(text: str, found: str) -> None:
     assert found in str(caught.value)
 
 
-# -- JSON --------------------------------------------------------------------------------
-
-
-NAN = float("nan")
-
+NOON = dt.datetime(2024, 1, 31, 12, tzinfo=UTC)
 GOOD_JSON: dict[str, tuple[str, str, Any]] = {
     "a whole number": ("v BIGINT", "-9223372036854775808", -(2**63)),
-    "a small number": ("v TINYINT", "127", 127),
-    "a float": ("v FLOAT", "1.5", 1.5),
     "minus zero": ("v DOUBLE", "-0.0", -0.0),
-    "a whole number as a float": ("v DOUBLE", "3", 3.0),
     "a decimal as a number": ("v DECIMAL(10, 2)", "1.5", Decimal("1.50")),
     "a decimal as a text": ("v DECIMAL(10, 2)", '"-0.25"', Decimal("-0.25")),
-    "a text": ("v STRING", '"Zo\u00eb \U0001f600"', "Zo\u00eb \U0001f600"),
     "an escaped text": ("v STRING", r'"\ud83d\ude00\u0000\""', '\U0001f600\0"'),
-    "an empty text": ("v STRING", '""', ""),
     "a truth value": ("v BOOLEAN", "true", True),
     "a date": ("v DATE", '"2024-02-29"', dt.date(2024, 2, 29)),
     "a time in UTC": (
@@ -161,38 +122,14 @@ GOOD_JSON: dict[str, tuple[str, str, Any]] = {
         '"2024-03-31T02:30:00.123456Z"',
         dt.datetime(2024, 3, 31, 2, 30, 0, 123456, UTC),
     ),
-    "a time in a zone": (
-        "v TIMESTAMP",
-        '"2024-01-31T12:00:00+02:00"',
-        dt.datetime(2024, 1, 31, 10, tzinfo=UTC),
-    ),
-    "a time of no zone is of UTC": (
-        "v TIMESTAMP",
-        '"2024-01-31 12:00:00"',
-        dt.datetime(2024, 1, 31, 12, tzinfo=UTC),
-    ),
-    "a time without a zone": (
-        "v TIMESTAMP_NTZ",
-        '"2024-01-31 12:00:00"',
-        dt.datetime(2024, 1, 31, 12),
-    ),
-    "a list": ("v ARRAY<DATE>", '["2024-01-01", null]', [dt.date(2024, 1, 1), None]),
+    "a time of no zone is of UTC": ("v TIMESTAMP", '"2024-01-31 12:00:00"', NOON),
     "a list of structs": (
         "v ARRAY<STRUCT<x: FLOAT>>",
         '[{"x": 1, "y": 2}, null, {}]',
         [{"x": 1.0}, None, {"x": None}],
     ),
-    "a struct": ("v STRUCT<x: INT, y: DATE>", '{"y": null, "x": 1}', {"x": 1, "y": None}),
     "a decimal with an exponent": ("v DECIMAL(5, 2)", "15E-1", Decimal("1.50")),
-    "a decimal with zeros beyond its scale": ("v DECIMAL(5, 2)", "1.5000", Decimal("1.50")),
-    "the largest decimal": ("v DECIMAL(38, 0)", "9" * 38, Decimal("9" * 38)),
-    "decimals in a list": ("v ARRAY<DECIMAL(3, 1)>", '[1, "2.5"]', [Decimal(1), Decimal("2.5")]),
-    "the nearest float": ("v FLOAT", "16777217", 16777216.0),
-    "the smallest float": ("v FLOAT", "1.4e-45", 1.401298464324817e-45),
-    "a zero with an exponent": ("v DOUBLE", "0e-999", 0.0),
     "a null": ("v BIGINT", "null", None),
-    "a null struct": ("v STRUCT<x: INT>", "null", None),
-    "a null list": ("v ARRAY<DATE>", "null", None),
 }
 
 
@@ -204,20 +141,11 @@ def test_json_is_decoded(case: tuple[str, str, Any]) -> None:
 
 BAD_JSON: dict[str, tuple[str, bytes, str]] = {
     "no payload at all": ("v INT", b"", "not JSON"),
-    "only space": ("v INT", b"  ", "not JSON"),
     "no object": ("v INT", b"[1]", "expected a JSON object, found array"),
     "a null": ("v INT", b"null", "expected a JSON object, found null"),
-    "a number": ("v INT", b"1", "expected a JSON object, found number"),
     "cut off": ("v INT", b'{"v": 1', "not JSON"),
-    "cut off in a text": ("v STRING", b'{"v": "x', "not JSON"),
-    "cut off behind a backslash": ("v STRING", b'{"v": "x\\', "not JSON"),
-    "a comma too many": ("v INT", b'{"v": 1,}', "not JSON"),
-    "a comment": ("v INT", b'{"v": 1 /* one */}', "not JSON"),
-    "a byte order mark": ("v INT", b'\xef\xbb\xbf{"v": 1}', "not JSON"),
     "two objects": ("v INT", b'{"v": 1}{"v": 2}', "not JSON"),
-    "two objects on two lines": ("v INT", b'{"v": 1}\n{"v": 2}', "not JSON"),
     "two objects that close what we opened": ("v INT", b'{"v":1}}\n{"v":{"v":2}', "not JSON"),
-    "a second member": ("v INT", b'{"v": 1}, "w": {}', "Extra data"),
     "a second member behind a nested one": (
         "v STRUCT<x: INT>",
         b'{"v": {"x": 1}}, "w": {"v": 1}',
@@ -225,52 +153,36 @@ BAD_JSON: dict[str, tuple[str, bytes, str]] = {
     ),
     "the same member twice": ("v INT", b'{"v": 1, "v": 2}', "specified twice"),
     "a NUL behind it": ("v INT", b'{"v": 1}\0', "not JSON"),
-    "a NUL that ends the document": ("v INT", b'{"v": 1}}\0', "not JSON"),
     "no UTF-8": ("v STRING", b'{"v": "\xff"}', "not UTF-8"),
     "no UTF-8 where nothing is declared": ("v INT", b'{"v": 1, "w": "\xff"}', "not UTF-8"),
     "half a surrogate pair": ("v STRING", rb'{"v": "\ud800"}', "surrogate"),
-    "a raw line feed in a text": ("v STRING", b'{"v": "x\ny"}', "not JSON"),
     "a number that is too large": ("v TINYINT", b'{"v": 128}', "128 is no TINYINT"),
-    "a number beyond all": ("v BIGINT", b'{"v": 9223372036854775808}', "is no BIGINT"),
-    "a fraction": ("v BIGINT", b'{"v": 1.0}', "1.0 is no BIGINT"),
     "an infinite number": ("v DOUBLE", b'{"v": 1e999}', "too large for DOUBLE"),
-    "an infinite float": ("v FLOAT", b'{"v": 1e99}', "too large for FLOAT"),
-    "a decimal with too many digits": ("v DECIMAL(5, 2)", b'{"v": 12345.67}', "precision"),
     "a decimal with too fine a scale": ("v DECIMAL(5, 2)", b'{"v": "1.255"}', "scale"),
     "a text for a number": ("v INT", b'{"v": "1"}', "'v' is declared number, found string"),
-    "a number for a text": ("v STRING", b'{"v": 1}', "'v' is declared string, found number"),
     "a wrong type deep down": (
         "v STRUCT<x: ARRAY<STRUCT<y: INT>>>",
         b'{"v": {"x": [{"y": "1"}]}}',
         "'v.x.y' is declared number, found string",
     ),
-    "an object for a list": ("v ARRAY<INT>", b'{"v": {}}', "'v' is declared array, found object"),
     "no such day": ("v DATE", b'{"v": "2023-02-29"}', "2023-02-29"),
     "no time": ("v TIMESTAMP", b'{"v": "noon"}', "noon"),
     "a time that is too fine": ("v TIMESTAMP", b'{"v": "2024-01-01T00:00:00.123456789Z"}', "finer"),
     "nothing where something must be": ("v INT NOT NULL", b"{}", "'v' is missing or null"),
-    "a null where something must be": ("v INT NOT NULL", b'{"v": null}', "'v' is missing or null"),
     "a decimal that would be rounded away": ("v DECIMAL(38, 2)", b'{"v": 1e-41}', "a finer scale"),
     "a decimal that would wrap": (
         "v DECIMAL(38, 2)",
         b'{"v": 48151415102163378576555277819065061780}',
         "a greater precision",
     ),
-    "a decimal that is too large": ("v DECIMAL(5, 2)", b'{"v": 99999}', "a greater precision"),
-    "an exponent that is too small": ("v DECIMAL(38, 2)", b'{"v": 1e-9999999}', "a finer scale"),
-    "an exponent in a text": ("v DECIMAL(38, 2)", b'{"v": "1e-9999999"}', "a finer scale"),
     "a hidden exponent": ("v DECIMAL(38, 2)", rb'{"\u0076": "1\u0065-9999999"}', "a finer scale"),
     "an exponent in a list": ("v ARRAY<DECIMAL(9, 2)>", b'{"v": [1e-9999999]}', "a finer scale"),
     "no number for a decimal": ("v DECIMAL(5, 2)", b'{"v": NaN}', "no decimal number"),
-    "less than no number for a decimal": ("v DECIMAL(5, 2)", b'{"v": -NaN}', "no decimal number"),
-    "infinity for a decimal": ("v DECIMAL(5, 2)", b'{"v": -Infinity}', "no decimal number"),
     "a text for a decimal": ("v DECIMAL(5, 2)", b'{"v": "abc"}', "'abc' is no decimal number"),
-    "a number behind a text": ("v DECIMAL(5, 2)", b'{"v": 1"2"}', "not JSON"),
-    "an octal number": ("v DECIMAL(5, 2)", b'{"v": 010}', "not JSON"),
-    "a float that would be zero": ("v DOUBLE", b'{"v": 1e-999}', "too small for DOUBLE"),
-    "a small float that would be zero": ("v FLOAT", b'{"v": 1e-46}', "too small for FLOAT"),
-    "a long number that would be infinite": ("v DOUBLE", b'{"v": 1%s}' % (b"0" * 400), "too large"),
+    "a decimal that is too large": ("v DECIMAL(5, 2)", b'{"v": 99999}', "a greater precision"),
+    "an infinite float": ("v FLOAT", b'{"v": 1e99}', "too large for FLOAT"),
     "an infinity that Python does not know": ("v DOUBLE", b'{"v": -Inf}', "no DOUBLE"),
+    "a float that would be zero": ("v DOUBLE", b'{"v": 1e-999}', "too small for DOUBLE"),
     "a year before 1": ("v DATE", b'{"v": "0000-01-01"}', "is no date"),
     "a time that a zone takes out of the calendar": (
         "v TIMESTAMP",
@@ -296,18 +208,6 @@ def test_missing_members_are_null_and_others_are_skipped() -> None:
     assert found == ({"a": 1, "b": None}, None)
 
 
-def test_pretty_json_is_json() -> None:
-    pretty = json.dumps({"v": 1, "w": {"v": [2]}}, indent=2).encode()
-    assert decoded(json_decoder("v INT"), b"\n" + pretty + b"\n\n") == ({"v": 1}, None)
-
-
-def test_nan_is_a_number_although_json_has_none() -> None:
-    fields, _ = json_decoder("v DOUBLE").fields, None
-    [column] = json_decoder("v DOUBLE").decode(pa.array([b'{"v": NaN}'], pa.binary())).columns
-    assert fields.names == ["v"]
-    assert str(column[0]) == "nan"
-
-
 @pytest.mark.parametrize("depth", [100, 100_000])
 @pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"x":', b"}")], ids=["lists", "objects"])
 def test_deep_json_is_skipped_without_recursion(depth: int, brackets: tuple[bytes, bytes]) -> None:
@@ -319,10 +219,7 @@ def test_deep_json_is_skipped_without_recursion(depth: int, brackets: tuple[byte
 
 BARE_JSON: dict[str, tuple[str, bytes, Any]] = {
     "a number": ("BIGINT", b"42", 42),
-    "a number and space": ("BIGINT", b" 42\n", 42),
     "a text": ("STRING", b'"a"', "a"),
-    "a date": ("DATE", b'"2024-01-01"', dt.date(2024, 1, 1)),
-    "a null": ("BIGINT", b"null", None),
 }
 
 
@@ -334,7 +231,7 @@ def test_a_bare_value_is_one_column(case: tuple[str, bytes, Any]) -> None:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"1,2", b"1 2", b"[1]", b'{"value": 1}', b'1],"v":[2', b'1],"w":[2', b'1]}\n{"v":[2'],
+    [b"", b"1,2", b"[1]", b'{"value": 1}', b'1],"v":[2', b'1]}\n{"v":[2'],
 )
 def test_anything_else_than_one_bare_value_is_bad(payload: bytes) -> None:
     fields, reason = decoded(json_decoder("BIGINT"), payload)
@@ -346,14 +243,6 @@ def test_anything_else_than_one_bare_value_is_bad(payload: bytes) -> None:
 def test_types_that_json_cannot_carry_exactly_are_refused(schema: str) -> None:
     with pytest.raises(SchemaError, match="from_json"):
         json_decoder(schema)
-
-
-def test_each_bad_payload_is_told_from_its_neighbours() -> None:
-    payloads = [b'{"v": %d}' % i if i % 7 else b"bad %d" % i for i in range(500)]
-    found = json_decoder("v INT").decode(pa.array(payloads, pa.binary()))
-    assert found.reasons is not None
-    assert [r is None for r in found.reasons.to_pylist()] == [bool(i % 7) for i in range(500)]
-    assert found.columns[0].to_pylist() == [i if i % 7 else None for i in range(500)]
 
 
 def test_blocks_bound_what_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,20 +274,12 @@ def test_nothing_decodes_to_nothing(decoder: Decoder, payloads: list[None]) -> N
     assert found.columns[0].to_pylist() == payloads
 
 
-# -- raw ---------------------------------------------------------------------------------
-
-
-def test_raw_bytes_are_what_they_are() -> None:
-    decoder = RawDecoder(pa.schema({"v": pa.binary()}))
-    assert decoded(decoder, b"\xff\0") == ({"v": b"\xff\0"}, None)
-    assert decoded(decoder, b"") == ({"v": b""}, None)
-
-
-def test_raw_text_must_be_text() -> None:
+def test_raw_text_must_be_text_and_raw_bytes_may_be_any() -> None:
     decoder = RawDecoder(pa.schema({"v": pa.string()}))
     assert decoded(decoder, "Zo\u00eb".encode()) == ({"v": "Zo\u00eb"}, None)
     assert decoded(decoder, b"") == ({"v": ""}, None)
     assert decoded(decoder, b"\xff") == (None, "not UTF-8")
+    assert decoded(RawDecoder(pa.schema({"v": pa.binary()})), b"\xff\0") == ({"v": b"\xff\0"}, None)
 
 
 @pytest.mark.parametrize("schema", ["a STRING, b STRING", "BIGINT"])
@@ -406,9 +287,6 @@ def test_raw_is_one_column_of_text_or_bytes(schema: str) -> None:
     fields, _ = parse_schema("keySchema", schema, bare_name="key")
     with pytest.raises(SchemaError, match="one column of type STRING or BINARY"):
         RawDecoder(fields)
-
-
-# -- Confluent ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import spark_upsert
-from spark_upsert import FeedbackUpsert, Table, TableSchema
+from spark_upsert import FeedbackUpsert, Table
 from spark_upsert.errors import SchemaError
 
 COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string()})
@@ -35,11 +34,6 @@ def test_an_unknown_name_is_an_error_of_python() -> None:
         _ = spark_upsert.Tabel  # type: ignore[attr-defined]
 
 
-def test_a_public_name_is_the_one_of_its_module() -> None:
-    assert Table is import_module("spark_upsert.table.table").Table
-    assert FeedbackUpsert is import_module("spark_upsert.feedback").FeedbackUpsert
-
-
 def test_the_package_costs_nothing_until_a_name_is_asked_for() -> None:
     code = (
         "import sys, spark_upsert\n"
@@ -50,33 +44,15 @@ def test_the_package_costs_nothing_until_a_name_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_table_tells_its_schema(tmp_path: Path) -> None:
-    schema = users(tmp_path).schema
-    assert isinstance(schema, TableSchema)
-    assert (schema.keys, schema.columns.names) == (("id",), ["id", "name"])
-
-
-def test_a_scan_reads_some_columns_in_their_order(tmp_path: Path) -> None:
-    reader = users(tmp_path).scan(["name", "id"])
-    assert isinstance(reader, pa.RecordBatchReader)
-    assert reader.schema.names == ["name", "id"]
-    assert sorted(reader.read_all()["id"].to_pylist()) == [0, 1, 2, 3, 4]
-
-
-def test_a_scan_of_no_columns_counts_rows(tmp_path: Path) -> None:
-    assert sum(batch.num_rows for batch in users(tmp_path).scan([])) == 5
-
-
-def test_a_scan_reads_an_older_version(tmp_path: Path) -> None:
+def test_a_scan_reads_some_columns_in_their_order_of_any_version(tmp_path: Path) -> None:
     table = users(tmp_path)
     table.upsert(pa.table({"id": [9], "name": ["z"]}))
-    assert table.scan(version=1).read_all().num_rows == 5
-    assert table.scan().read_all().num_rows == 6
-
-
-def test_a_scan_of_an_unknown_column_names_the_nearest(tmp_path: Path) -> None:
+    reader = table.scan(["name", "id"], version=1)
+    assert reader.schema.names == ["name", "id"]
+    assert sorted(reader.read_all()["id"].to_pylist()) == [0, 1, 2, 3, 4]
+    assert sum(batch.num_rows for batch in table.scan([])) == 6
     with pytest.raises(SchemaError, match=r"(?s)'nane'.*'name'"):
-        users(tmp_path).scan(["nane"])
+        table.scan(["nane"])
 
 
 def test_plain_rows_need_no_envelope_in_a_loop(tmp_path: Path) -> None:

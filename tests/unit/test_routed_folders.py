@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,8 +34,7 @@ SCHEMA = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])
 
 
 @pytest.mark.parametrize("make", STORES.values(), ids=STORES)
-def test_tables_of_odd_values_are_found_by_a_pattern(make: object, tmp_path: Path) -> None:
-    assert callable(make)
+def test_tables_of_odd_values_are_found_by_a_pattern(make: Any, tmp_path: Path) -> None:
     store, template = make(tmp_path), Template.parse("/lake/{topic}/rows")
     for at, value in enumerate(ODD):
         table = Table(StoreBelow(store, template.folder([value])))

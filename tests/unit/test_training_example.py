@@ -10,15 +10,7 @@ import pyarrow as pa
 import pytest
 
 from examples.git_history.history import Repository
-from examples.training.train import (
-    CHECKPOINT_STEPS,
-    Model,
-    Position,
-    batches,
-    main,
-    make_table,
-    train,
-)
+from examples.training.train import CHECKPOINT_STEPS, Position, batches, main, make_table, train
 from spark_upsert import Table
 from tests.support.repositories import long_history
 
@@ -34,9 +26,8 @@ def table_in(folder: Path) -> str:
 def replace_and_expire(path: str) -> None:
     """Write, compact and expire as others do during a training: every version that may go goes."""
     table = Table.open(path)
-    table.upsert(
-        pa.Table.from_pylist([{"path": "new.py", "bytes": 1}], schema=table.schema.columns)
-    )
+    rows = [{"path": "new.py", "bytes": 1}]
+    table.upsert(pa.Table.from_pylist(rows, schema=table.schema.columns))
     table.compact(full=True)
     table.expire(retain_versions=1, retain_ms=0, safety_ms=0, writers_ms=0)
     table.vacuum(grace_ms=0)
@@ -48,18 +39,18 @@ def test_the_losses_fall_and_do_not_depend_on_restarts(tmp_path: Path) -> None:
     tenth = len(uninterrupted.losses) // 10
     assert np.mean(uninterrupted.losses[-tenth:]) < 0.5 * np.mean(uninterrupted.losses[:tenth])
 
-    checkpoint, model, starts = tmp_path / "model.npz", Model(), 0
+    last_models = []
     for steps in (1, 7, CHECKPOINT_STEPS, 23, *range(2, 100, 3)):
         # Each start reaches at least one more checkpoint, and most lose the steps after it.
-        run = train(path, checkpoint, epochs=EPOCHS)
+        run = train(path, tmp_path / "model.npz", epochs=EPOCHS)
         models = list(islice(run, CHECKPOINT_STEPS + steps))
         if not models:
             break
-        model, starts = models[-1], starts + 1
+        last_models.append(models[-1])
         replace_and_expire(path)
-    assert starts > 5
-    assert model.losses == uninterrupted.losses
-    assert np.array_equal(model.weights, uninterrupted.weights)
+    assert len(last_models) > 5
+    assert last_models[-1].losses == uninterrupted.losses
+    assert np.array_equal(last_models[-1].weights, uninterrupted.weights)
     assert Table.open(path).consumers() == []
 
 

@@ -28,14 +28,7 @@ from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.placeholders import Placeholder
 from tests.support import own_schemas
 from tests.support.debezium import OPTIONS, avro, bare, event, key, member, wrapped
-from tests.support.envelopes import (
-    plan,
-    quarantine_of,
-    records,
-    rows_of,
-    write,
-    write_found,
-)
+from tests.support.envelopes import plan, quarantine_of, records, rows_of, write, write_found
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.seeds import seeds
 
@@ -78,6 +71,27 @@ assert named_uuid(DEFAULT.encode()) == "b68a35a7-17ad-35b3-af2a-ae46edb4545a", "
 
 EPOCH = dt.date(1970, 1, 1)
 
+
+def connect_array(type_: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": type_, "optional": True}}
+
+
+def avro_array(type_: str) -> dict[str, Any]:
+    return {"type": "array", "items": ["null", type_]}
+
+
+def hstore(data: bytes) -> str:
+    pair = {text(data): text(data)}
+    return json.dumps(pair, separators=(",", ":"), ensure_ascii=False)
+
+
+def days(data: bytes) -> list[dt.date]:
+    return [EPOCH + dt.timedelta(days=number) for number in numbers(data)]
+
+
+NOWHERE = bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1")
+AVRO_MAP = {"type": "map", "values": ["null", "string"]}
+
 FORMS: dict[str, Form] = {
     "text": Form("STRING", "a", text, {"type": "string"}, "string"),
     "bytes": Form("BINARY", b"a", lambda data: data, {"type": "bytes"}, "bytes"),
@@ -90,50 +104,25 @@ FORMS: dict[str, Form] = {
         "ARRAY<STRING>",
         ["a", None],
         lambda data: [text(data)],
-        {"type": "array", "items": {"type": "string", "optional": True}},
-        {"type": "array", "items": ["null", "string"]},
+        connect_array("string"),
+        avro_array("string"),
     ),
     "array of bytes": Form(
-        "ARRAY<BINARY>",
-        [b"a"],
-        lambda data: [data],
-        {"type": "array", "items": {"type": "bytes", "optional": True}},
-        {"type": "array", "items": ["null", "bytes"]},
+        "ARRAY<BINARY>", [b"a"], lambda data: [data], connect_array("bytes"), avro_array("bytes")
     ),
-    "array of INT": Form(
-        "ARRAY<INT>",
-        [1, 2],
-        numbers,
-        {"type": "array", "items": {"type": "int32", "optional": True}},
-        {"type": "array", "items": ["null", "int"]},
-    ),
+    "array of INT": Form("ARRAY<INT>", [1, 2], numbers, connect_array("int32"), avro_array("int")),
     "array of BIGINT": Form(
-        "ARRAY<BIGINT>",
-        [1, None],
-        numbers,
-        {"type": "array", "items": {"type": "int64", "optional": True}},
-        {"type": "array", "items": ["null", "long"]},
+        "ARRAY<BIGINT>", [1, None], numbers, connect_array("int64"), avro_array("long")
     ),
     "array of DOUBLE": Form("ARRAY<DOUBLE>", [0.5], lambda data: list(map(float, numbers(data)))),
-    "array of DATE": Form(
-        "ARRAY<DATE>",
-        [EPOCH],
-        lambda data: [EPOCH + dt.timedelta(days=number) for number in numbers(data)],
-    ),
+    "array of DATE": Form("ARRAY<DATE>", [EPOCH], days),
     "array of UUIDs": Form("ARRAY<STRING>", ["a"], lambda data: [named_uuid(data)]),
-    "hstore as JSON": Form(
-        "STRING",
-        '{"a":"b"}',
-        lambda data: json.dumps(
-            {text(data): text(data)}, separators=(",", ":"), ensure_ascii=False
-        ),
-    ),
+    "hstore as JSON": Form("STRING", '{"a":"b"}', hstore),
     "hstore as a map": Form(
         "MAP<STRING, STRING>",
         [("a", "b")],
         lambda data: [(text(data), text(data))],
-        None,
-        {"type": "map", "values": ["null", "string"]},
+        avro=AVRO_MAP,
     ),
     "hstore as a struct": Form(
         "STRUCT<a: STRING>", {"a": "b"}, lambda data: {text(data): text(data)}
@@ -142,10 +131,7 @@ FORMS: dict[str, Form] = {
     "geometry": Form(
         "STRUCT<wkb: BINARY, srid: INT>",
         {"wkb": b"a", "srid": 1},
-        lambda _: {
-            "wkb": bytes.fromhex("0101000020e6100000000000fc83d797c1000000fc83d797c1"),
-            "srid": 4326,
-        },
+        lambda _: {"wkb": NOWHERE, "srid": 4326},
     ),
 }
 
@@ -172,79 +158,72 @@ def as_json(value: Any) -> Any:
             return value
 
 
-# -- entry points ------------------------------------------------------------------------
+def schema_of(form: Form) -> str:
+    return f"id BIGINT, x {form.ddl}, n STRING"
+
+
+def row_of(x: Any, lsn: int) -> dict[str, Any]:
+    return {"id": 1, "x": x, "n": str(lsn)}
 
 
 def declared(form: Form) -> dict[str, str]:
-    schema = f"id BIGINT, x {form.ddl}, n STRING"
-    return {**OPTIONS, "valueSchema": schema, "decimalHandling": "string"}
+    return {**OPTIONS, "valueSchema": schema_of(form), "decimalHandling": "string"}
 
 
-def message(form: Form, x: Any, lsn: int) -> dict[str, Any]:
-    return event("u", None, {"id": 1, "x": as_json(x), "n": str(lsn)}, lsn)
+def message(x: Any, lsn: int) -> dict[str, Any]:
+    return event("u", None, row_of(as_json(x), lsn), lsn)
 
 
 def by_bare_json(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    write(path, records([(key(1), bare(message(form, x, lsn)))]), **declared(form), **more)
+    write(path, records([(key(1), bare(message(x, lsn)))]), **declared(form), **more)
 
 
-def connect_row(form: Form) -> list[dict[str, Any]]:
-    given = form.connect or {"type": "string"}
-    return [
-        member("id", "int64"),
-        {**given, "optional": True, "field": "x"},
-        member("n", "string"),
-    ]
+def wrapped_record(form: Form, x: Any, lsn: int) -> pa.Table:
+    type_ = {**(form.connect or {"type": "string"}), "optional": True, "field": "x"}
+    row = [member("id", "int64"), type_, member("n", "string")]
+    return records([(key(1), wrapped(message(x, lsn), row))])
 
 
 def by_wrapped_json(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    pair = key(1), wrapped(message(form, x, lsn), connect_row(form))
-    write(path, records([pair]), **declared(form), **more)
+    write(path, wrapped_record(form, x, lsn), **declared(form), **more)
 
 
 def by_inline_schema(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    pair = key(1), wrapped(message(form, x, lsn), connect_row(form))
     options = {**OPTIONS, "valueSchema": "inline", "keySchema": "id BIGINT", **more}
-    write_found(path, records([pair]), **options)
+    write_found(path, wrapped_record(form, x, lsn), **options)
 
 
 def by_avro(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    fields = {"id": "long", "x": ["null", form.avro], "n": ["null", "string"]}
-    row = own_schemas.record("Row", **fields)
-    source = own_schemas.record("Source", lsn="long")
-    schema = own_schemas.record(
-        "Event", before=["null", row], after=["null", "Row"], source=source, op="string"
-    )
+    record = own_schemas.record
+    row = record("Row", id="long", x=["null", form.avro], n=["null", "string"])
+    images = {"before": ["null", row], "after": ["null", "Row"]}
+    schema = record("Event", **images, source=record("Source", lsn="long"), op="string")
     x = dict(x) if isinstance(x, list) and x and isinstance(x[0], tuple) else x
-    after = {"id": 1, "x": x, "n": str(lsn)}
-    value = {"before": None, "after": after, "source": {"lsn": lsn}, "op": "u"}
+    value = {"before": None, "after": row_of(x, lsn), "source": {"lsn": lsn}, "op": "u"}
     options = {**OPTIONS, "valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
     write(path, records([(None, avro(schema, value))]), **options, **more)
 
 
 def arrow_row(form: Form) -> pa.StructType:
-    columns, _ = parse_schema("valueSchema", f"id BIGINT, x {form.ddl}, n STRING", bare_name="x")
+    columns, _ = parse_schema("valueSchema", schema_of(form), bare_name="x")
     return pa.struct(list(columns))
 
 
 def by_parsed_events(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    row = {"id": 1, "x": x, "n": str(lsn)}
-    rows = pa.table(
-        {"after": pa.array([row], arrow_row(form)), "op": ["u"], "lsn": pa.array([lsn])}
-    )
+    after = pa.array([row_of(x, lsn)], arrow_row(form))
+    rows = pa.table({"after": after, "op": ["u"], "lsn": [lsn]})
     write(path, rows, envelope="debezium", keys="id", sequenceBy="lsn", **more)
 
 
 def by_flattened_json(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    pair = key(1), bare({"id": 1, "x": as_json(x), "n": str(lsn)})
-    schema = f"id BIGINT, x {form.ddl}, n STRING"
+    rows = records([(key(1), bare(row_of(as_json(x), lsn)))], offsets=[lsn])
     options = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
-    options |= {"valueFormat": "json", "valueSchema": schema, "sequenceScope": "table"}
-    write(path, records([pair], offsets=[lsn]), **options, **more)
+    options |= {"valueFormat": "json", "valueSchema": schema_of(form), "sequenceScope": "table"}
+    write(path, rows, **options, **more)
 
 
 def by_flattened_rows(path: Path, form: Form, x: Any, lsn: int, **more: str) -> None:
-    row = {"id": 1, "x": x, "n": str(lsn), "__deleted": "false", "lsn": lsn}
+    row = {**row_of(x, lsn), "__deleted": "false", "lsn": lsn}
     type_ = [*arrow_row(form), pa.field("__deleted", pa.string()), pa.field("lsn", pa.int64())]
     rows = pa.Table.from_struct_array(pa.array([row], pa.struct(type_)))
     options = {"keys": "id", "sequenceBy": "lsn", "applyAsDeletes": "__deleted"}
@@ -331,20 +310,14 @@ LAYOUTS: dict[str, pa.Array] = {
 @pytest.mark.parametrize("column", LAYOUTS.values(), ids=LAYOUTS)
 def test_an_unsent_value_is_found_in(tmp_path: Path, column: pa.Array) -> None:
     """In each layout that Arrow has for a type of Debezium."""
-    ids, texts = pa.array([1]), pa.array(["false"], pa.string_view())
-    flattened = pa.table({"id": ids, "x": column, "__deleted": texts})
+    ids = pa.array([1])
+    false, update = (pa.array([word], pa.string_view()) for word in ("false", "u"))
+    flattened = pa.table({"id": ids, "x": column, "__deleted": false})
+    after = pa.StructArray.from_arrays([ids, column], ["id", "x"])
+    event_rows = pa.table({"after": after, "op": update, "lsn": ids})
     for rows, options in (
         (flattened, {"applyAsDeletes": "__deleted"}),
-        (
-            pa.table(
-                {
-                    "after": pa.StructArray.from_arrays([ids, column], ["id", "x"]),
-                    "op": pa.array(["u"], pa.string_view()),
-                    "lsn": ids,
-                }
-            ),
-            {"envelope": "debezium", "sequenceBy": "lsn"},
-        ),
+        (event_rows, {"envelope": "debezium", "sequenceBy": "lsn"}),
     ):
         with pytest.raises(DataError, match="did not send"):
             write(tmp_path / "fails", rows, keys="id", **options)
@@ -355,10 +328,8 @@ def test_an_unsent_value_is_found_in(tmp_path: Path, column: pa.Array) -> None:
 
 NEAR: dict[str, tuple[str, Any]] = {
     "a text with more": ("STRING", f"{DEFAULT} "),
-    "a part of the text": ("STRING", DEFAULT[:-1]),
     "other letters": ("STRING", DEFAULT.upper()),
     "two items": ("ARRAY<STRING>", [DEFAULT, DEFAULT]),
-    "an item among others": ("ARRAY<STRING>", ["a", DEFAULT]),
     "no items": ("ARRAY<STRING>", []),
     "numbers but the last": ("ARRAY<INT>", numbers(DEFAULT.encode())[:-1]),
     "other numbers": ("ARRAY<INT>", [*numbers(DEFAULT.encode())[:-1], 102]),
@@ -387,42 +358,38 @@ def test_plain_rows_may_hold_the_placeholder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
 def test_a_key_that_was_not_sent_is_the_old_key(tmp_path: Path, engine: str) -> None:
     """PostgreSQL sends a large key with the old row (``K``), and not with the new one."""
-    path = tmp_path / "t"
     options = {**OPTIONS, "valueSchema": "k STRING, n STRING", "keys": "k", "mergeEngine": engine}
 
-    def pair(before: Any, after: Any, lsn: int) -> tuple[bytes | None, bytes]:
-        return None, bare(event("u", before, after, lsn))
+    def put(before: Any, after: Any, lsn: int) -> None:
+        write(tmp_path / "t", records([(None, bare(event("u", before, after, lsn)))]), **options)
 
-    write(path, records([pair(None, {"k": "long", "n": "1"}, 1)]), **options)
-    update = pair({"k": "long", "n": None}, {"k": DEFAULT, "n": "2"}, 2)
-    write(path, records([update]), **options)
-    assert rows_of(path) == [{"k": "long", "n": "2"}]
+    put(None, {"k": "long", "n": "1"}, 1)
+    put({"k": "long", "n": None}, {"k": DEFAULT, "n": "2"}, 2)
+    assert rows_of(tmp_path / "t") == [{"k": "long", "n": "2"}]
     with pytest.raises(DataError, match=r"did not send 'after\.k'"):
-        write(path, records([pair(None, {"k": DEFAULT, "n": "3"}, 3)]), **options)
+        put(None, {"k": DEFAULT, "n": "3"}, 3)
 
 
 def test_a_value_declared_not_null_may_be_unsent(tmp_path: Path) -> None:
-    path = tmp_path / "t"
     schema = "id BIGINT, x DECIMAL(10, 2) NOT NULL, n STRING NOT NULL"
-    options = {**OPTIONS, "valueSchema": schema, "decimalHandling": "string"}
-    options["mergeEngine"] = "partial-update"
-    create = event("c", None, {"id": 1, "x": "1.50", "n": "a"}, 1)
-    write(path, records([(key(1), bare(create))]), **options)
-    update = event("u", None, {"id": 1, "x": DEFAULT, "n": "b"}, 2)
-    write(path, records([(key(1), bare(update))]), **options)
-    assert rows_of(path) == [{"id": 1, "x": Decimal("1.50"), "n": "b"}]
-    update = event("u", None, {"id": 1, "x": DEFAULT}, 3)
+    options = {**OPTIONS, "valueSchema": schema, "mergeEngine": "partial-update"}
+
+    def put(op: str, after: Any, lsn: int) -> None:
+        rows = records([(key(1), bare(event(op, None, {"id": 1, **after}, lsn)))])
+        write(tmp_path / "t", rows, **options, decimalHandling="string")
+
+    put("c", {"x": "1.50", "n": "a"}, 1)
+    put("u", {"x": DEFAULT, "n": "b"}, 2)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "x": Decimal("1.50"), "n": "b"}]
     with pytest.raises(DataError, match=r"'after\.n' is null, and declared NOT NULL"):
-        write(path, records([(key(1), bare(update))]), **options)
+        put("u", {"x": DEFAULT}, 3)
 
 
 def test_a_delete_has_no_value_that_could_be_unsent(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    form = FORMS["text"]
-    by_bare_json(path, form, "a", 1)
-    before = {"id": 1, "x": DEFAULT, "n": DEFAULT}
-    write(path, records([(key(1), bare(event("d", before, None, 2)))]), **declared(form))
-    assert rows_of(path) == []
+    by_bare_json(tmp_path / "t", FORMS["text"], "a", 1)
+    delete = event("d", {"id": 1, "x": DEFAULT, "n": DEFAULT}, None, 2)
+    write(tmp_path / "t", records([(key(1), bare(delete))]), **declared(FORMS["text"]))
+    assert rows_of(tmp_path / "t") == []
 
 
 def test_an_unsent_value_is_no_null_that_deletes(tmp_path: Path) -> None:
@@ -433,13 +400,19 @@ def test_an_unsent_value_is_no_null_that_deletes(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "t") == [{"id": 1, "n": 1, "x": "a"}]
 
 
-@pytest.mark.parametrize("given", ["hex:", "hex:0", "hex:xyz"])
-def test_a_placeholder_that_is_none_is_refused(tmp_path: Path, given: str) -> None:
-    with pytest.raises(OptionError, match="hexadecimal digits"):
-        plan(tmp_path, pa.schema({"id": pa.int64()}), unavailableValuePlaceholder=given)
+def test_a_placeholder_that_is_none_is_refused(tmp_path: Path) -> None:
+    for text_ in ("hex:", "hex:0", "hex:xyz"):
+        with pytest.raises(OptionError, match="hexadecimal digits"):
+            plan(tmp_path, pa.schema({"id": pa.int64()}), unavailableValuePlaceholder=text_)
 
 
-MIXED = ("text", "array of texts", "array of BIGINT", *ONLY_IN_JSON)
+MIXED: dict[str, tuple[Form, Callable[[int], Any]]] = {
+    "a": (FORMS["text"], lambda number: f"v{number}"),
+    "b": (FORMS["array of texts"], lambda number: [f"v{number}", None]),
+    "c": (FORMS["array of BIGINT"], lambda number: [number]),
+    "d": (FORMS["hstore as a struct"], lambda number: {"a": f"v{number}"}),
+    "e": (FORMS["a number as text"], lambda number: Decimal(number) / 4),
+}
 
 
 @seeds(6 * FUZZ_TIMES, quick=2)
@@ -449,46 +422,28 @@ def test_random_updates_leave_what_they_did_not_send(tmp_path: Path, seed: int) 
     Kept apart by a quarantine instead, a row with an unsent value is the error of its key.
     """
     dice = random.Random(seed)
-    columns = {f"c{place}": FORMS[name] for place, name in enumerate(MIXED)}
-    schema = ", ".join(f"{name} {form.ddl}" for name, form in columns.items())
+    schema = ", ".join(f"{name} {form.ddl}" for name, (form, _) in MIXED.items())
     options = {**OPTIONS, "valueSchema": f"id BIGINT, {schema}", "decimalHandling": "string"}
-    sent: dict[int, dict[str, Any]] = {}
+    newest: dict[int, dict[str, Any]] = {}
     bad: dict[int, bool] = {}
     for batch in range(dice.randint(1, 4)):
         pairs = []
         for place in range(dice.randint(1, 60)):
             number = dice.randrange(12)
-            row: dict[str, Any] = {"id": number}
-            rate = 0.0 if number not in sent else dice.choice([0.0, 0.3, 0.9])
-            known = sent.setdefault(number, {"id": number})
-            unsent = [name for name in columns if dice.random() < rate]
-            for name, form in columns.items():
-                is_unsent = name in unsent
-                value = form.unsent(DEFAULT.encode()) if is_unsent else _random(dice, form)
-                row[name] = as_json(value)
-                if not is_unsent:
-                    known[name] = value
-            bad[number] = bool(unsent)
-            lsn = 1000 * batch + place
-            value = event("u", None, row, lsn)
-            has_schema = dice.choice([False, True])
-            payload = {"schema": None, "payload": value} if has_schema else value
+            rate = dice.choice([0.0, 0.3, 0.9]) if number in newest else 0.0
+            sent = {n: draw(dice.randrange(1000)) for n, (_, draw) in MIXED.items()}
+            unsent = {n: form.unsent(DEFAULT.encode()) for n, (form, _) in MIXED.items()}
+            lost = {name for name in MIXED if dice.random() < rate}
+            row = {"id": number, **sent, **{name: unsent[name] for name in lost}}
+            known = {name: value for name, value in sent.items() if name not in lost}
+            newest[number] = {"id": number, **newest.get(number, {}), **known}
+            bad[number] = bool(lost)
+            value = event("u", None, as_json(row), 1000 * batch + place)
+            payload = dice.choice([value, {"schema": None, "payload": value}])
             pairs.append((key(number), bare(payload)))
         write(tmp_path / "kept", records(pairs), mergeEngine="partial-update", **options)
         write(tmp_path / "apart", records(pairs), onError="quarantine", **options)
-    assert rows_of(tmp_path / "kept") == sorted(sent.values(), key=repr)
-    good = [row for number, row in sent.items() if not bad[number]]
+    assert rows_of(tmp_path / "kept") == sorted(newest.values(), key=repr)
+    good = [row for number, row in newest.items() if not bad[number]]
     assert rows_of(tmp_path / "apart") == sorted(good, key=repr)
     assert len(quarantine_of(tmp_path / "apart")) == sum(bad.values())
-
-
-def _random(dice: random.Random, form: Form) -> Any:
-    number = dice.randrange(1000)
-    values: dict[str, Any] = {
-        "STRING": f"v{number}",
-        "ARRAY<STRING>": [f"v{number}", None],
-        "ARRAY<BIGINT>": [number],
-        "STRUCT<a: STRING>": {"a": f"v{number}"},
-        "DECIMAL(10, 2)": Decimal(number) / 4,
-    }
-    return values[form.ddl]
