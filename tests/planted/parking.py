@@ -13,7 +13,6 @@ from spark_upsert.routed.park_staged import CommandParking
 from spark_upsert.routed.plan import RoutedPlan
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_parking_promises as promises
-from tests.unit import test_misfits as misfits
 from tests.unit import test_parked_truncates as truncates
 from tests.unit import test_parking as parking
 from tests.unit import test_unpark_hints as hints
@@ -94,7 +93,7 @@ def _() -> Patch:
 
 @bug(
     "an option that fits no table parks them all",
-    misfits.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
+    parking.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
 )
 def _() -> Patch:
     return patch.object(commit, "fault_of_write", lambda *told: None)
@@ -102,7 +101,7 @@ def _() -> Patch:
 
 @bug(
     "options that fitted once are believed when they are changed",
-    misfits.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
+    parking.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
 )
 def _() -> Patch:
     return patch.object(RoutedPlan, "terms", "the same")

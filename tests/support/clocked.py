@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 
 from spark_upsert.store import ObjectInfo
@@ -51,3 +51,11 @@ class ClockedStore(MemoryStore):
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         for info in super().list(prefix, after=after):
             yield replace(info, modified_s=self.times[info.path])
+
+
+class KnownStore(ClockedStore):
+    """A store that a process knows again, as it does a place of a disk."""
+
+    @property
+    def cache_key(self) -> Hashable | None:
+        return self.url

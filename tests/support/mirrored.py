@@ -385,9 +385,19 @@ def plain(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(found, schema=columns)
 
 
+def require_copy(table: Table, target: Store) -> DeltaTable:
+    """Return a mirror, which must have the rows of its table and pass its check."""
+    mirror = DeltaTable(target)
+    assert canonical(mirror.rows()) == canonical(table.snapshot())
+    assert not list(check_mirror(Mirror(table.log, table.store, target)))
+    return mirror
+
+
 def canonical(rows: pa.Table) -> list[str]:
     """Return rows as texts, sorted: NaN is NaN, and zeros have signs."""
     return sorted(map(repr, rows.to_pylist()))
 
 
-__all__ = ["DeltaTable", "MirroredTable", "as_now", "canonical", "folded", "plain"]
+__all__ = [
+    *("DeltaTable", "MirroredTable", "as_now", "canonical", "folded", "plain", "require_copy")
+]

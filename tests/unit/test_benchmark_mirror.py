@@ -14,10 +14,10 @@ from spark_upsert.store import LocalStore
 from tests.support.delta import DeltaTable
 
 
-def test_what_a_mirror_takes_is_measured_and_told(tmp_path: Path) -> None:
+def test_what_a_mirror_takes_is_measured_and_reported(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
-    found = measure(tmp_path / "cost", 2_000, (100,), rounds=1)
-    assert set(found["batches"]["100"]) == {"plain_s", "published_s", "ratio", "compact"}
+    costs = measure(tmp_path / "cost", 2_000, (100,), rounds=1)
+    assert set(costs["batches"]["100"]) == {"plain_s", "published_s", "ratio", "compact"}
     place = mirror_of(tmp_path / "fresh" / "published")
     seen = seen_by_delta_rs(str(place))
     by_delta_rs = fresh(tmp_path / "fresh", 500, 20, seen, commits=3)
@@ -27,7 +27,7 @@ def test_what_a_mirror_takes_is_measured_and_told(tmp_path: Path) -> None:
     seconds = {"mirror_s": 2.0, "delta_s": 1.5, "parquet_s": 1.0}
     scan = {name: spread([took]) for name, took in seconds.items()}
     sections = {
-        "mirror": {**found, "busy_before": 0.0},
+        "mirror": {**costs, "busy_before": 0.0},
         "mirror_readers": {
             "fresh": {"delta-rs": by_delta_rs},
             "scan": scan,
@@ -35,9 +35,9 @@ def test_what_a_mirror_takes_is_measured_and_told(tmp_path: Path) -> None:
             "busy_before": 0.0,
         },
     }
-    told = {row[0]: row for row in limits(sections, "tiny") if row[2] != "not measured"}
-    assert len(told) == 3
-    whole = told["Spark reads all of a mirror, of the speed with Parquet of the same rows"]
+    measured = {row[0]: row for row in limits(sections, "tiny") if row[2] != "not measured"}
+    assert len(measured) == 3
+    whole = measured["Spark reads all of a mirror, of the speed with Parquet of the same rows"]
     assert whole[2:4] == ("0.50", "**no**")
     machine = {"cores": 2, "cpu": "", "memory_bytes": 0, "system": "", "python": ""}
     write_report(

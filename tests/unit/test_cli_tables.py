@@ -32,27 +32,20 @@ def root(tmp_path: Path) -> Path:
     writer, folders = "query:one", {TEMPLATE.folder(values): values for values in (ORDERS, ODD)}
     for folder in (*folders, "new.table", "by=hand"):
         world.write(folder, {1: 1})
+    what: dict[str, Any] = {"writer": writer, "batch": 7, "rows": 1}
     members = [
         Member(
             folder=folder,
             name=TEMPLATE.name(values),
             values=values,
             place=world.table(folder).log.place(1),
-            writer=writer,
-            batch=7,
-            rows=1,
             parked=2 if values == ODD else 0,
+            **what,
         )
         for folder, values in folders.items()
     ]
-    batch = Batch(
-        template=TEMPLATE.relative,
-        writer=writer,
-        number=7,
-        rows=2,
-        parked=2,
-        unmatched=("crm.*",),
-    )
+    shown: dict[str, Any] = {"template": TEMPLATE.relative, "unmatched": ("crm.*",)}
+    batch = Batch(writer=writer, number=7, rows=2, parked=2, **shown)
     world.group.append(batch, members, Transaction(writer=writer, number=7))
     return tmp_path
 
@@ -67,60 +60,46 @@ def lines(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_each_table_is_told_by_its_values(root: Path) -> None:
-    whole, *found = lines(str(root))
+def test_each_table_has_a_line_with_its_values(root: Path) -> None:
+    whole, *tables = lines(str(root))
     assert (whole["folder"], whole["template"]) == ("", "{db}.{table}")
     assert (whole["query"], whole["batch"], whole["rows"]) == ("query:one", 7, 2)
     assert whole["patterns_that_match_no_table"] == ["crm.*"]
-    by_name = {line["name"]: line for line in found if line["note"] is None}
-    assert set(by_name) == {"shop.orders", "größe.a.b"}
-    odd = by_name["größe.a.b"]
+    by_folder = {line["folder"]: line for line in tables}
+    assert {line["name"] for line in tables if line["note"] is None} == {
+        "shop.orders",
+        "größe.a.b",
+    }
+    odd = by_folder["gr=C3=B6=C3=9Fe.a=2Eb"]
     assert odd["values"] == ["größe", "a.b"]
-    assert odd["folder"] == "gr=C3=B6=C3=9Fe.a=2Eb"
     assert (odd["version"], odd["batch"], odd["parked"]) == (1, 7, 0)
+    assert by_folder["new.table"]["values"] == ["new", "table"]
+    assert "no whole batch had rows of it" in by_folder["new.table"]["note"]
+    assert by_folder["by=hand"]["values"] is None
+    assert "no values lead here" in by_folder["by=hand"]["note"]
+    grid = run(str(root)).stdout
+    for text in ("{db}.{table}", "query:one", "crm.*", "shop.orders", "größe.a.b", "rows_of_batch"):
+        assert text in grid
+    assert "_ms" not in grid
 
 
-def test_tables_that_the_group_does_not_know_are_told_apart(root: Path) -> None:
-    found = {line["folder"]: line for line in lines(str(root))}
-    assert found["new.table"]["values"] == ["new", "table"]
-    assert "no whole batch had rows of it" in found["new.table"]["note"]
-    assert found["by=hand"]["values"] is None
-    assert "no values lead here" in found["by=hand"]["note"]
-
-
-def test_a_table_of_which_all_rows_are_parked_is_told(tmp_path: Path) -> None:
+def test_parked_rows_are_counted_until_they_are_dropped(tmp_path: Path) -> None:
     root = LocalStore(str(tmp_path))
     bad = {"topic": "epoch", "id": None, "at": 1, "v": 1, "w": 1, "gone": False}
+    rows = [bad, {**bad, "topic": None}, {**bad, "topic": "last", "id": 1}]
     options = routed_options(**{"table.epoch.onError": "fail", "onTableError": "park"})
-    write(root, options, [[bad, {**bad, "topic": "last", "id": 1}]], transaction(0))
+    write(root, options, [rows], transaction(0))
     whole, epoch, last = lines(str(tmp_path))
-    assert (whole["tables"], whole["parked"], whole["parked_nameless"]) == (2, 1, 0)
+    assert (whole["tables"], whole["parked"], whole["parked_nameless"]) == (2, 2, 1)
     assert (epoch["name"], epoch["parked"]) == ("epoch", 1)
     assert "not there: all its rows are parked" in epoch["note"]
     assert (last["name"], last["parked"], last["note"]) == ("last", 0, None)
-
-
-def test_what_is_parked_is_what_waits_now(tmp_path: Path) -> None:
-    root = LocalStore(str(tmp_path))
-    bad = {"topic": "epoch", "id": None, "at": 1, "v": 1, "w": 1, "gone": False}
-    options = routed_options(**{"table.epoch.onError": "fail", "onTableError": "park"})
-    write(root, options, [[bad, {**bad, "topic": None}]], transaction(0))
-    whole, line = lines(str(tmp_path))
-    assert (whole["parked"], whole["parked_nameless"], line["parked"]) == (2, 1, 1)
     drop(root, ["epoch"])
-    (whole,) = lines(str(tmp_path))
+    whole, _ = lines(str(tmp_path))
     assert (whole["parked"], whole["parked_nameless"]) == (1, 1)
     drop(root, [], nameless=True)
-    (whole,) = lines(str(tmp_path))
+    whole, _ = lines(str(tmp_path))
     assert (whole["parked"], whole["parked_nameless"]) == (0, 0)
-
-
-def test_people_see_a_grid(root: Path) -> None:
-    shown = run(str(root)).stdout
-    for text in ("{db}.{table}", "query:one", "crm.*", "shop.orders", "größe.a.b", "parked"):
-        assert text in shown
-    assert "rows_of_batch" in shown
-    assert "_ms" not in shown
 
 
 def test_before_the_first_whole_batch_the_template_finds_tables(tmp_path: Path) -> None:
@@ -131,30 +110,36 @@ def test_before_the_first_whole_batch_the_template_finds_tables(tmp_path: Path) 
     assert "a/b" in run(f"{tmp_path}/{{topic}}").stdout
 
 
-def test_a_root_of_nothing_says_what_a_root_is(tmp_path: Path) -> None:
-    result = run(str(tmp_path))
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["tables", "ROOT"], ["no table in its folder '_group'", "/lake/{topic}"]),
+        (["tables", "ROOT/{a}{b}"], ["nothing between {a} and {b}"]),
+        (["check", "ROOT", "--all"], ["no table in its folder '_group'"]),
+        (["info", "LAKE"], ["of those that one stream writes as '{t}'", "upsertflow tables LAKE"]),
+        (["info", "LAKE/{topic}"], ["columns in braces are for writes"]),
+    ],
+)
+def test_a_root_and_a_table_are_told_apart(
+    lake: Path, tmp_path: Path, arguments: list[str], expected: list[str]
+) -> None:
+    def filled(text: str) -> str:
+        return text.replace("ROOT", str(tmp_path / "nothing")).replace("LAKE", str(lake))
+
+    result = CliRunner().invoke(upsertflow, [filled(text) for text in arguments])
     assert result.exit_code == 1
-    assert "no table in its folder '_group'" in result.stderr
-    assert "/lake/{topic}" in result.stderr
-
-
-def test_a_bad_template_is_a_sentence(tmp_path: Path) -> None:
-    result = run(f"{tmp_path}/{{a}}{{b}}")
-    assert result.exit_code == 1
-    assert "nothing between {a} and {b}" in result.stderr
-
-
-# -- work on all of them ---------------------------------------------------------------
+    for text in expected:
+        assert filled(text) in result.stderr
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """A root with two tables of the group, one of which has had four batches."""
-    world = RoutedBatch(tmp_path)
+    world = RoutedBatch(tmp_path / "lake")
     world.batch(busy={1: 0}, quiet={1: 0})
     for value in range(1, 4):
         world.batch(busy={1: value})
-    return tmp_path
+    return tmp_path / "lake"
 
 
 def command(*arguments: str, exit_code: int = 0) -> list[dict[str, Any]]:
@@ -167,31 +152,22 @@ def test_all_tables_and_the_group_are_kept_in_order(lake: Path) -> None:
     nothing = [{"table": "", "tables": 3, "shown": 0, "failed": 0}]
     bound = {"bound_by": "versions of the last 1 hour (3 tables)"}
     assert command("expire", str(lake), "--all", "--retain-versions", "1") == [nothing[0] | bound]
-    *done, total = command("compact", str(lake), "--all", "--full")
-    assert [line["table"] for line in done] == ["busy", "_group"]
+    *results, total = command("compact", str(lake), "--all", "--full")
+    assert [line["table"] for line in results] == ["busy", "_group"]
     assert total == {"table": "", "tables": 3, "shown": 2, "failed": 0}
     assert command("compact", str(lake), "--all", "--full") == nothing
     (lake / "quiet" / "data" / "notes.txt").touch()
-    *done, _ = command("vacuum", str(lake), "--all")
-    assert [(line["table"], line["foreign"]) for line in done] == [("quiet", 1)]
+    *results, _ = command("vacuum", str(lake), "--all")
+    assert [(line["table"], line["foreign"]) for line in results] == [("quiet", 1)]
     assert command("check", str(lake), "--all") == nothing
-
-
-@pytest.mark.parametrize(("arguments", "told"), [(["check"], "sound"), (["compact"], "unchanged")])
-def test_people_are_told_how_many_tables_are_well(
-    lake: Path, arguments: list[str], told: str
-) -> None:
-    shown = CliRunner().invoke(upsertflow, [*arguments, str(lake), "--all"]).stdout
-    facts = dict(line.split() for line in shown.splitlines() if line.strip())
-    assert facts == {"tables": "3", told: "3", "failed": "0"}
 
 
 def test_a_table_that_fails_does_not_stop_the_others(lake: Path) -> None:
     (lake / "busy" / "_log").rename(lake / "gone")
-    failed, *done, total = command("compact", str(lake), "--all", "--full", exit_code=1)
+    failed, *results, total = command("compact", str(lake), "--all", "--full", exit_code=1)
     assert failed["table"] == "busy"
     assert "TABLE_NOT_FOUND" in failed["problem"]
-    assert [line["table"] for line in done] == ["_group"]
+    assert [line["table"] for line in results] == ["_group"]
     assert total["failed"] == 1
     shown = CliRunner().invoke(upsertflow, ["check", str(lake), "--all"])
     assert shown.exit_code == 1
@@ -205,8 +181,8 @@ def test_a_table_that_somebody_has_put_in_the_place_of_one_is_left_alone(
     (lake / "quiet").rename(lake / "before")
     Table.create(str(lake / "quiet"), pa.schema({"k": pa.int64()}), keys=["k"])
     name, *more = work.split()
-    *done, total = command(name, str(lake), "--all", *more, exit_code=1)
-    [failed] = [line for line in done if line["problem"]]
+    *results, total = command(name, str(lake), "--all", *more, exit_code=1)
+    [failed] = [line for line in results if line["problem"]]
     assert failed["table"] == "quiet"
     assert "OTHER_TABLE" in failed["problem"]
     assert (total["tables"], total["failed"]) == (3, 1)
@@ -233,25 +209,6 @@ def test_a_batch_that_will_never_be_whole_is_shown(tmp_path: Path) -> None:
 def test_damage_in_one_of_all_tables_is_shown_and_exits_with_1(lake: Path) -> None:
     for file in (lake / "quiet").glob("data/**/*.*"):
         file.write_bytes(b"?" * file.stat().st_size)
-    *done, total = command("check", str(lake), "--all", exit_code=1)
-    assert [line["table"] for line in done] == ["quiet"]
+    *results, total = command("check", str(lake), "--all", exit_code=1)
+    assert [line["table"] for line in results] == ["quiet"]
     assert total["failed"] == 1
-
-
-def test_a_root_is_no_table_and_says_so(lake: Path) -> None:
-    result = CliRunner().invoke(upsertflow, ["info", str(lake)])
-    assert result.exit_code == 1
-    assert "the root of those that one stream writes as '{t}'" in result.stderr
-    assert f"upsertflow tables {lake}" in result.stderr
-
-
-def test_all_of_what_is_no_root_is_an_error(tmp_path: Path) -> None:
-    result = CliRunner().invoke(upsertflow, ["check", str(tmp_path), "--all"])
-    assert result.exit_code == 1
-    assert "no table in its folder '_group'" in result.stderr
-
-
-def test_a_path_with_columns_is_no_table_to_read(lake: Path) -> None:
-    result = CliRunner().invoke(upsertflow, ["info", f"{lake}/{{topic}}"])
-    assert result.exit_code == 1
-    assert "columns in braces are for writes" in result.stderr

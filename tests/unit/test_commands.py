@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -21,10 +21,6 @@ from spark_upsert.table.table import Table
 
 WITHOUT_JSON = {"completion": "a shell reads it"}
 
-LONG = {"check", "compact", "expire", "vacuum"}
-LONG |= {"find", "index", "keep-history", "publish", "restore", "unpark"}
-"""Commands that read or write as much as a table holds."""
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
@@ -36,10 +32,10 @@ def path(tmp_path: Path) -> str:
 
 
 def lines(*arguments: str) -> list[dict[str, Any]]:
-    done = CliRunner().invoke(upsertflow, [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    assert done.stderr == ""
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = CliRunner().invoke(upsertflow, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_every_command_prints_json_or_has_a_reason() -> None:
@@ -64,9 +60,6 @@ def test_an_explanation_is_facts(path: str) -> None:
     )
 
 
-# -- progress ------------------------------------------------------------------------
-
-
 def terminal() -> Console:
     return Console(file=io.StringIO(), force_terminal=True, width=100)
 
@@ -76,65 +69,40 @@ def written(console: Console) -> str:
     return console.file.getvalue()
 
 
-def test_a_terminal_shows_what_goes_on_and_is_clean_behind_it() -> None:
+def test_a_terminal_shows_progress_a_few_times_and_is_clean_behind_it() -> None:
     console = terminal()
-    with progress("check", as_json=False, console=console) as told:
-        told("file 3 of 7\x1b[2J")
-    assert "file 3 of 7" in written(console)
+    with progress("check", as_json=False, console=console) as show:
+        for number in range(10_000):
+            show(f"file {number}\x1b[2J")
+    assert 0 < written(console).count("file") < 100
     assert "\x1b[2J" not in written(console), "no name of a file is obeyed"
     assert written(console).endswith("\x1b[2K"), "the line is gone"
 
 
-def test_a_line_is_drawn_a_few_times_however_often_it_is_told() -> None:
-    console = terminal()
-    with progress("check", as_json=False, console=console) as told:
-        for number in range(10_000):
-            told(f"file {number}")
-    assert written(console).count("file") < 100
-
-
 @pytest.mark.parametrize(
     ("console", "as_json"),
-    [
-        pytest.param(terminal(), True, id="beside JSON"),
-        pytest.param(Console(file=io.StringIO(), force_terminal=False), False, id="in a pipe"),
-    ],
+    [(terminal(), True), (Console(file=io.StringIO(), force_terminal=False), False)],
+    ids=["beside JSON", "in a pipe"],
 )
-def test_nothing_is_written(console: Console, as_json: bool) -> None:
-    with progress("check", as_json=as_json, console=console) as told:
-        told("file 1")
+def test_no_progress_is_written(console: Console, as_json: bool) -> None:
+    with progress("check", as_json=as_json, console=console) as show:
+        show("file 1")
     assert written(console) == ""
 
 
-def test_every_long_command_shows_progress() -> None:
-    """Read from the code: each names what it does, or leaves that to the work on tables."""
-    shown = set()
-    for name, command in upsertflow.commands.items():
-        assert isinstance(command, click.Command)
-        assert command.callback is not None
-        names = inspect.unwrap(command.callback).__code__.co_names
-        if {"progress", "_keep_in_order"} & {*names}:
-            shown.add(name)
-    assert shown == LONG
+def test_files_and_merges_are_shown(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
 
+    @contextmanager
+    def noted(doing: str, *, as_json: bool) -> Iterator[Any]:
+        shown.append(doing)
+        yield shown.append
+        shown.append("end")
 
-def test_files_and_merges_are_told(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-
-    class MirroredVersion:
-        def __init__(self, doing: str, *, as_json: bool) -> None:
-            told.append(doing)
-
-        def __enter__(self) -> Any:
-            return told.append
-
-        def __exit__(self, *_: object) -> None:
-            told.append("end")
-
-    monkeypatch.setattr(maintenance, "progress", MirroredVersion)
-    (done,) = lines("check", path)
-    assert told == ["check", *(f"file {n} of 3" for n in (1, 2, 3)), "end"]
-    assert done["file_count"] == 3
-    told.clear()
+    monkeypatch.setattr(maintenance, "progress", noted)
+    [result] = lines("check", path)
+    assert shown == ["check", *(f"file {n} of 3" for n in (1, 2, 3)), "end"]
+    assert result["file_count"] == 3
+    shown.clear()
     lines("compact", path, "--full")
-    assert told == ["compact", "1 of 1 merges of this round", "end"]
+    assert shown == ["compact", "1 of 1 merges of this round", "end"]

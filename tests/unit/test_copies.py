@@ -40,28 +40,14 @@ def names(copies: LocalCopies) -> list[str]:
     return sorted(os.listdir(copies.folder()))
 
 
-def interrupted(file: CopyFile) -> int:
-    file.write_at(b"half", 0)
-    raise KeyboardInterrupt
-
-
-def test_an_object_is_fetched_once(tmp_path: Path) -> None:
-    remote, copies = Remote(), LocalCopies(tmp_path)
-    assert mapped(copies, remote, "a") == mapped(copies, remote, "a") == remote.contents("a")
-    assert remote.fetched == ["a"]
-
-
-def test_copies_outlive_the_process(tmp_path: Path) -> None:
-    remote = Remote()
-    mapped(LocalCopies(tmp_path), remote, "a")
-    mapped(LocalCopies(tmp_path), remote, "a")
-    assert remote.fetched == ["a"]
-
-
-def test_an_empty_object_is_mapped(tmp_path: Path) -> None:
-    remote, copies = Remote(length=0), LocalCopies(tmp_path)
-    assert mapped(copies, remote, "a") == b""
-    assert mapped(copies, remote, "a") == b""
+@pytest.mark.parametrize("length", [100, 0])
+def test_an_object_is_fetched_once_and_its_copy_outlives_the_process(
+    tmp_path: Path, length: int
+) -> None:
+    remote = Remote(length)
+    for _ in range(2):
+        copies = LocalCopies(tmp_path)
+        assert mapped(copies, remote, "a") == mapped(copies, remote, "a") == remote.contents("a")
     assert remote.fetched == ["a"]
 
 
@@ -89,7 +75,7 @@ def test_who_waits_for_a_fetch_does_not_repeat_it(tmp_path: Path) -> None:
 
     def fetch_while_another_waits(file: CopyFile) -> int:
         other.start()
-        other.join(0.05)  # It cannot end: we hold the claim.
+        other.join(0.05)  # It cannot end: the claim is held.
         return remote.fetch("a")(file)
 
     copies.map("a", fetch_while_another_waits)
@@ -139,52 +125,39 @@ def test_a_smaller_bound_is_kept_from_the_first_fetch(tmp_path: Path) -> None:
     assert len(names(copies)) == 2
 
 
-@pytest.mark.parametrize("left", [0, 3, 15, 16, 50, 115])
-def test_a_truncated_copy_is_fetched_again(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("length", [0, 3, 15, 16, 50, 115, 1_000, None])
+def test_a_copy_of_another_length_or_a_forgotten_one_is_fetched_again(
+    tmp_path: Path, length: int | None
+) -> None:
     remote, copies = Remote(length=100), LocalCopies(tmp_path)
     mapped(copies, remote, "a")
-    os.truncate(copies.folder() / "a", left)
+    if length is None:
+        copies.forget("a")
+        copies.forget("never was")
+    else:
+        os.truncate(copies.folder() / "a", length)
     assert mapped(copies, remote, "a") == remote.contents("a")
-    assert remote.fetched == ["a", "a"]
-
-
-def test_a_copy_that_grew_is_fetched_again(tmp_path: Path) -> None:
-    remote, copies = Remote(length=100), LocalCopies(tmp_path)
-    mapped(copies, remote, "a")
-    with open(copies.folder() / "a", "ab") as file:
-        file.write(b"more")
-    assert mapped(copies, remote, "a") == remote.contents("a")
-
-
-def test_a_forgotten_copy_is_fetched_again(tmp_path: Path) -> None:
-    remote, copies = Remote(), LocalCopies(tmp_path)
-    mapped(copies, remote, "a")
-    copies.forget("a")
-    copies.forget("never was")
-    mapped(copies, remote, "a")
     assert remote.fetched == ["a", "a"]
 
 
 def test_an_interrupted_fetch_leaves_nothing(tmp_path: Path) -> None:
-    remote, copies = Remote(), LocalCopies(tmp_path)
+    def interrupted(file: CopyFile) -> int:
+        file.write_at(b"half", 0)
+        raise KeyboardInterrupt
+
+    copies = LocalCopies(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         copies.map("a", interrupted)
     assert names(copies) == []
-    assert mapped(copies, remote, "a") == remote.contents("a")
 
 
-def test_what_a_crash_left_is_removed(tmp_path: Path) -> None:
-    copies = LocalCopies(tmp_path)
-    (copies.folder() / "crashed.part").write_bytes(b"half")
-    mapped(copies, Remote(), "a")
-    assert names(copies) == ["a"]
-
-
-def test_what_a_crash_left_does_not_spoil_the_next_fetch(tmp_path: Path) -> None:
+def test_files_that_a_crash_left_are_removed_and_spoil_no_fetch(tmp_path: Path) -> None:
     remote, copies = Remote(length=10), LocalCopies(tmp_path)
-    (copies.folder() / "a.part").write_bytes(b"longer than the object itself is")
+    for name in ("crashed.part", "a.part"):
+        (copies.folder() / name).write_bytes(b"longer than the object itself is")
     assert mapped(copies, remote, "a") == mapped(copies, remote, "a") == remote.contents("a")
     assert remote.fetched == ["a"]
+    assert names(copies) == ["a"]
 
 
 def test_a_fetch_under_way_is_not_a_leftover(tmp_path: Path) -> None:
@@ -214,26 +187,11 @@ def test_others_may_not_look_into_the_folder(tmp_path: Path) -> None:
     assert folder.name == f"upsertflow-cache-{os.getuid()}"
 
 
-def test_a_link_that_somebody_planted_is_not_followed(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_or_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / f"upsertflow-cache-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OptionError, match="belongs to another user") as caught:
-        LocalCopies(tmp_path).folder()
-    assert "storage.cache_dir" in caught.value.hint
-
-
-def test_a_folder_that_cannot_be_made_is_an_option_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(OptionError, match="cannot be used") as caught:
-        LocalCopies(tmp_path / "file").folder()
-    assert "storage.cache_dir" in caught.value.hint
-
-
-def test_the_default_bound_leaves_most_of_the_disk_alone(tmp_path: Path) -> None:
-    status = os.statvfs(tmp_path)
-    assert 0 < LocalCopies(tmp_path).bytes_max <= status.f_frsize * status.f_blocks // 4
-
-
-def test_a_bound_is_part_of_the_repr(tmp_path: Path) -> None:
-    expected = f"LocalCopies('{tmp_path}/upsertflow-cache-{os.getuid()}', bytes_max=5_000)"
-    assert repr(LocalCopies(tmp_path, bytes_max=5000)) == expected
+    for place, reason in ((tmp_path, "belongs to another user"), (tmp_path / "file", "cannot be")):
+        with pytest.raises(OptionError, match=reason) as caught:
+            LocalCopies(place).folder()
+        assert "storage.cache_dir" in caught.value.hint

@@ -24,31 +24,25 @@ def run(*arguments: str) -> Result:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    done = run("demo", str(folder), "--rows", "1000", "--json")
-    assert done.exit_code == 0, done.output
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = run("demo", str(folder), "--rows", "1000", "--json")
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_the_claim_is_shown_by_a_table(tmp_path: Path) -> None:
-    *told, last = lines(tmp_path / "demo")
+def test_a_table_shows_the_claim_and_other_engines_find_the_same_sum(tmp_path: Path) -> None:
+    *steps, last = lines(tmp_path / "demo")
     assert last["is_right"]
     assert last["path"] == str(tmp_path / "demo" / "orders")
-    assert last["seconds"] >= sum(step["seconds"] for step in told)
-    table, changes, before = (step["rows"] for step in told[3:6])
+    assert last["seconds"] >= sum(step["seconds"] for step in steps)
+    table, changes, before = (step["rows"] for step in steps[3:6])
     assert [(row["order_id"], row["amount"]) for row in table] == [(7, 500), (9, 9)]
-    assert sorted((row["order_id"], row["amount"], row["_diff"]) for row in changes) == [
-        (7, 7, -1),
-        (7, 500, 1),
-        (8, 8, -1),
-    ]
+    kinds = sorted((row["order_id"], row["amount"], row["_diff"]) for row in changes)
+    assert kinds == [(7, 7, -1), (7, 500, 1), (8, 8, -1)]
     assert [(row["order_id"], row["amount"]) for row in before] == [(7, 7), (8, 8), (9, 9)]
-
-
-def test_other_engines_find_the_same_sum(tmp_path: Path) -> None:
-    titles = [step.get("title", "") for step in lines(tmp_path)]
-    (total,) = {title.rpartition(": ")[2] for title in titles if "The sum of amount" in title}
-    found = [title for title in titles if title.startswith(("Polars reads", "DuckDB reads"))]
-    assert [title.rpartition(": ")[2] for title in found] == [total.rstrip("."), total.rstrip(".")]
+    titles = [step["title"] for step in steps]
+    [total] = {title.rpartition(": ")[2] for title in titles if "The sum of amount" in title}
+    sums = [title for title in titles if title.startswith(("Polars reads", "DuckDB reads"))]
+    assert [title.rpartition(": ")[2] for title in sums] == [total.rstrip(".")] * 2
 
 
 def test_what_is_to_be_typed_next_can_be_typed(tmp_path: Path) -> None:
@@ -63,30 +57,38 @@ def test_what_is_to_be_typed_next_can_be_typed(tmp_path: Path) -> None:
             assert done.exit_code == 0, done.output
 
 
-def test_an_engine_that_cannot_read_the_table_is_told(tmp_path: Path) -> None:
-    *told, last = lines(tmp_path / "a space")
+def test_engines_that_are_missing_or_cannot_read_the_table_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *steps, last = lines(tmp_path / "a space")
     assert last["is_right"]
-    assert "Polars cannot read the Delta table: " in " ".join(step["title"] for step in told)
+    assert "Polars cannot read the Delta table: " in " ".join(step["title"] for step in steps)
+    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    *steps, last = lines(tmp_path / "demo")
+    assert last["is_right"]
+    shown = " ".join(step["title"] for step in steps)
+    assert "pip install polars deltalake" in shown
+    assert "pip install duckdb" in shown
 
 
-def test_a_sum_that_is_wrong_is_told_and_exits_with_1(
+def test_a_sum_that_is_wrong_is_shown_and_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "_summed", lambda _: 0)
-    done = run("demo", str(tmp_path), "--rows", "10")
-    assert done.exit_code == 1
-    assert "WRONG: The sum of amount is" in done.stdout
+    result = run("demo", str(tmp_path), "--rows", "10")
+    assert result.exit_code == 1
+    assert "WRONG: The sum of amount is" in result.stdout
 
 
-def test_what_lies_there_is_left_alone(tmp_path: Path) -> None:
+def test_files_that_are_there_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    done = run("demo", str(tmp_path))
-    assert done.exit_code == 2
-    assert "'mine'" in done.stderr
-    assert "Nothing is overwritten" in done.stderr
-    done = run("demo", str(tmp_path / "mine"))
-    assert done.exit_code == 2
-    assert "found the file" in done.stderr
+    result = run("demo", str(tmp_path))
+    assert result.exit_code == 2
+    assert "'mine'" in result.stderr
+    assert "Nothing is overwritten" in result.stderr
+    result = run("demo", str(tmp_path / "mine"))
+    assert result.exit_code == 2
+    assert "found the file" in result.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
@@ -149,14 +151,3 @@ def test_a_folder_for_temporary_files_does_not_stay_where_it_fails(
     assert not list(tmp_path.glob("upsertflow-demo-*"))
     assert run("demo", "--rows", "10").exit_code == 0
     assert len(list(tmp_path.glob("upsertflow-demo-*/orders"))) == 1
-
-
-def test_without_other_engines_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda _: None)
-    *told, last = lines(tmp_path)
-    assert last["is_right"]
-    shown = " ".join(step["title"] for step in told)
-    assert "pip install polars deltalake" in shown
-    assert "pip install duckdb" in shown

@@ -24,16 +24,15 @@ def test_every_code_is_told_of_and_no_other() -> None:
 
 @pytest.mark.parametrize("given", ["TABLE_FULL", "[TABLE_FULL]", "table-full"])
 def test_the_command_explains_a_code_as_it_is_pasted(given: str) -> None:
-    said = CliRunner().invoke(upsertflow, ["explain-error", given])
-    assert said.exit_code == 0
-    assert said.output.startswith("[TABLE_FULL] The slowest consumer")
-    assert "\n\nDo: See why" in said.output
-    told = json.loads(CliRunner().invoke(upsertflow, ["explain-error", given, "--json"]).output)
-    assert told["code"] == "TABLE_FULL"
-    assert told["do"] == ENTRIES["TABLE_FULL"].do
+    result = CliRunner().invoke(upsertflow, ["explain-error", given])
+    assert result.exit_code == 0
+    assert result.output.startswith("[TABLE_FULL] The slowest consumer")
+    assert "\n\nDo: See why" in result.output
+    facts = json.loads(CliRunner().invoke(upsertflow, ["explain-error", given, "--json"]).output)
+    assert (facts["code"], facts["do"]) == ("TABLE_FULL", ENTRIES["TABLE_FULL"].do)
 
 
 def test_a_code_that_is_unknown_is_told_with_the_nearest_one() -> None:
-    said = CliRunner().invoke(upsertflow, ["explain-error", "TABLE_FUL"])
-    assert said.exit_code == 2
-    assert "Did you mean 'TABLE_FULL'?" in said.output
+    result = CliRunner().invoke(upsertflow, ["explain-error", "TABLE_FUL"])
+    assert result.exit_code == 2
+    assert "Did you mean 'TABLE_FULL'?" in result.output

@@ -23,9 +23,9 @@ COLUMNS = StructType([StructField("id", LongType())])
 HIDDEN = "SPARK_HIDE_TRACEBACK"
 
 
-def pickled(made: object) -> None:
+def pickled(writer: object) -> None:
     """Pickle a writer as Spark does."""
-    CloudPickleSerializer().dumps(made)  # type: ignore[no-untyped-call]
+    CloudPickleSerializer().dumps(writer)  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(autouse=True)
@@ -39,21 +39,19 @@ def test_a_plan_that_is_refused_while_it_is_pickled_is_told_as_it_is(
     writer: type[UpsertBatchWriter | UpsertStreamWriter | RoutedBatchWriter], tmp_path: Path
 ) -> None:
     path = f"{tmp_path}/{{nope}}" if writer is RoutedBatchWriter else str(tmp_path / "t")
-    made = writer({"path": path, "keys": "nope"}, COLUMNS, False)
-    with pytest.raises(SchemaError, match="'nope' is not among the columns") as caught:
-        pickled(made)
-    assert str(caught.value).startswith("[SCHEMA] ")
-    assert f"{type(caught.value).__module__}.{type(caught.value).__qualname__}" == (
-        "spark_upsert.errors.SchemaError"
-    )
+    with pytest.raises(
+        SchemaError, match=r"^\[SCHEMA\] .*'nope' is not among the columns"
+    ) as caught:
+        pickled(writer({"path": path, "keys": "nope"}, COLUMNS, False))
+    kind = type(caught.value)
+    assert f"{kind.__module__}.{kind.__qualname__}" == "spark_upsert.errors.SchemaError"
     assert os.environ[HIDDEN] == "1"
 
 
 def test_its_hint_names_settings_as_options(tmp_path: Path) -> None:
     Table.create(str(tmp_path / "t"), pa.schema({"k": pa.int64()}), keys=["k"])
-    made = UpsertBatchWriter({"path": str(tmp_path / "t")}, COLUMNS, False)
     with pytest.raises(SchemaError, match=r'\.option\("mergeSchema", "true"\)'):
-        pickled(made)
+        pickled(UpsertBatchWriter({"path": str(tmp_path / "t")}, COLUMNS, False))
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
@@ -66,11 +64,21 @@ def test_every_error_passes_and_is_itself_again_behind(cls: type[UpsertFlowError
 
 
 @pytest.mark.parametrize(
-    ("error", "is_hidden"),
-    [(OptionError("no."), True), (TableNotFoundError("no."), True), (IndexError("bug"), False)],
-    ids=["ours", "of the system, too", "a bug"],
+    ("error", "of_spark", "is_hidden"),
+    [
+        (OptionError("no."), True, True),
+        (TableNotFoundError("no."), True, True),
+        (IndexError("bug"), True, False),
+        (OptionError("no."), False, False),
+    ],
+    ids=["ours", "of the system, too", "a bug", "outside of Spark's processes"],
 )
-def test_only_errors_of_ours_leave_their_places_out(error: Exception, is_hidden: bool) -> None:
+def test_only_errors_of_ours_leave_their_places_out(
+    error: Exception, of_spark: bool, is_hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not of_spark:
+        monkeypatch.delenv("SPARK_REUSE_WORKER")
+
     @spoken_to_spark
     def called() -> None:
         raise error
@@ -78,15 +86,3 @@ def test_only_errors_of_ours_leave_their_places_out(error: Exception, is_hidden:
     with pytest.raises(type(error)):
         called()
     assert os.environ[HIDDEN] == ("1" if is_hidden else "")
-
-
-def test_outside_of_sparks_processes_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_REUSE_WORKER")
-
-    @spoken_to_spark
-    def called() -> None:
-        raise OptionError("no.")
-
-    with pytest.raises(OptionError):
-        called()
-    assert os.environ[HIDDEN] == ""

@@ -73,22 +73,26 @@ def plan(path: Path, *, allow: bool = False) -> None:
 
 
 WAYS: Mapping[str, Callable[..., None]] = {"create": create, "ensure": ensure, "a write": plan}
+each_way = pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
 
 
-@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-@pytest.mark.parametrize(("named", "path"), FOREIGN.items(), ids=FOREIGN)
-def test_a_folder_that_holds(
-    named: str, path: str, make: Callable[..., None], tmp_path: Path
+@each_way
+def test_a_folder_with_files_of_others_is_refused_unless_allowed(
+    make: Callable[..., None], tmp_path: Path
 ) -> None:
-    put(tmp_path / "t", path)
-    with pytest.raises(OptionError, match=f"it holds {named}"):
-        make(tmp_path / "t")
-    assert files(tmp_path) == {f"t/{path}"}
-    make(tmp_path / "t", allow=True)
+    for number, (named, path) in enumerate(FOREIGN.items()):
+        root = tmp_path / str(number)
+        put(root / "t", path)
+        with pytest.raises(OptionError, match=f"it holds {named}"):
+            make(root / "t")
+        assert files(root) == {f"t/{path}"}
+        make(root / "t", allow=True)
 
 
-@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-def test_a_folder_below_that_of_a_delta_table(make: Callable[..., None], tmp_path: Path) -> None:
+@each_way
+def test_a_folder_below_that_of_a_delta_table_is_refused_unless_allowed(
+    make: Callable[..., None], tmp_path: Path
+) -> None:
     put(tmp_path, FOREIGN["a Delta table"])
     with pytest.raises(OptionError, match=f"'{tmp_path}' holds a Delta table"):
         make(tmp_path / "a" / "t")
@@ -96,10 +100,11 @@ def test_a_folder_below_that_of_a_delta_table(make: Callable[..., None], tmp_pat
     make(tmp_path / "a" / "t", allow=True)
 
 
-@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-def test_files_that_are_no_part_of_a_table_of_others(
+@each_way
+def test_files_that_are_no_part_of_a_table_of_others_are_no_matter(
     make: Callable[..., None], tmp_path: Path
 ) -> None:
+    """A run of a task that was killed is among them: the write may be tried again."""
     for path in HARMLESS:
         put(tmp_path / "t", path)
     make(tmp_path / "t")
@@ -114,12 +119,6 @@ def test_a_table_that_is_there_is_opened_whatever_lies_in_its_folder(tmp_path: P
     Table.open(str(tmp_path)).upsert(ROWS)
 
 
-def test_a_write_may_be_tried_again_after_its_task_was_killed() -> None:
-    store = MemoryStore()
-    store.objects["data/1f3870be274f6c49b3e31a0c6728957f.arrow"] = b""
-    Table(store).ensure(TableSchema.of(COLUMNS, keys=["id"]))
-
-
 def test_a_table_that_keeps_a_history(tmp_path: Path) -> None:
     create(tmp_path / "t")
     put(tmp_path / "kept", FOREIGN["'part-0.parquet'"])
@@ -127,14 +126,11 @@ def test_a_table_that_keeps_a_history(tmp_path: Path) -> None:
         keep_history(Table.open(str(tmp_path / "t")), Table(LocalStore(tmp_path / "kept")))
 
 
-# -- many tables -------------------------------------------------------------------------
-
-
 ROOTS = {"a Delta table": "_delta_log/0.json", "'part-0.parquet'": "part-0.parquet"}
 
 
 @pytest.mark.parametrize(("named", "path"), ROOTS.items(), ids=ROOTS)
-def test_a_root_that_holds(named: str, path: str) -> None:
+def test_a_root_with_files_of_others_is_refused_unless_allowed(named: str, path: str) -> None:
     store = MemoryStore()
     store.objects[path] = b"x"
     with pytest.raises(OptionError, match=f"it holds {named}"):
@@ -153,23 +149,19 @@ def test_a_root_may_hold_folders_of_others() -> None:
     assert write(store, routed_options(), [ROUTED_ROWS], transaction(0)) is not None
 
 
-def test_a_folder_of_one_of_many_tables_is_parked_or_stops_the_write() -> None:
+def test_a_table_of_many_whose_folder_has_files_of_others_is_parked_or_stops_the_write() -> None:
     topic = ROUTED_ROWS[0]["topic"]
-    for parks in ("fail", "park"):
-        store = MemoryStore()
+    refusing, parking = MemoryStore(), MemoryStore()
+    for store in (refusing, parking):
         store.objects[f"{topic}/part-0.parquet"] = b"x"
-        options = routed_options(onTableError=parks)
-        if parks == "fail":
-            with pytest.raises(OptionError, match=f"table '{topic}'.*part-0"):
-                write(store, options, [ROUTED_ROWS], transaction(0))
-        else:
-            write(store, options, [ROUTED_ROWS], transaction(0))
-            assert Table(StoreBelow(store, topic)).log.try_head() is None
-        allowed = routed_options(**{f"table.{topic}.allowNonEmptyPath": "true"})
-        if parks == "park":
-            assert unpark(store, given={"allowNonEmptyPath": "true"})
-        else:
-            write(store, allowed, [ROUTED_ROWS], transaction(0))
+    with pytest.raises(OptionError, match=f"table '{topic}'.*part-0"):
+        write(refusing, routed_options(onTableError="fail"), [ROUTED_ROWS], transaction(0))
+    write(parking, routed_options(onTableError="park"), [ROUTED_ROWS], transaction(0))
+    assert Table(StoreBelow(parking, topic)).log.try_head() is None
+    allowed = routed_options(**{f"table.{topic}.allowNonEmptyPath": "true"})
+    write(refusing, allowed, [ROUTED_ROWS], transaction(0))
+    assert unpark(parking, given={"allowNonEmptyPath": "true"})
+    for store in (refusing, parking):
         assert Table(StoreBelow(store, topic)).log.try_head() is not None
 
 
@@ -180,13 +172,9 @@ def test_a_root_below_a_delta_table(tmp_path: Path) -> None:
         plan_routed(options, pa.schema({"topic": pa.string(), "id": pa.int64()}))
 
 
-# -- published paths ---------------------------------------------------------------------
-
-
-PLACES = {"files": "place/part-0.parquet", "a Delta table": "place/_delta_log/0.json"}
-
-
-@pytest.mark.parametrize("path", [*PLACES.values(), "_delta_log/0.json"])
+@pytest.mark.parametrize(
+    "path", ["place/part-0.parquet", "place/_delta_log/0.json", "_delta_log/0.json"]
+)
 def test_a_mirror_is_not_begun_among_files_of_others(path: str, tmp_path: Path) -> None:
     put(tmp_path / "outer", path)
     place = str(tmp_path / "outer" / "place")
@@ -199,17 +187,6 @@ def test_a_mirror_is_not_begun_among_files_of_others(path: str, tmp_path: Path) 
     with pytest.raises((OtherTableError, UpsertFlowError)):
         Table.open(str(tmp_path / "t")).publish(place)
     assert {each for each in files(tmp_path) if not each.startswith("t/")} == before
-
-
-def test_a_mirror_below_a_table_that_was_allowed(tmp_path: Path) -> None:
-    put(tmp_path, FOREIGN["a Delta table"])
-    create(tmp_path, allow=True)
-    table = Table.open(str(tmp_path))
-    table.upsert(ROWS)
-    assert table.publish().shown == 1
-
-
-# -- object stores -----------------------------------------------------------------------
 
 
 def test_the_folders_above_one_in_a_bucket() -> None:

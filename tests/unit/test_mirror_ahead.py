@@ -5,18 +5,17 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta import follow, prepared_files, publish
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.parquet_files import repetitive, run_of, write_parquet
 from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
@@ -30,7 +29,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
-from tests.support.mirrored import canonical
+from tests.support.mirrored import require_copy
 from tests.support.stores import MemoryStore
 
 COLUMNS = pa.schema({"id": pa.int64(), "x": pa.string()})
@@ -57,29 +56,25 @@ class Publishing:
 
     def rows(self, *rows: tuple[Any, ...], gone: bool = False) -> pa.Table:
         fields = [*COLUMNS, *self.table.schema.order]
-        given = zip(*rows, strict=True)
-        columns = {f.name: pa.array(v, f.type) for f, v in zip(fields, given, strict=True)}
+        values = zip(*rows, strict=True)
+        columns = {f.name: pa.array(v, f.type) for f, v in zip(fields, values, strict=True)}
         return pa.table({**columns, "gone": pa.array([gone] * len(rows), pa.bool_())})
 
     def stage(self, *rows: tuple[Any, ...]) -> StagedRuns:
         """Stage rows as a task of Spark does, and let them travel."""
         head = self.table.log.head()
-        given = self.rows(*rows)
-        envelope = envelope_of_rows(head.schema, given.schema, deletes="gone")
-        commands = map(envelope.commands, given.to_batches())
-        staged = stage(Snapshot(self.store, head), commands)
-        found: StagedRuns = pickle.loads(pickle.dumps(staged))
-        return found
+        batch = self.rows(*rows)
+        envelope = envelope_of_rows(head.schema, batch.schema, deletes="gone")
+        commands = map(envelope.commands, batch.to_batches())
+        staged: StagedRuns = pickle.loads(pickle.dumps(stage(Snapshot(self.store, head), commands)))
+        return staged
 
     def commit(self, *staged: StagedRuns) -> None:
         base = Snapshot(self.store, self.table.log.at(staged[0].base_version))
         self.table.commit(WriteSet(base=base, staged=staged, allow_unordered=True))
 
     def require_copy(self) -> DeltaTable:
-        found = DeltaTable(self.target)
-        assert canonical(found.rows()) == canonical(self.table.snapshot())
-        assert not list(check_mirror(self.mirror()))
-        return found
+        return require_copy(self.table, self.target)
 
     def mirror(self) -> Mirror:
         return Mirror(self.table.log, self.store, self.target)
@@ -89,211 +84,155 @@ class Publishing:
 
 
 @contextmanager
-def counted(owner: Any, name: str) -> Iterator[list[Any]]:
-    """Count the calls of a function."""
-    calls: list[Any] = []
-    original = getattr(owner, name)
-
-    def note(*args: Any, **how: Any) -> Any:
-        calls.append(args)
-        return original(*args, **how)
-
-    with patch.object(owner, name, note):
-        yield calls
-
-
-@contextmanager
-def by_the_publication() -> Iterator[tuple[list[Any], list[Any]]]:
-    """Count the twins that publications write themselves, and their look-ups."""
-    with (
-        counted(Mirror, "_write") as twins,
-        counted(publish, "by_change") as by_change,
-        counted(publish, "by_manifest") as by_manifest,
-    ):
-        looked_up: list[Any] = []
-        yield twins, looked_up
-        looked_up += by_change + by_manifest
+def made_by_the_publication(*, twins: int = 0, look_ups: int = 0) -> Iterator[None]:
+    """Require how many twins publications write themselves, and how often they look rows up."""
+    with ExitStack() as stack:
+        write, by_change, by_manifest = (
+            stack.enter_context(
+                patch.object(owner, name, autospec=True, side_effect=getattr(owner, name))
+            )
+            for owner, name in (
+                (Mirror, "_write"),
+                (publish, "by_change"),
+                (publish, "by_manifest"),
+            )
+        )
+        yield
+    assert write.call_count == twins
+    assert by_change.call_count + by_manifest.call_count == look_ups
 
 
-def act_in_turn(case: Publishing) -> None:
-    case.append((2, "b2"), (4, "d"))
-    case.append((1, "a"), (9, "z"), gone=True)
-    case.append((1, "a3"), (5, "e"))
+def put_and_delete(case: Publishing) -> None:
+    case.append((2, "b2", 2), (9, "i", 2))
+    case.append((1, "a", 2), (8, "z", 2), gone=True)
+    case.append((1, "a3", 3), (5, "e", 3))
 
 
-def test_a_publication_copies_nothing_and_looks_nothing_up() -> None:
-    case = Publishing()
-    case.append((1, "a"), (2, "b"), (3, "c"))
-    with by_the_publication() as (twins, looked_up):
-        act_in_turn(case)
-    assert not twins
-    assert not looked_up
-    assert case.require_copy().version == 3
+def commit_tasks(case: Publishing) -> None:
+    case.commit(case.stage((1, "a2", 2), (9, "i", 2)), case.stage((2, "b2", 2)))
 
 
-def test_the_greater_order_wins_among_what_was_looked_up() -> None:
-    """A late row is dead where it stands, and a tie belongs to the later row."""
-    case = Publishing(order=True)
-    case.append((1, "a", 5), (2, "b", 5), (3, "c", 5), (4, "d", 5))
-    with by_the_publication() as (twins, looked_up):
-        case.append((1, "late", 4), (2, "tied", 5), (3, "c", 5), (4, "newer", 6))
-    assert not twins
-    assert not looked_up
-    rows = case.require_copy().rows().sort_by("id")
-    assert rows.column("x").to_pylist() == ["a", "tied", "c", "newer"]
+def commit_tasks_with_a_common_key(case: Publishing) -> None:
+    case.commit(case.stage((1, "a3", 3)), case.stage((1, "a2", 2), (9, "i", 1)))
 
 
-def test_new_keys_alone_are_looked_up_by_no_publication() -> None:
-    """Whoever asks for it: that no row died follows from how many there are."""
-    case = Publishing()
+def commit_behind_another_epoch(case: Publishing) -> None:
+    staged = case.stage((1, "a3", 3), (2, "b3", 3))
+    case.append((1, "a2", 2), (9, "i", 1))
+    case.commit(staged)
+
+
+def add_a_column_before_the_commit(case: Publishing) -> None:
+    staged = case.stage((9, "i", 1))
+    wide = COLUMNS.append(pa.field("y", pa.int64()))
+    case.table.alter(replace(case.table.schema, columns=wide))
+    case.commit(staged)
+
+
+def publish_new_keys_by_hand(case: Publishing) -> None:
     case.table.alter(case.table.schema, {"publish": "none"})
-    case.append((1, "a"), (2, "b"))
+    case.append((9, "i", 1))
     case.table.publish()
-    case.append((3, "c"))
-    with by_the_publication() as (_, looked_up):
-        case.table.publish()
-    assert not looked_up
-    assert case.require_copy().version == 1
-
-
-def test_tasks_of_an_epoch_prepare_each_for_itself() -> None:
-    case = Publishing()
-    case.append((1, "a"), (2, "b"))
-    with by_the_publication() as (twins, looked_up):
-        case.commit(case.stage((1, "a2"), (3, "c")), case.stage((2, "b2")))
-    assert not twins
-    assert not looked_up
-    case.require_copy()
-
-
-def test_a_key_of_two_tasks_is_looked_up() -> None:
-    case = Publishing(order=True)
-    case.append((1, "a", 1), (2, "b", 1))
-    with by_the_publication() as (twins, looked_up):
-        case.commit(case.stage((1, "a3", 3)), case.stage((1, "a2", 2), (3, "c", 1)))
-    assert not twins
-    assert looked_up
-    case.require_copy()
 
 
 @pytest.mark.parametrize(
-    "meanwhile",
+    ("act", "twins", "look_ups"),
     [
-        lambda case: case.append((1, "other"), (7, "g")),
-        lambda case: case.append((1, "other"), gone=True),
-        lambda case: case.table.restore(1),
-        lambda case: case.append((8, "h"), overwrite=True),
-        lambda case: case.table.compact(full=True),
+        (put_and_delete, 0, 0),
+        (lambda case: case.append((1, "late", 0), (2, "tied", 1), (3, "newer", 2)), 0, 0),
+        (commit_tasks, 0, 0),
+        (lambda case: case.table.compact(full=True), 0, 0),
+        (commit_tasks_with_a_common_key, 0, 1),
+        (commit_behind_another_epoch, 0, 1),
+        (add_a_column_before_the_commit, 1, 0),
+        (publish_new_keys_by_hand, 1, 0),
     ],
-    ids=["an epoch", "deletes", "a restore", "an overwrite", "a compaction"],
+    ids=[
+        "puts and deletes",
+        "late and tied rows",
+        "tasks",
+        "a compaction",
+        "tasks with a common key",
+        "a commit behind another epoch",
+        "a column that came before the commit",
+        "new keys that are published by hand",
+    ],
 )
-def test_what_came_between_is_looked_up(meanwhile: Callable[[Publishing], Any]) -> None:
-    case = Publishing()
-    case.append((1, "a"), (2, "b"))
-    case.append((2, "b2"), (3, "c"))
-    staged = case.stage((1, "a2"), (2, "b3"))
-    meanwhile(case)
-    case.require_copy()
-    with by_the_publication() as (twins, _):
-        case.commit(staged)
-    assert not twins
+def test_a_publication_writes_no_twin_and_looks_nothing_up_without_need(
+    act: Callable[[Publishing], Any], twins: int, look_ups: int
+) -> None:
+    case = Publishing(order=True)
+    case.append((1, "a", 1), (2, "b", 1), (3, "c", 1))
+    case.append((3, "c2", 1), (4, "d", 1))
+    with made_by_the_publication(twins=twins, look_ups=look_ups):
+        act(case)
     case.require_copy()
 
 
 def test_rows_of_an_older_schema_are_prepared(caplog: pytest.LogCaptureFixture) -> None:
-    own = Publishing()
-    with FeedbackUpsert(own.table, "source") as loop:
+    case = Publishing()
+    with FeedbackUpsert(case.table, "source") as loop:
         loop.ingest(pa.record_batch({"id": [1], "x": ["a"]}, schema=COLUMNS), 0)
-        schema = own.table.schema
+        schema = case.table.schema
         wider = schema.columns.append(pa.field("more", pa.string()))
-        own.table.alter(schema.accept(wider, merge=True))
+        case.table.alter(schema.accept(wider, merge=True))
         loop.advance(1)
         assert len(loop.run()) == 1
     assert "twin not written" not in caplog.text
-    own.require_copy()
+    case.require_copy()
 
 
 def test_a_twin_that_is_missing_is_made(caplog: pytest.LogCaptureFixture) -> None:
     """As where a task has no room, or no way to the place of the mirror."""
     case = Publishing()
     case.append((1, "a"))
-    with patch.object(
-        prepared_files, "write_twin", side_effect=OSError(28, "No space left on device")
-    ):
+    full = OSError(28, "No space left on device")
+    with patch.object(prepared_files, "write_twin", side_effect=full):
         staged = case.stage((1, "a2"), (2, "b"))
     assert "twin not written" in caplog.text
     assert "No space left" in caplog.text
-    with by_the_publication() as (twins, looked_up):
+    with made_by_the_publication(twins=1):
         case.commit(staged)
-    assert len(twins) == 1
-    assert not looked_up
     case.require_copy()
-
-
-def test_a_twin_of_other_columns_is_made_again() -> None:
-    case = Publishing()
-    case.append((1, "a"))
-    staged = case.stage((2, "b"))
-    case.table.alter(
-        TableSchema.of(COLUMNS.append(pa.field("y", pa.int64())), keys=["id"], hash_seed=7)
-    )
-    with by_the_publication() as (twins, _):
-        case.commit(staged)
-    assert len(twins) == 1
-    assert case.require_copy().rows().column_names == ["id", "x", "y"]
 
 
 def test_the_values_of_a_deleted_row_do_not_live_on_in_a_twin() -> None:
     case = Publishing()
     case.append((1, "a"), (2, "b"))
-    [twin] = case.stage((1, "a")).ahead.twins.values()  # type: ignore[union-attr]
-    assert pq.read_table(pa.BufferReader(case.target.map(twin.path))).column("x").to_pylist() == [
-        "a"
-    ]
-    case.table.upsert(
-        pa.table({"id": [1, 3], "x": ["secret", "c"], "gone": [True, False]}), deletes="gone"
-    )
+    rows = pa.table({"id": [1, 3], "x": ["secret", "c"], "gone": [True, False]})
+    case.table.upsert(rows, deletes="gone")
     for name in case.twin_names():
         assert b"secret" not in bytes(case.target.read(name))
     case.require_copy()
 
 
-def test_a_compaction_writes_its_twins() -> None:
-    case = Publishing()
-    case.append((1, "a"), (2, "b"))
-    case.append((2, "b2"), (3, "c"))
-    with by_the_publication() as (twins, looked_up):
-        assert case.table.compact(full=True)
-    assert not twins
-    assert not looked_up, "all rows of one run live"
-    case.require_copy()
+def prepared(path: str, *, written_ms: int = 0, deaths: int = 0) -> PreparedFiles:
+    """Return a twin, and the deaths of some rows."""
+    twin = Twin(path=path, bytes=1, stats={}, written_ms=written_ms)
+    dead = {"run": np.arange(deaths, dtype=np.uint32)}
+    return PreparedFiles(place="p", columns=COLUMNS, twins={"run": twin}, deaths=dead)
 
 
-def test_the_name_of_a_twin_is_of_use_for_an_hour() -> None:
+def test_a_prepared_twin_is_used_for_an_hour() -> None:
     """Longer, and a cleaning might have taken it."""
     now = Now()
-    told = prepared_files.PreparationCache(now)
-    twin = Twin(path="t.parquet", bytes=1, stats={}, written_ms=int(now() * 1000))
-    made = PreparedFiles(place="p", columns=COLUMNS, twins={"data/r.arrow": twin}, deaths={})
-    told.add(3, [made])
-    assert list(told.twins("p", COLUMNS).values()) == [twin]
-    assert not told.twins("elsewhere", COLUMNS)
+    cache = prepared_files.PreparationCache(now)
+    cache.add(3, [prepared("t.parquet", written_ms=int(now() * 1000))])
+    assert [twin.path for twin in cache.twins("p", COLUMNS).values()] == ["t.parquet"]
+    assert not cache.twins("elsewhere", COLUMNS)
     now.advance(prepared_files.USED_FOR_MS / 1000 + 1)
-    assert not told.twins("p", COLUMNS)
+    assert not cache.twins("p", COLUMNS)
 
 
 def test_what_is_kept_for_a_mirror_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared_files, "TWINS_MAX", 3)
     monkeypatch.setattr(prepared_files, "DEATHS_MAX", 10)
-    told = prepared_files.PreparationCache()
+    cache = prepared_files.PreparationCache()
     for version in range(5):
-        twin = Twin(path=f"{version}", bytes=1, stats={}, written_ms=0)
-        deaths = {"run": np.arange(4, dtype=np.uint32)}
-        made = PreparedFiles(place="p", columns=COLUMNS, twins={"run": twin}, deaths=deaths)
-        told.add(version, [made])
-    assert len(told.deaths(-1, 9)) == 2
-    assert told.drop(3, "p") == ["3"]
-    assert told.drop(None, "p") == ["4"]
+        cache.add(version, [prepared(f"{version}", deaths=4)])
+    assert len(cache.deaths(-1, 9)) == 2
+    assert cache.drop(3, "p") == ["3"]
+    assert cache.drop(None, "p") == ["4"]
 
 
 def test_too_many_deaths_do_not_travel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,24 +317,18 @@ def test_twins_of_a_commit_in_doubt_stay() -> None:
 
 def test_columns_whose_values_come_again_have_a_dictionary() -> None:
     count = 10_000
-    batch = pa.record_batch(
-        {
-            "id": pa.array(range(count)),
-            "p.q": pa.array([each % 7 for each in range(count)]),
-            "tags": pa.array([["a", "b"]] * count),
-            "of": pa.array([[("k", 1)]] * count, pa.map_(pa.string(), pa.int64())),
-            "in": pa.array([{"s": "x"}] * count),
-        }
-    )
-    assert repetitive(batch) == [
-        "p.q",
-        "tags.list.element",
-        "of.key_value.key",
-        "of.key_value.value",
-        "in.s",
-    ]
+    columns = {
+        "id": pa.array(range(count)),
+        "p.q": pa.array([each % 7 for each in range(count)]),
+        "tags": pa.array([["a", "b"]] * count),
+        "of": pa.array([[("k", 1)]] * count, pa.map_(pa.string(), pa.int64())),
+        "in": pa.array([{"s": "x"}] * count),
+    }
+    batch = pa.record_batch(columns)
+    paths = ["p.q", "tags.list.element", "of.key_value.key", "of.key_value.value", "in.s"]
+    assert repetitive(batch) == paths
     store = MemoryStore()
     _, footer = write_parquet(store, "t.parquet", batch.schema, [batch], {})
     group = footer.row_group(0)
     encodings = [set(group.column(at).encodings) for at in range(group.num_columns)]
-    assert ["RLE_DICTIONARY" in each for each in encodings] == [False, True, True, True, True, True]
+    assert ["RLE_DICTIONARY" in each for each in encodings] == [False] + [True] * 5

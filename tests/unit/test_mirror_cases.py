@@ -1,6 +1,7 @@
 """The cases of a mirror that its conformance is held against: each has a test that names it.
 
-The numbers are those of ``test_<number>_...`` in the tests; the same number may have several. Here
+The numbers are those of ``test_<number>_...`` and of ids ``"<number>: ..."``; a number may have
+several. Here
 are also those of the kinds of tables that need a table of another kind than `test_mirror` makes.
 """
 
@@ -80,6 +81,7 @@ CASES = {
 }
 
 _NAME = re.compile(r"def test_(\d+(?:_and_\d+)*)_")
+_ID = re.compile(r'"(\d+): ')
 
 
 def _numbers_in_tests() -> set[int]:
@@ -87,7 +89,9 @@ def _numbers_in_tests() -> set[int]:
     files = [*root.glob("tests/**/test_*.py"), *root.glob("integration/test_*.py")]
     texts = [file.read_text() for file in files if "mirror" in file.name or "delta" in file.name]
     texts += [file.read_text() for file in files if "publish" in file.name]
-    return {int(n) for text in texts for found in _NAME.findall(text) for n in found.split("_and_")}
+    names = [name for text in texts for name in _NAME.findall(text)]
+    ids = [int(number) for text in texts for number in _ID.findall(text)]
+    return {int(number) for name in names for number in name.split("_and_")} | {*ids}
 
 
 def test_each_case_has_a_test() -> None:

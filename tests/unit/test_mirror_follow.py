@@ -5,28 +5,26 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta import follow
-from spark_upsert.delta.follow import MIRRORS
 from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.upkeep import CLEAN_EVERY_MS
 from spark_upsert.errors import OptionError
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import LocalStore
-from spark_upsert.table import observers
-from spark_upsert.table.state import observer
 from spark_upsert.table.table import Table
-from tests.support.clocked import ClockedStore, Now
+from tests.support.clocked import DAY_S, HOUR_S, KnownStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
+from tests.support.mirrored import require_copy as require_checked_copy
 from tests.support.routed_worlds import TOPICS, routed_options, row, transaction
 from tests.support.routed_worlds import write as write_routed
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -50,9 +48,9 @@ def mirror_at(place: Path) -> DeltaTable:
 
 
 def require_copy(table: Table, place: Path) -> DeltaTable:
-    found = mirror_at(place)
-    assert canonical(found.rows()) == canonical(table.snapshot())
-    return found
+    mirror = mirror_at(place)
+    assert canonical(mirror.rows()) == canonical(table.snapshot())
+    return mirror
 
 
 PUBLISHES = """
@@ -76,50 +74,19 @@ def test_a_fresh_process_publishes_and_loads_the_mirror_only_then(
     assert (tmp_path / "t" / "_delta" / "_delta_log").exists() == bool(properties)
 
 
-def test_the_table_calls_whatever_observer_is_registered(tmp_path: Path) -> None:
-    calls: list[str] = []
-
-    class Observer:
-        """Notes its calls."""
-
-        def __getattr__(self, name: str) -> Any:
-            def note(*_: object, **__: object) -> tuple[()] | None:
-                calls.append(name)
-                return () if name == "vacuum" else None
-
-            return note
-
-    with (
-        patch.object(observers, "_registered", [Observer]),
-        patch.object(observer, "_registered", [Observer]),
-    ):
-        table = table_in(tmp_path)
-        table.upsert(rows(1))
-        table.publish()
-        (tmp_path / "t" / "_delta").mkdir()
-        table.vacuum(grace_ms=0)
-    assert calls[:2] == ["require_mirrored", "require_place"]
-    assert {"prepared", "follow", "publish", "vacuum"} <= set(calls)
-
-
-def test_each_commit_is_published(tmp_path: Path) -> None:
-    table = table_in(tmp_path)
+def test_each_commit_is_published_and_a_compaction_changes_no_data(tmp_path: Path) -> None:
+    table = table_in(tmp_path, publishChangeFeed="true")
+    place = tmp_path / "t" / "_delta"
     for number in range(3):
         table.upsert(rows(number, 7))
-        assert require_copy(table, tmp_path / "t" / "_delta").version == number
+        assert require_copy(table, place).version == number
     table.restore(1)
-    assert require_copy(table, tmp_path / "t" / "_delta").version == 3
-
-
-def test_a_compaction_is_a_commit_of_its_own_that_changes_no_data(tmp_path: Path) -> None:
-    table = table_in(tmp_path, publishChangeFeed="true")
-    table.upsert(rows(1, 2))
-    table.upsert(rows(2, 3))
+    assert require_copy(table, place).feed() is not None
+    table.upsert(rows(8))
     table.compact(full=True)
-    found = require_copy(table, tmp_path / "t" / "_delta")
-    assert found.version == 2
-    assert found.data_changes == {False}
-    assert DeltaTable(LocalStore(tmp_path / "t" / "_delta"), 1).feed() is not None
+    mirror = require_copy(table, place)
+    assert mirror.version == 5
+    assert mirror.data_changes == {False}
 
 
 def test_another_place_by_its_template(tmp_path: Path) -> None:
@@ -137,45 +104,6 @@ def test_an_option_of_a_write_publishes(tmp_path: Path) -> None:
     write(tmp_path, rows(4), publish="none")
     write(tmp_path, rows(5))
     assert mirror_at(tmp_path / "table" / "_delta").rows().num_rows == 3
-
-
-class KnownStore(ClockedStore):
-    """A store that a process knows again, as it does a place of a disk."""
-
-    @property
-    def cache_key(self) -> Hashable | None:
-        return self.url
-
-
-def test_the_interval_lets_epochs_come_together() -> None:
-    now = Now()
-    store = KnownStore(now)
-    table = Table(store, clock=now)
-    properties = {"publish": "delta", "publishInterval": "10 seconds"}
-    table.ensure(TableSchema.of(COLUMNS, keys=["id"]), properties)
-    versions = []
-    for number in range(6):
-        now.advance(4.0)
-        Table(store, clock=now).upsert(rows(number))
-        versions.append(DeltaTable(place_of(store, None)).version)
-    assert versions == [0, 0, 0, 1, 1, 1]
-    assert table.publish().shown == 6
-
-
-def test_a_mirror_that_fails_is_worth_no_commit(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    table = table_in(tmp_path)
-    (tmp_path / "t" / "_delta").mkdir(parents=True)
-    (tmp_path / "t" / "_delta" / "mine.csv").write_text("1")
-    before = MIRRORS.failures
-    assert table.upsert(rows(1)) is not None
-    assert MIRRORS.failures == before + 1
-    assert "mirror not kept up" in caplog.text
-    assert "mine.csv" in caplog.text
-    (tmp_path / "t" / "_delta" / "mine.csv").unlink()
-    table.upsert(rows(2))
-    require_copy(table, tmp_path / "t" / "_delta")
 
 
 def test_a_mirror_far_behind_is_left_there_and_told(
@@ -201,11 +129,7 @@ def test_a_process_that_knows_a_mirror_reads_no_vector_again(
 ) -> None:
     table = table_in(tmp_path)
     table.upsert(rows(1, 2))
-
-    def refuse(*args: Any) -> Any:
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(Mirror, "vector_of", refuse)
+    monkeypatch.setattr(Mirror, "vector_of", Mock(side_effect=AssertionError("read again")))
     for number in range(3):
         Table.open(str(tmp_path / "t")).upsert(rows(number))
     require_copy(table, tmp_path / "t" / "_delta")
@@ -229,34 +153,126 @@ def test_a_property_is_checked_when_it_is_set(
         Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"], properties=properties)
 
 
-def test_52_a_stream_into_many_tables_publishes_each() -> None:
-    """By pattern: those that are told to; one that has no mirror does not stop the others."""
-    root = MemoryStore()
+def test_52_a_stream_into_many_tables_publishes_each(caplog: pytest.LogCaptureFixture) -> None:
+    """By pattern: those that are to be published; one whose mirror fails stops no other."""
+    root, dice = MemoryStore(), random.Random(3)
     options = routed_options(publish="delta", **{"table.part.publish": "none"})
-    dice = random.Random(3)
+    root.put("last/_delta/mine.csv", b"1")
     for number in range(3):
         batch = [row(dice, topic) for topic in TOPICS for _ in range(3)]
         write_routed(root, options, [batch], transaction(number))
+    assert "mine.csv" in caplog.text
     for topic in TOPICS:
         table = table_below(root, topic)
-        found = DeltaTable(place_of(table.store, None))
-        if topic == "part":
-            assert found.version == -1
+        mirror = DeltaTable(place_of(table.store, None))
+        if topic in ("part", "last"):
+            assert mirror.version == -1
         else:
-            assert canonical(found.rows()) == canonical(table.snapshot()), topic
+            assert canonical(mirror.rows()) == canonical(table.snapshot()), topic
 
 
-def test_52_a_mirror_that_fails_does_not_stop_the_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    root, dice = MemoryStore(), random.Random(3)
-    options = routed_options(publish="delta")
-    root.put("last/_delta/mine.csv", b"1")
-    for number in range(2):
-        batch = [row(dice, topic) for topic in TOPICS for _ in range(3)]
-        write_routed(root, options, [batch], transaction(number))
-    assert "mine.csv" in caplog.text
-    for topic in ("sum", "epoch"):
-        table = table_below(root, topic)
-        found = DeltaTable(place_of(table.store, None))
-        assert canonical(found.rows()) == canonical(table.snapshot()), topic
+COLUMNS = pa.schema({"id": pa.int64(), "x": pa.string()})
+
+JUMPS_S = (10.0, -60.0, -2 * DAY_S, 5.0, -HOUR_S, 3 * DAY_S, -DAY_S, 1.0)
+
+
+class Skewed:
+    """A published table by a machine whose clock is set anew, on a storage whose clock is right."""
+
+    def __init__(self, **properties: str) -> None:
+        self.right, self.now = Now(), Now()
+        self.store = KnownStore(self.right)
+        schema = TableSchema.of(COLUMNS, keys=["id"], hash_seed=7)
+        Table(self.store, clock=self.now).ensure(schema, {"publish": "delta", **properties})
+        self.target = place_of(self.store, None)
+
+    @property
+    def table(self) -> Table:
+        return Table(self.store, clock=self.now)
+
+    def append(self, *ids: int, x: str = "a") -> None:
+        self.table.upsert(pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass on both clocks."""
+        self.right.advance(seconds)
+        self.now.advance(seconds)
+
+    def set(self, seconds: float) -> None:
+        """Let time pass, and set the machine's clock by some seconds, forward or back."""
+        self.right.advance(abs(seconds))
+        self.now.advance(seconds)
+
+    def mirror(self) -> Mirror:
+        return Mirror(self.table.log, self.store, self.target)
+
+
+def test_49_times_and_versions_grow_and_removals_are_no_earlier_than_their_commit() -> None:
+    case, times = Skewed(publishChangeFeed="true"), []
+    for number, seconds in enumerate(JUMPS_S):
+        case.set(seconds)
+        case.append(number % 2, 99, x=f"x{number}")
+        times.append(case.table.log.head().timestamp_ms)
+    mirror = require_checked_copy(case.table, case.target)
+    assert mirror.times == times == sorted(set(times))
+    shown = [next(a for a in each if "txn" in a)["txn"]["version"] for each in mirror.commits]
+    assert shown == list(range(1, len(JUMPS_S) + 1))
+    removals = [
+        (action["remove"]["deletionTimestamp"], time)
+        for time, actions in zip(mirror.times, mirror.commits, strict=True)
+        for action in actions
+        if "remove" in action
+    ]
+    assert len(removals) > 3
+    assert all(removed_ms >= time for removed_ms, time in removals)
+
+
+def test_47_what_went_while_the_clock_was_behind_is_kept_for_the_retention() -> None:
+    case = Skewed()
+    for number in range(4):
+        case.append(number, 9)
+    case.advance(2 * DAY_S)
+    case.append(7)
+    before = DeltaTable(case.target)
+    rows = canonical(before.rows())
+    case.now.advance(-DAY_S)
+    case.table.compact(full=True)
+    case.now.advance(DAY_S)
+    case.advance(60.0)
+    assert DeltaTable(case.target).version > before.version
+    case.table.vacuum()
+    assert canonical(DeltaTable(case.target, before.version).rows()) == rows
+    case.advance(2 * DAY_S)
+    assert case.table.vacuum().orphans
+
+
+def test_an_interval_lets_epochs_come_together_and_is_no_longer_where_a_clock_goes_back() -> None:
+    case, versions = Skewed(publishInterval="10 seconds"), []
+    for number, seconds in enumerate((0.0, 4.0, 4.0, 4.0, 4.0, -DAY_S, 4.0, 8.0)):
+        case.set(seconds)
+        case.append(number)
+        versions.append(DeltaTable(case.target).version)
+    assert versions == [0, 0, 0, 1, 1, 2, 2, 3]
+    case.append(9)
+    assert case.table.publish().shown == 9
+
+
+def test_a_lease_follows_where_the_clock_goes_back() -> None:
+    case = Skewed()
+    case.append(1)
+    case.now.advance(-DAY_S)
+    case.append(2)
+    [lease] = case.table.consumers()
+    assert lease.version == case.table.log.head().version
+
+
+def test_a_clock_that_went_back_is_cleaned_behind_an_hour_later() -> None:
+    case = Skewed()
+    mirror = case.mirror()
+    case.append(1)
+    mirror.state()
+    begin_ms = int(case.now() * 1000)
+    with patch.object(mirror.upkeep, "_old", wraps=mirror.upkeep._old) as old:
+        for now_ms in (begin_ms, begin_ms - 100 * CLEAN_EVERY_MS, begin_ms - 99 * CLEAN_EVERY_MS):
+            mirror.upkeep.follow(now_ms=now_ms, retention_ms=CLEAN_EVERY_MS)
+    assert [call.kwargs["now_ms"] for call in old.mock_calls] == [begin_ms - 99 * CLEAN_EVERY_MS]

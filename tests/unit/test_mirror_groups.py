@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.delta import follow
 from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.follow import default_mirror, facts_below, lag_below
 from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
@@ -50,39 +49,38 @@ class KeptCase:
             "n": [self.dice.choice([None, each]) for each in ids],
             "gone": [self.dice.random() < 0.3 for _ in ids],
         }
-        types = {**{f.name: f.type for f in COLUMNS}, "gone": pa.bool_()}
-        self.orders.upsert(pa.table(rows, schema=pa.schema(types)), deletes="gone")
+        schema = COLUMNS.append(pa.field("gone", pa.bool_()))
+        self.orders.upsert(pa.table(rows, schema=schema), deletes="gone")
 
     def refresh(self) -> None:
         self.plan.refresh(str(self.folder / "kept"))
 
-    def rows(self) -> list[str]:
-        """Return what readers of the kept table see."""
-        found = Plan.of_table(str(self.folder / "kept")).to_arrow()
-        return canonical(pa.table(found))
+    def step(self, count: int = 4) -> None:
+        self.write(count)
+        self.refresh()
 
     def look(self) -> DeltaTable:
-        found = DeltaTable(LocalStore(self.folder / "kept" / "_delta"))
-        assert canonical(found.rows()) == self.rows()
+        """Return the mirror, which must have the rows that readers of the kept table see."""
+        mirror = DeltaTable(LocalStore(self.folder / "kept" / "_delta"))
+        rows = pa.table(Plan.of_table(str(self.folder / "kept")).to_arrow())
+        assert canonical(mirror.rows()) == canonical(rows)
         assert list(check_settled(self.kept)) == []
         assert list(check_mirror(default_mirror(self.kept))) == []
-        return found
+        return mirror
 
 
 @pytest.fixture
 def case(tmp_path: Path) -> KeptCase:
-    made = KeptCase(tmp_path)
-    made.write()
-    made.refresh()
-    return made
+    case = KeptCase(tmp_path)
+    case.step()
+    return case
 
 
 def test_28_groups_are_shown_as_readers_of_the_view_see_them(case: KeptCase) -> None:
     case.kept.publish()
     assert case.look().version == 0
     for number in range(12):
-        case.write()
-        case.refresh()
+        case.step()
         if number % 3 == 2:
             case.kept.publish()
             case.look()
@@ -91,51 +89,46 @@ def test_28_groups_are_shown_as_readers_of_the_view_see_them(case: KeptCase) -> 
     assert settled_at(case.kept, case.kept.log.head()) == case.kept.log.head().version
 
 
-def test_28_each_step_is_one_by_change(case: KeptCase) -> None:
+def test_28_the_feed_has_each_group_that_changed(case: KeptCase) -> None:
     case.kept.publish(change_feed=True)
     before = {row["group"]: row for row in case.look().rows().to_pylist()}
     for _ in range(6):
-        case.write(2)
-        case.refresh()
+        case.step(2)
         case.kept.publish()
-        found = case.look()
-        behind = {row["group"]: row for row in found.rows().to_pylist()}
-        feed = found.feed()
-        told = [] if feed is None else feed.to_pylist()
-        kinds = {row["group"]: row["_change_type"] for row in told}
-        differ = {key for key in {**before, **behind} if before.get(key) != behind.get(key)}
-        assert kinds.keys() == differ
+        mirror = case.look()
+        behind = {row["group"]: row for row in mirror.rows().to_pylist()}
+        feed = mirror.feed()
+        changed = set() if feed is None else {row["group"] for row in feed.to_pylist()}
+        assert changed == {
+            key for key in {**before, **behind} if before.get(key) != behind.get(key)
+        }
         before = behind
     assert settled_below(case.kept).log.head().version >= 6
 
 
-def test_28_a_kept_table_with_the_property_publishes_behind_each_step(case: KeptCase) -> None:
-    kept = case.kept
-    kept.alter(kept.schema, {"publish": "delta"})
-    for _ in range(4):
-        case.write()
-        case.refresh()
-        case.look()
+def test_28_facts_and_lag_count_the_versions_that_a_mirror_is_behind(case: KeptCase) -> None:
+    assert facts_below(case.kept) is None
+    assert lag_below(case.kept) is None
+    case.kept.publish()
+    assert lag_below(case.kept) == (0, 0)
+    case.step()
+    case.step()
+    facts, lag = facts_below(case.kept), lag_below(case.kept)
+    assert facts is not None
+    assert lag is not None
+    assert facts.versions_behind == lag[0] == 2
+    case.kept.alter(case.kept.schema, {"publish": "delta"})
+    case.step()
+    case.look()
     facts = facts_below(case.kept)
     assert facts is not None
     assert facts.versions_behind == 0
 
 
-def test_28_what_is_behind_is_told(case: KeptCase) -> None:
-    assert facts_below(case.kept) is None
-    case.kept.publish()
-    case.write()
-    case.refresh()
-    facts = facts_below(case.kept)
-    assert facts is not None
-    assert facts.versions_behind == 1
-
-
 def test_28_groups_over_an_expired_past_are_settled_as_a_whole(case: KeptCase) -> None:
     case.kept.publish(change_feed=True)
     for _ in range(3):
-        case.write()
-        case.refresh()
+        case.step()
     kept = case.kept
     for lease in kept.consumers():
         kept.release(lease.consumer)
@@ -153,14 +146,14 @@ def test_28_a_settled_table_keeps_no_more_than_its_mirror_needs(
     monkeypatch.setattr(settled, "_SAFETY_MS", 0)
     monkeypatch.setattr("spark_upsert.delta.publish._HELD_EVERY_MS", 0)
     for _ in range(12):
-        case.write()
-        case.refresh()
+        case.step()
         case.kept.publish()
-    own = settled_below(case.kept).log.head()
-    assert own.version - own.since <= 8
-    before = len(list(LocalStore(case.folder / "kept" / "_mirror" / "rows").list("data")))
+    head = settled_below(case.kept).log.head()
+    assert head.version - head.since <= 8
+    rows = LocalStore(case.folder / "kept" / "_mirror" / "rows")
+    before = len(list(rows.list("data")))
     case.kept.vacuum(grace_ms=0)
-    assert len(list(LocalStore(case.folder / "kept" / "_mirror" / "rows").list("data"))) < before
+    assert len(list(rows.list("data"))) < before
     case.look()
 
 
@@ -175,12 +168,10 @@ def test_28_one_group_of_all_rows_has_no_key_and_no_mirror(tmp_path: Path) -> No
 
 def test_32_a_group_of_a_type_that_delta_lacks_is_refused(tmp_path: Path) -> None:
     columns = pa.schema({"id": pa.int64(), "at": pa.time64("us")})
-    Table.create(str(tmp_path / "t"), columns, keys=["id"]).upsert(
-        pa.table({"id": [1], "at": pa.array([5], pa.time64("us"))})
-    )
-    Plan.of_table(str(tmp_path / "t")).group_by("at").agg(n=agg.count()).refresh(
-        str(tmp_path / "kept")
-    )
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
+    table.upsert(pa.table({"id": [1], "at": [5]}, schema=columns))
+    groups = Plan.of_table(str(tmp_path / "t")).group_by("at").agg(n=agg.count())
+    groups.refresh(str(tmp_path / "kept"))
     kept = Table.open(str(tmp_path / "kept"))
     with pytest.raises(MirroredTypeError, match="'at'"):
         kept.publish()
@@ -188,58 +179,15 @@ def test_32_a_group_of_a_type_that_delta_lacks_is_refused(tmp_path: Path) -> Non
         kept.alter(kept.schema, {"publish": "delta"})
 
 
-def test_28_a_large_kept_table_is_left_to_a_publication(
-    case: KeptCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(follow, "STEP_ROWS", 1)
-    monkeypatch.setattr(follow, "_TIMES", 0)
-    kept = case.kept
-    kept.alter(kept.schema, {"publish": "delta"})
-    case.write(1)
-    case.refresh()
-    assert "run 'upsertflow publish'" in caplog.text
+@pytest.mark.parametrize("wrong", ["another row", "no row", "one more row"])
+def test_28_check_compares_the_settled_rows_with_the_groups(case: KeptCase, wrong: str) -> None:
     case.kept.publish()
-    case.write(1)
-    case.refresh()
-    case.look()
-
-
-@pytest.mark.parametrize("what", ["another", "none", "more"])
-def test_28_check_compares_the_settled_rows_with_the_groups(case: KeptCase, what: str) -> None:
-    case.kept.publish()
-    own = settled_below(case.kept)
-    rows = own.snapshot().slice(0, 1)
+    settled_table = settled_below(case.kept)
+    rows = settled_table.snapshot().slice(0, 1)
     key = "a" if rows["group"][0].as_py() is None else rows["group"][0].as_py()
-    if what == "none":
-        own.delete([key])
+    if wrong == "no row":
+        settled_table.delete([key])
     else:
-        row = {**rows.to_pylist()[0], "group": "z" if what == "more" else key, "n": 77}
-        own.upsert(pa.Table.from_pylist([row], schema=rows.schema))
+        row = {**rows.to_pylist()[0], "group": "z" if wrong == "one more row" else key, "n": 77}
+        settled_table.upsert(pa.Table.from_pylist([row], schema=rows.schema))
     assert len(list(check_settled(case.kept))) == 1
-
-
-def test_28_delta_rs_reads_the_groups_of_every_version(case: KeptCase) -> None:
-    deltalake = pytest.importorskip("deltalake")
-    shown = []
-    for _ in range(6):
-        case.kept.publish()
-        shown.append(case.rows())
-        case.write()
-        case.refresh()
-    for version, expected in enumerate(shown):
-        table = deltalake.DeltaTable(str(case.folder / "kept" / "_delta"), version=version)
-        found = deltalake.QueryBuilder().register("t", table).execute("select * from t")
-        assert canonical(pa.table(found.read_all())) == expected
-
-
-def test_the_lag_of_groups_counts_what_is_not_settled_yet(case: KeptCase) -> None:
-    assert lag_below(case.kept) is None
-    case.kept.publish()
-    assert lag_below(case.kept) == (0, 0)
-    for _ in range(2):
-        case.write()
-        case.refresh()
-    facts, lag = facts_below(case.kept), lag_below(case.kept)
-    assert facts is not None
-    assert lag is not None
-    assert lag[0] == facts.versions_behind == 2

@@ -21,7 +21,7 @@ from spark_upsert.store import LocalStore, local
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
-from tests.support.mirrored import canonical
+from tests.support.mirrored import canonical, require_copy
 from tests.support.stores import forget_runs_and_logs
 
 COLUMNS = pa.schema({"id": pa.int64(), "x": pa.string()})
@@ -84,38 +84,33 @@ class OnDisk:
         self.table = Table.create(str(self.path), COLUMNS, keys=["id"], properties=published)
 
     def append(self, *ids: int, x: str = "a") -> None:
-        made = self.table.upsert(pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS))
-        assert made is not None
+        rows = pa.table({"id": list(ids), "x": [x] * len(ids)}, schema=COLUMNS)
+        assert self.table.upsert(rows) is not None
 
     def look(self) -> DeltaTable:
         return DeltaTable(LocalStore(self.place))
 
     def findings(self) -> list[str]:
-        found = check_mirror(default_mirror(self.table))
-        return [f"{each.place}: {each.found}" for each in found]
+        findings = check_mirror(default_mirror(self.table))
+        return [f"{each.place}: {each.found}" for each in findings]
 
     def files(self) -> set[str]:
         return {str(f.relative_to(self.place)) for f in self.place.rglob("*") if f.is_file()}
 
     def require_copy(self) -> DeltaTable:
-        found = self.look()
-        assert canonical(found.rows()) == canonical(self.table.snapshot())
-        assert not self.findings()
-        return found
-
-
-# -- a full disk ----------------------------------------------------------------------------
+        return require_copy(self.table, LocalStore(self.place))
 
 
 @pytest.mark.parametrize(
     ("below", "ending"),
     [
-        pytest.param("", ".parquet", id="a twin"),
-        pytest.param("", ".bin", id="vectors"),
-        pytest.param("_change_data", ".parquet", id="a feed"),
-        pytest.param("_delta_log", ".json", id="the commit"),
-        pytest.param("", "", id="anything"),
+        ("", ".parquet"),
+        ("", ".bin"),
+        ("_change_data", ".parquet"),
+        ("_delta_log", ".json"),
+        ("", ""),
     ],
+    ids=["a twin", "vectors", "a feed", "the commit", "anything"],
 )
 def test_a_full_disk_leaves_the_mirror_behind_and_the_table_as_it_is(
     tmp_path: Path,
@@ -135,9 +130,9 @@ def test_a_full_disk_leaves_the_mirror_behind_and_the_table_as_it_is(
     assert MIRRORS.failures == failures + 2
     assert "No space left" in caplog.text
     assert case.table.snapshot().num_rows == 5
-    found = case.look()
-    assert found.version == 0
-    assert canonical(found.rows()) == shown
+    mirror = case.look()
+    assert mirror.version == 0
+    assert canonical(mirror.rows()) == shown
     assert not case.findings()
     assert not [file for file in tried if file.exists()], "torn files"
     case.append(3, x="c")
@@ -175,34 +170,26 @@ def test_a_full_disk_is_told_to_the_caller_of_a_publication(tmp_path: Path) -> N
     case.require_copy()
 
 
-# -- files that others removed ----------------------------------------------------------------
-
-
-def test_a_live_twin_that_others_removed_is_named_and_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_rebuilt", [True, False], ids=["a rebuild", "a compaction"])
+def test_a_live_twin_that_others_removed_is_named_and_made_again(
+    tmp_path: Path, is_rebuilt: bool
+) -> None:
     case = OnDisk(tmp_path)
     case.append(1, 2, 3)
     case.append(3, 4, x="b")
     gone = min(case.look().adds)
     (case.place / gone).unlink()
-    [finding] = case.findings()
-    assert gone in finding
-    assert "no such file" in finding
     # A step by change reads no old twin: it is still named behind the next commits.
-    case.append(5)
-    assert [gone in each for each in case.findings()] == [True]
-    case.table.publish(rebuild=True)
+    for number in range(2):
+        [finding] = case.findings()
+        assert gone in finding
+        assert "no such file" in finding
+        case.append(5 + number)
+    if is_rebuilt:
+        case.table.publish(rebuild=True)
+    else:
+        case.table.compact(full=True)
     assert gone not in case.require_copy().adds
-    case.append(1, x="c")
-    case.require_copy()
-
-
-def test_a_compaction_makes_up_for_a_twin_that_others_removed(tmp_path: Path) -> None:
-    case = OnDisk(tmp_path)
-    case.append(1, 2, 3)
-    case.append(3, 4, x="b")
-    (case.place / min(case.look().adds)).unlink()
-    case.table.compact(full=True)
-    case.require_copy()
 
 
 def test_a_vacuum_of_delta_rs_is_refused_without_the_guard_too(tmp_path: Path) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from click.testing import CliRunner, Result
 
 from integration.pages import code_of
@@ -46,36 +43,32 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(upsertflow, list(words))
 
 
-def told(*words: str) -> dict[str, Any]:
+def output_of(*words: str) -> dict[str, Any]:
     result = run(*words, "--json")
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.output)
-    return found
+    output: dict[str, Any] = json.loads(result.output)
+    return output
 
 
 def test_a_table_is_published_and_looked_at(tmp_path: Path) -> None:
     table, path = table_in(tmp_path), str(tmp_path / "t")
-    assert "mirror" not in told("info", path)
-    assert told("publish", path, "--as", "delta")["shown"] == 1
+    assert "mirror" not in output_of("info", path)
+    assert output_of("publish", path, "--as", "delta")["shown"] == 1
     table.upsert(pa.table({"id": [2, 3]}))
-    facts = told("info", path)["mirror"]
+    facts = output_of("info", path)["mirror"]
     assert (facts["shown"], facts["versions_behind"], facts["rows"]) == (1, 1, 2)
     assert facts["ms_behind"] >= 0
-    assert told("publish", path)["has_changed"]
-    facts = told("info", path)["mirror"]
-    assert (facts["versions_behind"], facts["twins"], facts["rows"], facts["dead_rows"]) == (
-        0,
-        2,
-        4,
-        1,
-    )
-    assert told("check", path)["is_sound"]
+    assert output_of("publish", path)["has_changed"]
+    facts = output_of("info", path)["mirror"]
+    expected = {"versions_behind": 0, "twins": 2, "rows": 4, "dead_rows": 1}
+    assert expected.items() <= facts.items()
+    assert output_of("check", path)["is_sound"]
 
 
 def test_a_mirror_elsewhere_and_without_a_guard(tmp_path: Path) -> None:
     table_in(tmp_path)
     place = str(tmp_path / "elsewhere")
-    told("publish", str(tmp_path / "t"), "--to", place, "--no-guard")
+    output_of("publish", str(tmp_path / "t"), "--to", place, "--no-guard")
     assert "upsertflow" not in DeltaTable(LocalStore(place)).protocol["writerFeatures"]
 
 
@@ -86,8 +79,8 @@ def test_check_finds_what_became_of_a_mirror(tmp_path: Path) -> None:
     result = run("check", str(tmp_path / "t"))
     assert result.exit_code == 1
     assert "no such file" in result.output
-    told("publish", str(tmp_path / "t"), "--rebuild")
-    assert told("check", str(tmp_path / "t"))["is_sound"]
+    output_of("publish", str(tmp_path / "t"), "--rebuild")
+    assert output_of("check", str(tmp_path / "t"))["is_sound"]
 
 
 def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
@@ -103,17 +96,3 @@ def test_a_follower_publishes_each_new_version(tmp_path: Path) -> None:
     steps = follow(other, other.publish, sleep=sleep)
     assert [next(steps).shown for _ in range(3)] == [1, 2, 3]
     assert len(waits) == 6
-
-
-@pytest.mark.slow
-def test_a_process_that_commits_without_publishing_has_no_mirror_loaded(tmp_path: Path) -> None:
-    program = (
-        "import sys, pyarrow as pa\n"
-        "from spark_upsert import Table\n"
-        "table = Table.create(sys.argv[1], pa.schema({'id': pa.int64()}), keys=['id'])\n"
-        "table.upsert(pa.table({'id': [1]}))\n"
-        "assert not [name for name in sys.modules if name.startswith('spark_upsert.delta')]\n"
-        "table.publish()\n"
-        "assert 'spark_upsert.delta.publish' in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "t")], check=True)

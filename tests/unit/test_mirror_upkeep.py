@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -22,12 +24,15 @@ from spark_upsert.delta.log import DeltaLog
 from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.errors import CorruptionError
+from spark_upsert.metadata import VIEWS
+from spark_upsert.options.read import Metadata
 from spark_upsert.store import LocalStore
 from spark_upsert.store.open import StoreBelow
+from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
-from tests.support.mirrored import KINDS, MirroredTable, canonical
+from tests.support.mirrored import KINDS, MirroredTable, canonical, require_copy
 
 HOUR_MS = 3_600_000
 
@@ -65,6 +70,12 @@ class Lived:
     def files(self) -> set[str]:
         return {info.path for info in self.target.list("")}
 
+    def rows_at(self, version: int) -> list[str]:
+        return canonical(DeltaTable(self.target, version).rows())
+
+    def require_copy(self) -> DeltaTable:
+        return require_copy(self.table, self.target)
+
 
 def name(version: int, kind: str = "json") -> str:
     return f"{version:020d}.{kind}"
@@ -80,99 +91,81 @@ def state_of(log: DeltaLog) -> DeltaState:
 
 def test_45_a_checkpoint_is_the_state_of_its_log() -> None:
     lived = Lived()
-    lived.go(31)
-    assert [n for n in lived.log() if "checkpoint" in n] == [
-        name(9, "checkpoint.parquet"),
-        name(19, "checkpoint.parquet"),
-        name(29, "checkpoint.parquet"),
-        "_last_checkpoint",
-    ]
+    for _ in range(4):
+        lived.go(8)
+        lived.mirror = lived.a_mirror()
+    checkpoints = [name(version, "checkpoint.parquet") for version in (9, 19, 29)]
+    assert [n for n in lived.log() if "checkpoint" in n] == [*checkpoints, "_last_checkpoint"]
     hint = json.loads(lived.target.read("_delta_log/_last_checkpoint"))
     assert (hint["version"], hint["numOfAddFiles"]) == (29, len(DeltaTable(lived.target, 29).adds))
-    new = DeltaLog(lived.target)
-    whole = DeltaLog(lived.target)
+    new, whole = DeltaLog(lived.target), DeltaLog(lived.target)
     with (
         patch.object(whole, "_hinted", lambda: 0),
         patch.object(whole, "_begin_at", lambda v: None),
     ):
         assert state_of(new) == state_of(whole)
-    seen = new.seen
-    assert seen is not None
-    assert seen.checkpoint == 29
-
-
-def test_45_a_mirror_goes_on_from_a_checkpoint() -> None:
-    lived = Lived()
-    for _ in range(4):
-        lived.go(9)
-        lived.mirror = lived.a_mirror()
-    found = DeltaTable(lived.target)
-    assert canonical(found.rows()) == canonical(lived.table.snapshot())
-    assert not list(check_mirror(lived.a_mirror()))
-    assert [int(n[:20]) for n in lived.log() if n.endswith("parquet")] == [9, 19, 29]
+    assert new.seen is not None
+    assert new.seen.checkpoint == 29
+    lived.require_copy()
 
 
 @pytest.mark.parametrize(
-    "hint", [None, b"{", b'{"version": 9}', b'{"version": 4}', b'{"version": 99}']
+    ("hint", "lost"),
+    [
+        (None, ()),
+        (b"{", ()),
+        (b'{"version": 9}', ()),
+        (b'{"version": 4}', ()),
+        (b'{"version": 99}', ()),
+        pytest.param(b'{"version": 9}', range(10, 19), id="old, and commits behind it are gone"),
+    ],
 )
 @pytest.mark.sweep(2)
-def test_46_the_hint_may_be_absent_or_wrong(hint: bytes | None) -> None:
+def test_46_the_hint_may_be_absent_or_wrong(hint: bytes | None, lost: Sequence[int]) -> None:
     lived = Lived()
     lived.go(25)
     expected = state_of(DeltaLog(lived.target))
-    if hint is None:
-        lived.target.delete("_delta_log/_last_checkpoint")
-    else:
+    lived.target.delete("_delta_log/_last_checkpoint")
+    if hint is not None:
         lived.target.put("_delta_log/_last_checkpoint", hint)
-    assert state_of(DeltaLog(lived.target)) == expected
-
-
-def test_46_an_old_hint_does_not_end_the_log_where_commits_are_gone() -> None:
-    lived = Lived()
-    lived.go(25)
-    expected = state_of(DeltaLog(lived.target))
-    lived.target.put("_delta_log/_last_checkpoint", b'{"version": 9}')
-    for version in range(10, 19):
+    for version in lost:
         lived.target.delete(f"_delta_log/{name(version)}")
     assert state_of(DeltaLog(lived.target)) == expected
 
 
 def test_tombstones_stay_for_the_retention() -> None:
     lived = Lived()
+
+    def removed_ms(version: int) -> list[int]:
+        removes = DeltaTable(lived.target).checkpoint(version).column("remove").drop_null()
+        return [each["deletionTimestamp"] for each in removes.to_pylist()]
+
     lived.go(10)
     lived.now.advance(3 * 3600)
     lived.go(10)
-    first = lived.mirror.upkeep
-    counts = [
-        len(DeltaTable(lived.target, v).checkpoint(v).column("remove").drop_null()) for v in (9, 19)
-    ]
-    assert 0 < counts[0] < counts[1]
+    assert 0 < len(removed_ms(9)) < len(removed_ms(19))
     lived.now.advance(4 * 3600)
     lived.go(10)
-    removes = DeltaTable(lived.target).checkpoint(29).column("remove").drop_null().to_pylist()
-    oldest = min(each["deletionTimestamp"] for each in removes)
-    assert oldest >= lived.now() * 1000 - 6 * HOUR_MS
-    assert not first.failures
+    assert min(removed_ms(29)) >= lived.now() * 1000 - 6 * HOUR_MS
+    assert not lived.mirror.upkeep.failures
 
 
 def test_47_what_may_be_travelled_to_stays_and_the_rest_goes() -> None:
     lived = Lived()
     lived.go(60, seconds=600)
     before = len(lived.log())
-    rows = {v: DeltaTable(lived.target, v).rows().num_rows for v in range(30, 60)}
+    rows = {version: lived.rows_at(version) for version in range(30, 60)}
     lived.clean()
     names = lived.log()
     assert len(names) < before
     first = min(int(each[:20]) for each in names if each[0] == "0")
     # 36 commits are young; the cut is the checkpoint before the oldest of them.
     assert first == 19
-    assert name(19, "checkpoint.parquet") in names
-    assert name(19) in names
-    for version in range(30, 60):
-        assert DeltaTable(lived.target, version).rows().num_rows == rows[version]
+    assert {name(19, "checkpoint.parquet"), name(19)} < set(names)
+    assert {version: lived.rows_at(version) for version in rows} == rows
     lived.mirror = lived.a_mirror()
     lived.go(3)
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.require_copy()
 
 
 def test_files_go_a_day_after_nothing_names_them() -> None:
@@ -196,8 +189,7 @@ def test_files_go_a_day_after_nothing_names_them() -> None:
     assert orphan in gone
     assert sum(each.startswith("deletion_vector_") for each in gone) > 5
     assert {"theirs.parquet", "deletion_vector_x.bin"} <= lived.files()
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
-    assert not list(check_mirror(lived.a_mirror()))
+    lived.require_copy()
 
 
 def test_a_publisher_cleans_bit_by_bit_behind_its_commits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,55 +206,20 @@ def test_a_publisher_cleans_bit_by_bit_behind_its_commits(monkeypatch: pytest.Mo
     first = min(int(each[:20]) for each in lived.log() if each[0] == "0")
     assert first == 39, "the cut is the last checkpoint before the hours that nothing was written"
     assert min(int(each[:20]) for each in lived.log() if each.endswith(".crc")) == 39
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.require_copy()
 
 
-def test_each_commit_has_a_checksum_of_what_its_log_comes_to() -> None:
-    lived = Lived()
-    with patch.object(publish, "INLINE_BYTES_MAX", 0):
-        lived.go(25)
-        lived.table.compact(full=True)
-        lived.mirror = lived.a_mirror()
-        lived.mirror.publish()
-    for version in range(8, 26):
-        assert DeltaTable(lived.target, version).checksums[-1] == version
-    assert not list(check_mirror(lived.a_mirror()))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [b"{", b"[]", b"{}", b'{"numFiles": 3}', None],
-    ids=["torn", "list", "empty", "others", "old"],
-)
-def test_a_checksum_of_another_table_is_told(wrong: bytes | None) -> None:
+@pytest.mark.parametrize("wrong", [b"{", b"[]", b"{}", b'{"numFiles": 3}', None])
+def test_check_finds_a_checksum_of_another_table(wrong: bytes | None) -> None:
     lived = Lived()
     lived.go(5)
     path = checksum_path(4)
     lived.target.put(path, wrong or lived.target.read(checksum_path(3)))
-    found = list(check_mirror(lived.a_mirror()))
-    assert {path in each.place for each in found} == {True}
+    findings = list(check_mirror(lived.a_mirror()))
+    assert findings
+    assert all(path in each.place for each in findings)
     lived.target.delete(path)
-    assert not list(check_mirror(lived.a_mirror()))
-
-
-def test_an_error_of_upkeep_is_counted_and_the_commit_stands(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    lived = Lived()
-    put = lived.store.put
-
-    def failing(path: str, data: bytes) -> None:
-        if "checkpoint" in path:
-            raise OSError("the disk is full")
-        put(path, data)
-
-    monkeypatch.setattr(lived.store, "put", failing)
-    lived.go(12)
-    assert lived.mirror.upkeep.failures == 3
-    assert "the disk is full" in caplog.text
-    monkeypatch.undo()
-    lived.go(1)
-    assert name(12, "checkpoint.parquet") in lived.log()
+    lived.require_copy()
 
 
 def test_a_checkpoint_that_another_publisher_removed_is_forgotten() -> None:
@@ -271,7 +228,7 @@ def test_a_checkpoint_that_another_publisher_removed_is_forgotten() -> None:
     lived.target.delete(f"_delta_log/{name(9, 'checkpoint.parquet')}")
     lived.go(8)
     assert lived.mirror.upkeep.failures == 0
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.require_copy()
 
 
 def test_what_others_did_below_their_own_checkpoint_is_found(tmp_path: Path) -> None:
@@ -285,8 +242,8 @@ def test_what_others_did_below_their_own_checkpoint_is_found(tmp_path: Path) -> 
         {"commitInfo": {"inCommitTimestamp": 10**15, "operation": "WRITE"}},
         *({"remove": {"path": path, "dataChange": True}} for path in DeltaTable(lived.target).adds),
     ]
-    path = f"_delta_log/{name(last + 1)}"
-    lived.target.put(path, "\n".join(map(json.dumps, actions)).encode())
+    commit = "\n".join(map(json.dumps, actions)).encode()
+    lived.target.put(f"_delta_log/{name(last + 1)}", commit)
     deltalake.DeltaTable(str(tmp_path / "_delta")).create_checkpoint()
     state = lived.a_mirror().state()
     assert state is not None
@@ -312,29 +269,21 @@ def test_lives_with_many_checkpoints(life: int, tmp_path: Path) -> None:
     assert canonical(found) == canonical(expected)
 
 
-# -- commits that are missing -----------------------------------------------------------------
+def paused(lived: Lived, pause: Callable[[], None], *, is_before: bool = True) -> Mirror:
+    """Return a publisher that is paused around its next commit."""
+    place = StoreBelow(lived.store, "_delta")
+    put = place.put_if_absent
 
-
-class Paused(StoreBelow):
-    """The place of a mirror for a publisher that is paused around its next commit."""
-
-    def __init__(self, lived: Lived, pause: Callable[[], None], *, is_before: bool) -> None:
-        super().__init__(lived.store, "_delta")
-        self._pause: Callable[[], None] | None = pause
-        self._is_before = is_before
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        pause, self._pause = self._pause, None
-        if pause and self._is_before:
+    def put_paused(path: str, data: bytes) -> bool:
+        place.put_if_absent = put  # type: ignore[method-assign]
+        if is_before:
             pause()
-        done = super().put_if_absent(path, data)
-        if pause and not self._is_before:
+        done = put(path, data)
+        if not is_before:
             pause()
         return done
 
-
-def paused(lived: Lived, pause: Callable[[], None], *, is_before: bool = True) -> Mirror:
-    place = Paused(lived, pause, is_before=is_before)
+    place.put_if_absent = put_paused  # type: ignore[method-assign]
     return Mirror(Table(lived.store, clock=lived.now).log, lived.store, place)
 
 
@@ -354,13 +303,13 @@ def test_a_publisher_that_is_paused_for_longer_than_the_retention(
         lived.go(12)
         lived.clean()
 
-    done = paused(lived, pause, is_before=is_before).publish()
-    assert done.shown == lived.table.log.head().version
+    result = paused(lived, pause, is_before=is_before).publish()
+    assert result.shown == lived.table.log.head().version
     assert name(commits) not in lived.log(), "a commit below the cut"
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.require_copy()
     lived.mirror = lived.a_mirror()
     lived.go(1)
-    assert not list(check_mirror(lived.a_mirror()))
+    lived.require_copy()
 
 
 def test_a_publisher_that_is_paused_while_a_checkpoint_is_made_of_its_commit() -> None:
@@ -381,8 +330,7 @@ def test_a_publisher_that_is_paused_while_a_checkpoint_is_made_of_its_commit() -
         mirror.publish()
     assert lived.log()[0] == name(9, "checkpoint.parquet")
     assert name(9) in lived.log(), "the commit of a checkpoint has its time"
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
-    assert not list(check_mirror(lived.a_mirror()))
+    lived.require_copy()
 
 
 def test_a_cleaning_that_cannot_remove_an_object_removes_no_newer_one(
@@ -403,7 +351,6 @@ def test_a_cleaning_that_cannot_remove_an_object_removes_no_newer_one(
     lived.go(3)
     assert lived.mirror.upkeep.failures == 1
     commits = [int(each[:20]) for each in lived.log() if each.endswith(".json")]
-    assert commits[0] == 3
     assert commits == list(range(3, 43))
     monkeypatch.undo()
     lived.now.advance(2 * 3600)
@@ -435,7 +382,7 @@ def test_a_commit_that_was_lost_is_named_and_not_made_again(commits: int, lost: 
     assert lived.log() == before
     lived.target.put(f"_delta_log/{lost}", data)
     lived.a_mirror().publish()
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.require_copy()
 
 
 def test_a_publisher_that_ends_before_the_gap_does_not_write_into_it() -> None:
@@ -460,5 +407,138 @@ def test_another_commit_of_the_same_number_is_not_the_one_that_is_remembered() -
     lived.go(1, seconds=5)
     lived.table.upsert(pa.table({"id": [0], "x": ["after the loss"]}))
     remembers.publish()
-    assert canonical(DeltaTable(lived.target).rows()) == canonical(lived.table.snapshot())
+    lived.require_copy()
+
+
+def test_a_vacuum_of_the_table_cleans_its_mirror() -> None:
+    lived = Lived()
+    lived.go(40, seconds=600)
+    lived.table.compact(full=True)
+    lived.mirror.publish()
+    orphan = f"{'a' * 32}-00000000.parquet"
+    lived.target.put(orphan, b"x")
+    lived.target.put("theirs.parquet", b"x")
+    lived.now.advance(5 * 24 * 3600)
+    rows, before = canonical(DeltaTable(lived.target).rows()), lived.files()
+    plan = lived.table.vacuum(dry_run=True)
+    assert lived.files() == before
+    result = lived.table.vacuum()
+    assert [info.path for info in plan.orphans] == [info.path for info in result.orphans]
+    assert f"_delta/{orphan}" in [info.path for info in result.orphans]
+    assert any(path.startswith("_delta/_delta_log/") for path in result.log)
+    mirror = DeltaTable(lived.target)
+    assert canonical(mirror.rows()) == rows
+    # The mirror is at rest: live files and files of others stay, and nothing else.
+    assert lived.files() == {"theirs.parquet", *mirror.adds}
+    assert not lived.table.vacuum().orphans
+    lived.go(1)
     assert not list(check_mirror(lived.a_mirror()))
+
+
+def test_a_clock_that_is_ahead_removes_nothing_young() -> None:
+    """The storage's time counts for a vacuum, as its own machine may be days ahead."""
+    lived = Lived()
+    lived.go(30, seconds=600)
+    lived.now.advance(24 * 3600)
+    lived.go(12, seconds=600)
+    rows = {version: lived.rows_at(version) for version in range(30, 42)}
+    lived.mirror.upkeep.vacuum(
+        now_ms=int(lived.now() * 1000) + 1000 * HOUR_MS, retention_ms=6 * HOUR_MS, dry_run=False
+    )
+    assert {version: lived.rows_at(version) for version in rows} == rows
+
+
+def test_a_mirror_that_was_given_up_keeps_what_it_shows() -> None:
+    lived = Lived()
+    lived.go(30, seconds=600)
+    lived.table.alter(lived.table.schema, {"publish": "none"})
+    rows = canonical(DeltaTable(lived.target).rows())
+    lived.now.advance(2 * 24 * 3600)
+    lived.table.vacuum()
+    assert canonical(DeltaTable(lived.target).rows()) == rows
+    assert lived.files() == DeltaTable(lived.target).adds.keys()
+
+
+def test_twins_of_a_mirror_that_never_came_go_a_day_later() -> None:
+    lived = Lived()
+    lived.go(2)
+    for path in lived.log():
+        lived.target.delete(f"_delta_log/{path}")
+    lived.table.vacuum()
+    assert lived.files()
+    lived.now.advance(25 * 3600)
+    assert lived.table.vacuum().orphans
+    assert not lived.files()
+    lived.go(1)
+    lived.require_copy()
+
+
+def test_a_vacuum_touches_nothing_of_another_mirror_or_of_other_files(tmp_path: Path) -> None:
+    lived, other = Lived(), Lived()
+    place = str(tmp_path / "place")
+    other.go(3)
+    other.table.publish(place)
+    orphan = tmp_path / "place" / f"{'a' * 32}-00000000.parquet"
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (1, 1))
+    lived.go(3)
+    head = lived.table.log.head()
+    draft = Draft(
+        kind=Kind.ALTER,
+        schema=head.schema,
+        properties={"publishPath": place},
+        live_rows=head.live_rows,
+    )
+    lived.table.log.append(lambda _: draft)
+    lived.table.vacuum()
+    assert orphan.exists()
+    for name in tmp_path.glob("place/_delta_log/*"):
+        name.unlink()
+    (tmp_path / "place" / "mine.csv").write_text("1")
+    lived.table.vacuum()
+    assert orphan.exists()
+
+
+def test_a_vacuum_of_the_table_goes_on_without_a_mirror_that_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lived = Lived()
+    lived.go(3)
+    monkeypatch.setattr(publish.Mirror, "state", Mock(side_effect=OSError("the network is down")))
+    lived.table.vacuum()
+    assert "the network is down" in caplog.text
+
+
+def facts(table: Table) -> list[dict[str, Any]]:
+    return [row for each in VIEWS[Metadata.MIRROR].read(table) for row in each.to_pylist()]
+
+
+def test_metadata_shows_how_far_a_mirror_is_behind_and_what_it_holds() -> None:
+    lived = Lived()
+    assert facts(lived.table) == []
+    lived.go(3)
+    lived.now.advance(5)
+    lived.table.upsert(pa.table({"id": [1], "x": ["new"]}))
+    lived.now.advance(2)
+    [row] = facts(lived.table)
+    expected = {
+        "place": lived.target.url,
+        "shows_version": 3,
+        "versions_behind": 1,
+        "ms_behind": 2000,
+        "twins": 3,
+        "rows": 6,
+        "dead_rows": 0,
+        "bytes": sum(info.bytes for info in lived.target.list("")),
+        "log_bytes": sum(info.bytes for info in lived.target.list("_delta_log")),
+        "vector_bytes": 0,
+        "changed_by": None,
+        "retention_ms": 6 * HOUR_MS,
+        "has_feed": False,
+        "is_guarded": True,
+    }
+    assert {name: row[name] for name in expected} == expected
+    lived.mirror.publish()
+    [row] = facts(lived.table)
+    assert (row["versions_behind"], row["ms_behind"], row["dead_rows"]) == (0, 0, 1)
+    assert row["vector_bytes"] > 0

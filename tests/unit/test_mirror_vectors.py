@@ -19,7 +19,7 @@ from tests.support.delta import _values
 FIRST = "d1d339640100000000000000000000003a3000000100000000000000100000000000"
 SECOND = "d1d339640100000000000000000000003a3000000100000000000500100000000300040007000b0012001d00"
 
-GOLDEN = (
+GOLDEN = [
     (10, [0], FIRST, "f7a6b4b5"),
     (30, [3, 4, 7, 11, 18, 29], SECOND, "acd74a79"),
     (
@@ -43,29 +43,29 @@ GOLDEN = (
         "d1d339640100000000000000000000003b300100030000ffff01006f1101000000ffff010000006f11",
         "1cb0c637",
     ),
-)
+]
 
 
 def vector_of(rows: int, dead: Sequence[int]) -> Vector:
-    made = Vector(rows)
-    made.mark(np.array(dead, dtype=np.int64))
-    return made
+    vector = Vector(rows)
+    vector.mark(np.array(dead, dtype=np.int64))
+    return vector
 
 
 @pytest.mark.parametrize(("rows", "dead", "digits", "crc"), GOLDEN)
 def test_the_bytes_of_a_vector(rows: int, dead: Sequence[int], digits: str, crc: str) -> None:
-    found = vector_of(rows, dead).encoded()
-    assert found.hex() == digits
-    assert f"{zlib.crc32(found):08x}" == crc
+    data = vector_of(rows, dead).encoded()
+    assert data.hex() == digits
+    assert f"{zlib.crc32(data):08x}" == crc
 
 
 def test_many_values_are_a_bitmap() -> None:
-    found = vector_of(70_000, range(0, 10_000, 2)).encoded()
-    assert len(found) == 8_224
-    assert found[:36].hex() == (
+    data = vector_of(70_000, range(0, 10_000, 2)).encoded()
+    assert len(data) == 8_224
+    assert data[:36].hex() == (
         "d1d339640100000000000000000000003a30000001000000000087131000000055555555"
     )
-    assert f"{zlib.crc32(found):08x}" == "8ccf3137"
+    assert f"{zlib.crc32(data):08x}" == "8ccf3137"
 
 
 def test_the_bytes_of_a_file_of_vectors() -> None:
@@ -73,11 +73,14 @@ def test_the_bytes_of_a_file_of_vectors() -> None:
     assert data.hex() == f"0100000022{FIRST}f7a6b4b50000002c{SECOND}acd74a79"
     assert offsets == [1, 43]
     assert in_file(data, 43, 44).hex() == SECOND
-    for at, change in ((0, b"\2"), (4, b"\0"), (60, b"\7"), (94, b"\0")):
+    for at, change, place in (
+        (0, b"\2", (1, 34)),
+        (4, b"\0", (1, 34)),
+        (60, b"\7", (43, 44)),
+        (94, b"\0", (43, 44)),
+    ):
         with pytest.raises(ValueError, match="checksum"):
-            in_file(
-                data[:at] + change + data[at + 1 :], 43 if at > 40 else 1, 44 if at > 40 else 34
-            )
+            in_file(data[:at] + change + data[at + 1 :], *place)
 
 
 def test_names_and_small_vectors_are_z85() -> None:
@@ -105,36 +108,31 @@ RANGES = st.tuples(st.integers(0, 199_999), st.integers(0, 70_000))
 def test_what_is_marked_is_read_value_by_value(
     scattered: list[int], ranges: list[tuple[int, int]], every: int
 ) -> None:
-    rows, made, expected = 200_000, Vector(200_000), set(scattered)
-    made.mark(np.array(scattered + scattered, dtype=np.int64))
+    rows, vector, expected = 200_000, Vector(200_000), set(scattered)
+    vector.mark(np.array(scattered + scattered, dtype=np.int64))
     for start, length in ranges:
         stop = min(rows, start + length)
-        made.mark_range(start, stop)
+        vector.mark_range(start, stop)
         expected |= set(range(start, stop))
     if every:
-        made.mark(np.arange(0, 40_000, every))
+        vector.mark(np.arange(0, 40_000, every))
         expected |= set(range(0, 40_000, every))
-    data = made.encoded()
-    assert made.count == len(expected)
-    assert made.positions().tolist() == sorted(expected)
+    data = vector.encoded()
+    assert vector.count == len(expected)
+    assert vector.positions().tolist() == sorted(expected)
     if expected:
         assert list(_values(data)) == sorted(expected)
-    assert Vector.decoded(data, rows) == made
-    assert made.is_dead(7, 1_001).tolist() == [at in expected for at in range(7, 1_001)]
+    assert Vector.decoded(data, rows) == vector
+    assert vector.is_dead(7, 1_001).tolist() == [at in expected for at in range(7, 1_001)]
 
 
 def test_many_containers_are_unpacked_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletion_vectors, "_GROUP", 2)
     dead = [at for base in range(7) for at in range(base << 16, (base << 16) + 5 * base, 3)]
     runs = [at for base in range(3, 7) for at in range((base << 16) + 100, (base << 16) + 300)]
-    made = vector_of(7 << 16, dead + runs)
-    assert list(_values(made.encoded())) == sorted({*dead, *runs})
-    assert Vector.decoded(made.encoded(), 7 << 16) == made
-
-
-def test_a_vector_of_nothing() -> None:
-    assert Vector.decoded(Vector(5).encoded(), 5) == Vector(5)
-    assert Vector(0).is_all
+    vector = vector_of(7 << 16, dead + runs)
+    assert list(_values(vector.encoded())) == sorted({*dead, *runs})
+    assert Vector.decoded(vector.encoded(), 7 << 16) == vector
 
 
 @pytest.mark.parametrize(
@@ -155,6 +153,7 @@ def test_other_bytes_are_no_vector(data: bytes, rows: int) -> None:
 
 
 def test_a_position_beyond_the_rows_is_refused() -> None:
+    assert Vector(0).is_all
     with pytest.raises(ValueError, match="beyond 5 rows"):
         vector_of(5, [5])
     with pytest.raises(ValueError, match="of 5"):

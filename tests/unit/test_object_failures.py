@@ -29,119 +29,65 @@ def answer(status: str, code: str = "") -> str:
     )
 
 
+NO_TOKEN = (
+    "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token "
+    "in 900ms - HTTP error: error sending request"
+)
+NO_TLS = (
+    "Generic S3 error: Error performing list request: Error performing GET "
+    "http://127.0.0.1:9000/lake?list-type=2 in 25us - HTTP error: builder error"
+)
+ELSEWHERE = (
+    "Generic S3 error: Received redirect without LOCATION, this normally indicates an "
+    "incorrectly configured region"
+)
+CREDENTIALS = (
+    FileNotFoundError(answer("404 Not Found", "XAdminUserNotFound")),  # Of the Versity gateway.
+    PermissionDeniedError(answer("403 Forbidden", "SignatureDoesNotMatch")),
+    GenericError(answer("403 Forbidden", "AccessDenied")),
+    UnauthenticatedError(answer("401 Unauthorized")),
+    GenericError(answer("400 Bad Request", "ExpiredToken")),
+)
+BUCKETS = (
+    FileNotFoundError(answer("404 Not Found", "NoSuchBucket")),
+    GenericError(answer("404 Not Found", "NoSuchBucket")),
+    FileNotFoundError(answer("404 The specified container", "ContainerNotFound")),
+)
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "hint"),
     [
-        pytest.param(
-            FileNotFoundError(answer("404 Not Found", "NoSuchKey")),
-            FileNotFoundError,
-            None,
-            id="an object is absent",
-        ),
-        pytest.param(
-            FileNotFoundError(answer("404 Not Found", "NoSuchBucket")),
-            OptionError,
-            "make the bucket",
-            id="a bucket is absent",
-        ),
-        pytest.param(
-            GenericError(answer("404 Not Found", "NoSuchBucket")),
-            OptionError,
-            "make the bucket",
-            id="a bucket that is listed is absent",
-        ),
-        pytest.param(
-            FileNotFoundError(answer("404 The specified container", "ContainerNotFound")),
-            OptionError,
-            "make the bucket",
-            id="a container is absent",
-        ),
-        pytest.param(
-            FileNotFoundError(answer("404 Not Found", "XAdminUserNotFound")),
-            OptionError,
-            "check the credentials",
-            id="nobody has the key, and the Versity gateway says so by 404",
-        ),
-        pytest.param(
-            PermissionDeniedError(answer("403 Forbidden", "SignatureDoesNotMatch")),
-            OptionError,
-            "check the credentials",
-            id="the secret is wrong",
-        ),
-        pytest.param(
-            GenericError(answer("403 Forbidden", "AccessDenied")),
-            OptionError,
-            "check the credentials",
-            id="listing is denied",
-        ),
-        pytest.param(
-            UnauthenticatedError(answer("401 Unauthorized")),
-            OptionError,
-            "check the credentials",
-            id="a token is refused",
-        ),
-        pytest.param(
-            GenericError(answer("400 Bad Request", "ExpiredToken")),
-            OptionError,
-            "check the credentials",
-            id="a token has expired",
-        ),
-        pytest.param(
-            GenericError(
-                "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token "
-                "in 900ms - HTTP error: error sending request"
-            ),
-            OptionError,
-            "give credentials",
-            id="there are no credentials",
-        ),
-        pytest.param(
-            GenericError(
-                "Generic S3 error: Error performing list request: Error performing GET "
-                "http://127.0.0.1:9000/lake?list-type=2 in 25us - HTTP error: builder error"
-            ),
-            OptionError,
-            "storage.allow_http",
-            id="an address of the environment is not encrypted",
-        ),
-        pytest.param(
+        (FileNotFoundError(answer("404 Not Found", "NoSuchKey")), FileNotFoundError, None),
+        *((error, OptionError, "make the bucket") for error in BUCKETS),
+        *((error, OptionError, "check the credentials") for error in CREDENTIALS),
+        (GenericError(NO_TOKEN), OptionError, "give credentials"),
+        (GenericError(NO_TLS), OptionError, "storage.allow_http"),
+        (
             GenericError(answer("400 Bad Request", "AuthorizationHeaderMalformed")),
             OptionError,
             "storage.region",
-            id="the region is wrong",
         ),
-        pytest.param(
-            GenericError(
-                "Generic S3 error: Received redirect without LOCATION, this normally indicates an "
-                "incorrectly configured region"
-            ),
-            OptionError,
-            "storage.region",
-            id="the bucket is elsewhere",
-        ),
-        pytest.param(
+        (GenericError(ELSEWHERE), OptionError, "storage.region"),
+        (
             NotSupportedError("Operation not supported: conditional put"),
             OptionError,
             "If-None-Match",
-            id="there is no conditional put",
         ),
-        pytest.param(
+        (
             GenericError(answer("501 Not Implemented", "NotImplemented")),
             OptionError,
             "If-None-Match",
-            id="the server knows no conditional put",
         ),
-        pytest.param(
+        (
             GenericError(answer("503 Service Unavailable", "SlowDown")),
             StorageError,
             "storage.max_retries",
-            id="the server is busy",
         ),
-        pytest.param(
+        (
             GenericError("Generic S3 error: HTTP error: error sending request"),
             StorageError,
             "storage.endpoint",
-            id="nobody answers",
         ),
     ],
 )
@@ -161,29 +107,23 @@ def test_what_needs_no_object_can_miss_the_bucket_only(verb: str) -> None:
     assert "make the bucket" in error.hint
 
 
-def test_the_words_of_the_server_are_in_the_message() -> None:
+def test_a_message_has_the_words_of_the_server_without_signatures_and_structures() -> None:
     text = answer("403 Forbidden", "AccessDenied").replace(
         "</Error>", "<Message>Go\n away</Message>"
     )
     error = translate(PermissionDeniedError(text), verb="read", url=URL)
     assert f"read '{URL}': the server answered 403 Forbidden, AccessDenied: Go away" in str(error)
-
-
-def test_a_message_shows_neither_signatures_nor_structures() -> None:
-    error = translate(GenericError(answer("503 Slow Down")), verb="read", url=URL)
     assert "hush" not in str(error)
-    assert "https://host/bucket/table?*** in 5ms" in str(error)
-
-
-def test_a_long_answer_is_cut() -> None:
-    error = translate(GenericError("x" * 10_000), verb="read", url=URL)
-    assert len(str(error)) < 1000
+    long = translate(GenericError("x" * 10_000), verb="read", url=URL)
+    assert len(str(long)) < 1000
 
 
 def test_a_storage_error_is_an_os_error_that_survives_pickle() -> None:
     error = translate(GenericError(answer("503 Slow Down")), verb="read", url=URL)
     assert isinstance(error, OSError)
     assert isinstance(error, StorageError)
+    assert "https://host/bucket/table?*** in 5ms" in str(error)
+    assert "hush" not in str(error)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.fields) == (str(error), {"status": 503, "url": URL})
 

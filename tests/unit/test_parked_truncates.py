@@ -58,22 +58,19 @@ def batches_of(events: Iterable[Event], offset: int) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(rows, schema=KAFKA)]
 
 
-def write(root: MemoryStore, number: int, *tasks: list[Event], **given: Any) -> None:
-    options = RoutedOptions.parse({**OPTIONS, **given})
-    plan = plan_routed(options, KAFKA, root=root)
-    staged = [
-        stage_routed(
-            plan, root, batches_of(events, 100 * number + 10 * task), transaction(number), task,
-            threads=1,
-        )
-        for task, events in enumerate(tasks)
-    ]  # fmt: skip
-    commit_routed(root, options, staged, transaction(number))
+def write(root: MemoryStore, number: int, *tasks: list[Event], plan: Any = None) -> None:
+    options, batch = RoutedOptions.parse(OPTIONS), transaction(number)
+    plan = plan or plan_routed(options, KAFKA, root=root)
+    staged = []
+    for task, events in enumerate(tasks):
+        batches = batches_of(events, 100 * number + 10 * task)
+        staged.append(stage_routed(plan, root, batches, batch, task, threads=1))
+    commit_routed(root, options, staged, batch)
 
 
 def contents(root: MemoryStore, folder: str) -> dict[int, str]:
-    found = table_below(root, folder).snapshot().to_pydict()
-    return dict(zip(found["id"], found["v"], strict=True))
+    columns = table_below(root, folder).snapshot().to_pydict()
+    return dict(zip(columns["id"], columns["v"], strict=True))
 
 
 TASKS: list[list[Event]] = [[("a", None, 5), ("b", 2, 7)], [BAD], [("a", 3, 4), ("a", 4, 6)]]
@@ -111,15 +108,9 @@ def test_p1_a_truncate_behind_parked_rows_is_applied_with_them() -> None:
 def test_an_attempt_that_is_repeated_parks_the_truncate_once() -> None:
     root = MemoryStore()
     write(root, 0, [("a", 1, 1)])
-    options = RoutedOptions.parse(OPTIONS)
-    plan = plan_routed(options, KAFKA, root=root)
-    attempts: list[list[list[Event]]] = [[[BAD], [("a", None, 5)]], [[("a", None, 5)], [BAD]]]
-    for tasks in attempts:
-        staged = [
-            stage_routed(plan, root, batches_of(each, 10 * at), transaction(1), at, threads=1)
-            for at, each in enumerate(tasks)
-        ]
-        commit_routed(root, options, staged, transaction(1))
+    plan = plan_routed(RoutedOptions.parse(OPTIONS), KAFKA, root=root)
+    write(root, 1, [BAD], [("a", None, 5)], plan=plan)
+    write(root, 1, [("a", None, 5)], [BAD], plan=plan)
     [parked] = ParkedTable(root).parked("a")
     assert parked.batch == 1
     unpark(root, given={"onError": "quarantine"})

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -19,18 +21,17 @@ from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import (
     CorruptionError,
     DataError,
+    DataLossError,
     OptionError,
-    OtherTableError,
     SchemaError,
     StorageError,
 )
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed import dead_letter
+from spark_upsert.routed import commit, compaction_queue, dead_letter, replay
 from spark_upsert.routed import plan as routed_plan
-from spark_upsert.routed import replay as the_unpark
 from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
-from spark_upsert.routed.group import GroupTable
+from spark_upsert.routed.group import GroupTable, Member
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
 from spark_upsert.routed.replay import ReplayResult, drop, unpark
 from spark_upsert.routed.stage import stage_routed
@@ -38,12 +39,16 @@ from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.compaction import CompactionResult, due_jobs
 from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.retention import expiry
 from spark_upsert.table.table import Table
 from tests.support.routed_worlds import transaction
-from tests.support.stores import MemoryStore
+from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 ROWS = pa.schema({"topic": pa.string(), "id": pa.int64(), "v": pa.int64()})
 OPTIONS = {"path": "/lake/{topic}", "keys": "id", "columnList": "id,v"}
+
+NARROW = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])
+"""Of a table that has neither the column ``v`` nor an order."""
 
 Rows = list[tuple[str | None, int | None, int]]
 
@@ -67,8 +72,8 @@ def batch_of(rows: Rows) -> pa.RecordBatch:
 
 
 def rows_in(root: Store, folder: str) -> dict[Any, Any]:
-    found = table_below(root, folder).snapshot().to_pydict()
-    return dict(zip(found["id"], found["v"], strict=True))
+    columns = table_below(root, folder).snapshot().to_pydict()
+    return dict(zip(columns["id"], columns["v"], strict=True))
 
 
 def counts(root: Store) -> dict[str, int]:
@@ -79,12 +84,8 @@ def counts(root: Store) -> dict[str, int]:
 def root() -> MemoryStore:
     """A root with the table `a`, which lacks the column `v`, and nothing else."""
     store = MemoryStore()
-    schema = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])
-    table_below(store, "a").ensure(schema)
+    table_below(store, "a").ensure(NARROW)
     return store
-
-
-# -- what is parked, and what goes on ---------------------------------------------------------
 
 
 def test_a_table_that_fails_is_parked_and_others_go_on(
@@ -110,8 +111,8 @@ def test_parked_rows_are_applied_in_order_when_the_table_takes_them(root: Memory
     with pytest.raises(SchemaError, match="table 'a'") as caught:
         unpark(root)
     assert caught.value.fields["table"] == "a"
-    [done] = unpark(root, ["a"], given={"mergeSchema": "true"})
-    assert (done.batches, done.rows, done.left) == (2, 3, 0)
+    [result] = unpark(root, ["a"], given={"mergeSchema": "true"})
+    assert (result.batches, result.rows, result.left) == (2, 3, 0)
     assert rows_in(root, "a") == {1: 3, 2: 2}
     assert counts(root) == {}
     member = GroupTable(root).at().members["a"]
@@ -125,9 +126,8 @@ def test_parked_rows_are_applied_in_order_when_the_table_takes_them(root: Memory
 
 
 def test_a_table_that_cannot_take_its_rows_yet_does_not_stop_the_others(root: MemoryStore) -> None:
-    narrow = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])
     mended = table_below(root, "b")
-    mended.ensure(narrow)
+    mended.ensure(NARROW)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
     assert counts(root) == {"a": 1, "b": 1}
     mended.alter(replace(mended.schema, columns=ROWS.remove(0)))
@@ -141,18 +141,13 @@ def test_a_table_that_cannot_take_its_rows_yet_does_not_stop_the_others(root: Me
 def test_an_outage_stops_an_unpark_at_once(
     root: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table_below(root, "b").ensure(TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"]))
+    table_below(root, "b").ensure(NARROW)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
-    tried: list[str] = []
-
-    def gone(root: Store, table: ParkedTable, folder: str, *_: object) -> ReplayResult:
-        tried.append(folder)
-        raise StorageError("the storage does not answer.")
-
-    monkeypatch.setattr(the_unpark, "_unpark_one", gone)
+    unpark_one = Mock(side_effect=StorageError("the storage does not answer."))
+    monkeypatch.setattr(replay, "_unpark_one", unpark_one)
     with pytest.raises(StorageError):
         unpark(root)
-    assert tried == ["a"]
+    assert unpark_one.call_count == 1
 
 
 def test_batches_of_a_query_that_took_over_come_behind_those_before(root: MemoryStore) -> None:
@@ -162,29 +157,34 @@ def test_batches_of_a_query_that_took_over_come_behind_those_before(root: Memory
     unpark(root, given={"mergeSchema": "true"})
     assert rows_in(root, "a") == {1: 10}
     commits = table_below(root, "a").log.commits(0, 5)
-    told = [(each.writer, each.number) for commit in commits for each in commit.transactions]
-    assert told == [("query:q", 0), ("query:q", 1), ("query:a-later-one", 0)]
+    batches = [(each.writer, each.number) for commit in commits for each in commit.transactions]
+    assert batches == [("query:q", 0), ("query:q", 1), ("query:a-later-one", 0)]
 
 
-def test_without_the_option_the_write_stops_and_names_the_table(root: MemoryStore) -> None:
-    with pytest.raises(SchemaError, match="table 'a'"):
-        write(root, 0, [("a", 1, 1), ("b", 1, 1)], onTableError="fail")
+@pytest.mark.parametrize(
+    ("rows", "given", "error", "reason"),
+    [
+        ([("a", 1, 1), ("b", 1, 1)], {"onTableError": "fail"}, SchemaError, "table 'a'"),
+        ([("a", 1, 1)], {"overwrite": True}, SchemaError, "table 'a'"),
+        ([(None, 1, 1)], {"onTableError": "fail"}, DataError, "topic is null"),
+    ],
+    ids=["without the option", "an overwrite", "rows without a table"],
+)
+def test_a_write_that_may_not_park_stops(
+    root: MemoryStore, rows: Rows, given: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        write(root, 0, rows, **given)
     assert counts(root) == {}
     assert GroupTable(root).at().batch is None
 
 
 def test_a_write_that_may_not_park_stops_at_a_table_with_parked_rows(root: MemoryStore) -> None:
     write(root, 0, [("a", 1, 1)])
-    with pytest.raises(DataError, match="table 'a': rows of earlier batches are parked") as caught:
+    with pytest.raises(DataError, match="table 'a': rows of earlier batches are parked"):
         write(root, 1, [("a", 2, 2)], onTableError="fail")
-    assert "upsertflow unpark" in caught.value.hint
     write(root, 1, [("b", 2, 2)], onTableError="fail")
     assert counts(root) == {"a": 1}
-
-
-def test_an_overwrite_parks_nothing(root: MemoryStore) -> None:
-    with pytest.raises(SchemaError, match="table 'a'"):
-        write(root, 0, [("a", 1, 1)], overwrite=True)
 
 
 def test_an_outage_parks_nothing() -> None:
@@ -200,50 +200,13 @@ def test_an_outage_parks_nothing() -> None:
     assert counts(root) == {}
 
 
-def test_a_table_that_is_another_one_is_parked() -> None:
-    root, other = MemoryStore(), MemoryStore()
-    write(root, 0, [("b", 1, 1)])
-    kept = {path: data for path, data in root.objects.items() if path.startswith("b/")}
-    write(other, 0, [("b", 9, 9)])
-    for path in kept:
-        del root.objects[path]
-    root.objects |= {p: data for p, data in other.objects.items() if p.startswith("b/")}
-    write(root, 1, [("b", 2, 2)])
-    assert [each.error for each in ParkedTable(root).parked()] == ["OTHER_TABLE"]
-    with pytest.raises(OtherTableError, match="the group's table 'b'"):
-        unpark(root)
-    for path in [path for path in root.objects if path.startswith("b/")]:
-        del root.objects[path]
-    root.objects |= kept
-    unpark(root)
-    assert rows_in(root, "b") == {1: 1, 2: 2}
-
-
-# -- all rows of a batch, or none -------------------------------------------------------------
-
-
-def test_what_other_tasks_have_staged_is_parked_with_the_rest() -> None:
-    root = MemoryStore()
-    write(root, 0, [("new", 1, 1), ("new", 2, 2)], [("new", None, 3)])
-    assert table_below(root, "new").log.try_head() is None
-    assert counts(root) == {"new": 3}
-    with pytest.raises(DataError, match="key 'id' is null"):
-        unpark(root)
-    unpark(root, given={"onError": "quarantine"})
-    assert rows_in(root, "new") == {1: 1, 2: 2}
-    assert len([*table_below(root, "new").quarantine()]) == 1
-
-
 def test_a_table_that_fails_when_it_is_committed_is_parked() -> None:
     root = MemoryStore()
     write(root, 0, [("a", 1, 1), ("b", 1, 1)], [("a", 1, 2)])  # Two values of a key, no order.
-    assert rows_in(root, "b") == {1: 1}
     [parked] = ParkedTable(root).parked()
     assert (parked.name, parked.error, parked.rows) == ("a", "DATA", 2)
     unpark(root)
-    assert rows_in(root, "a") == {1: 2}
-    write(root, 1, [("a", 2, 2)])
-    assert rows_in(root, "a") == {1: 2, 2: 2}
+    assert (rows_in(root, "a"), rows_in(root, "b")) == ({1: 2}, {1: 1})
 
 
 def test_rows_are_cut_into_pieces_and_come_back_in_order(
@@ -257,39 +220,35 @@ def test_rows_are_cut_into_pieces_and_come_back_in_order(
     assert rows_in(root, "a") == {1: 19}
 
 
-# -- rows without a table, and rows that nobody wants -----------------------------------------
-
-
-@pytest.mark.parametrize("given", [{"onTableError": "park"}, {"onError": "quarantine"}], ids=str)
-def test_rows_that_name_no_table_are_kept(given: dict[str, str]) -> None:
+@pytest.mark.parametrize("other", [False, True], ids=["onTableError", "onError"])
+def test_p5_several_values_that_name_no_table_are_kept_together(other: bool) -> None:
     root = MemoryStore()
-    write(root, 0, [(None, 1, 1), ("b", 1, 1)], **{"onTableError": "fail", **given})
+    given = {"onTableError": "fail", "onError": "quarantine"} if other else {}
+    tasks: list[Rows] = [
+        [(None, 1, 1), ("x" * 300, 2, 2), ("b", 1, 1)],
+        [("y" * 300, 3, 3), ("", 4, 4)],
+    ]
+    write(root, 0, *tasks, **given)
     [parked] = ParkedTable(root).parked()
-    assert (parked.folder, parked.rows) == (NAMELESS, 1)
+    assert (parked.folder, parked.rows, parked.name) == (NAMELESS, 4, "")
     assert "topic is null" in parked.reason
+    ids = [row["id"] for _, batch in ParkedTable(root).read(parked) for row in batch.to_pylist()]
+    assert sorted(ids) == [1, 2, 3, 4]
+    assert rows_in(root, "b") == {1: 1}
     assert unpark(root) == []
-    [done] = drop(root, nameless=True)
-    assert (done.rows, counts(root)) == (1, {})
+    [result] = drop(root, nameless=True)
+    assert (result.rows, counts(root)) == (4, {})
 
 
-def test_rows_that_name_no_table_stop_a_strict_write() -> None:
-    with pytest.raises(DataError, match="topic is null"):
-        write(MemoryStore(), 0, [(None, 1, 1)], onTableError="fail")
-
-
-def test_what_is_dropped_is_gone_and_the_table_goes_on(root: MemoryStore) -> None:
-    write(root, 0, [("a", 1, 1)])
-    [done] = drop(root, ["a"])
-    assert (done.name, done.rows) == ("a", 1)
-    assert counts(root) == {}
-    write(root, 1, [("a", 2, 2)], **{"table.a.mergeSchema": "true"})
-    assert rows_in(root, "a") == {2: 2}
-
-
-def test_a_name_for_which_nothing_is_parked_is_told(root: MemoryStore) -> None:
+def test_dropped_rows_are_gone_and_the_table_goes_on(root: MemoryStore) -> None:
     write(root, 0, [("a", 1, 1)])
     with pytest.raises(OptionError, match="nothing is parked for 'x'"):
         unpark(root, ["x"])
+    [result] = drop(root, ["a"])
+    assert (result.name, result.rows) == ("a", 1)
+    assert counts(root) == {}
+    write(root, 1, [("a", 2, 2)], **{"table.a.mergeSchema": "true"})
+    assert rows_in(root, "a") == {2: 2}
 
 
 @pytest.mark.parametrize(
@@ -297,26 +256,14 @@ def test_a_name_for_which_nothing_is_parked_is_told(root: MemoryStore) -> None:
     ["schemaRegistry.password", "schema_registry.password", "table.*.Schema-Registry.Password"],
 )
 def test_secrets_are_not_kept_with_the_rows(name: str) -> None:
-    options = RoutedOptions.parse(
-        {
-            **OPTIONS,
-            "storage.secret_access_key": "s3cr3t",
-            "schemaRegistry.url": "http://registry",
-            "schemaRegistry.user": "me",
-            name: "s3cr3t",
-            "envelope": "kafka",
-            "keySchema": "registry",
-            "valueSchema": "registry",
-            "keyFormat": "avro-confluent",
-            "valueFormat": "avro-confluent",
-        }
-    )
-    given = options.given("a")
-    assert "s3cr3t" not in str(given)
-    assert given["schemaRegistry.url"] == "http://registry"
-
-
-# -- the command ------------------------------------------------------------------------------
+    registry = {"url": "http://registry", "user": "me"}
+    given = {f"schemaRegistry.{part}": text for part, text in registry.items()}
+    for part in ("key", "value"):
+        given |= {f"{part}Schema": "registry", f"{part}Format": "avro-confluent"}
+    secrets = {"storage.secret_access_key": "s3cr3t", name: "s3cr3t"}
+    options = RoutedOptions.parse({**OPTIONS, "envelope": "kafka", **given, **secrets})
+    assert "s3cr3t" not in str(options.given("a"))
+    assert options.given("a")["schemaRegistry.url"] == "http://registry"
 
 
 def run(*arguments: str) -> Result:
@@ -324,26 +271,19 @@ def run(*arguments: str) -> Result:
 
 
 def test_the_commands_show_apply_and_drop(tmp_path: Path) -> None:
-    root = LocalStore(str(tmp_path))
+    root, path = LocalStore(str(tmp_path)), str(tmp_path)
     write(root, 0, [("a", 1, 1), (None, 5, 5)], [("a", None, 2)])
-    shown = [
-        json.loads(line) for line in run("parked", str(tmp_path), "--json").stdout.splitlines()
-    ]
-    assert [(line["name"], line["rows"], line["error"]) for line in shown] == [
-        ("", 1, "DATA"),
-        ("a", 2, "DATA"),
-    ]
-    assert "null" in run("unpark", str(tmp_path), "a").stderr
-    assert "needs NAMES" in run("unpark", str(tmp_path), "--drop").stderr
-    assert "--drop" in run("unpark", str(tmp_path), "--nameless").stderr
-    result = run("unpark", f"{tmp_path}/{{topic}}", "a", "--set", "onError=quarantine", "--json")
+    lines = [json.loads(line) for line in run("parked", path, "--json").stdout.splitlines()]
+    shown = [(line["name"], line["rows"], line["error"]) for line in lines]
+    assert shown == [("", 1, "DATA"), ("a", 2, "DATA")]
+    assert "null" in run("unpark", path, "a").stderr
+    assert "needs NAMES" in run("unpark", path, "--drop").stderr
+    assert "--drop" in run("unpark", path, "--nameless").stderr
+    result = run("unpark", f"{path}/{{topic}}", "a", "--set", "onError=quarantine", "--json")
     assert json.loads(result.stdout)["rows"] == 2
     assert rows_in(root, "a") == {1: 1}
-    assert run("unpark", str(tmp_path), "--drop", "--nameless").exit_code == 0
-    assert run("parked", str(tmp_path), "--json").stdout == ""
-
-
-# -- damage that nobody has rows for ----------------------------------------------------------
+    assert run("unpark", path, "--drop", "--nameless").exit_code == 0
+    assert run("parked", path, "--json").stdout == ""
 
 
 def damaged(root: MemoryStore) -> RoutedPlan:
@@ -366,11 +306,8 @@ def test_a_damaged_table_without_rows_is_not_compacted(
 ) -> None:
     root = MemoryStore()
     plan = damaged(root)
-    monkeypatch.setattr(
-        Table,
-        "compaction_jobs",
-        lambda self, **_: due_jobs(self.log, self.log.now_ms(), full=True),
-    )
+    all_jobs = lambda self, **_: due_jobs(self.log, self.log.now_ms(), full=True)  # noqa: E731
+    monkeypatch.setattr(Table, "compaction_jobs", all_jobs)
     with caplog.at_level(logging.WARNING, "spark_upsert"):
         staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(2), 0)
     assert staged.compacted == ()
@@ -401,21 +338,6 @@ def test_a_table_that_fails_in_its_compaction_alone_parks_nothing(
     assert counts(root) == {}
 
 
-# -- data that no table can hold --------------------------------------------------------------
-
-
-def test_p5_several_values_that_name_no_table_are_kept_together() -> None:
-    root = MemoryStore()
-    write(root, 0, [(None, 1, 1), ("x" * 300, 2, 2), ("b", 1, 1)], [("y" * 300, 3, 3), ("", 4, 4)])
-    [parked] = ParkedTable(root).parked()
-    assert (parked.folder, parked.rows, parked.name) == (NAMELESS, 4, "")
-    found = [row["id"] for _, batch in ParkedTable(root).read(parked) for row in batch.to_pylist()]
-    assert sorted(found) == [1, 2, 3, 4]
-    assert rows_in(root, "b") == {1: 1}
-    [done] = drop(root, nameless=True)
-    assert (done.rows, counts(root)) == (4, {})
-
-
 def test_a_value_that_is_no_utf8_names_no_table() -> None:
     root = MemoryStore()
     raw = pa.array([b"b\xff", b"b", b"b\xfe"], pa.binary())
@@ -423,24 +345,21 @@ def test_a_value_that_is_no_utf8_names_no_table() -> None:
     numbers = pa.array([1, 2, 3], pa.int64())
     rows = pa.RecordBatch.from_arrays([topics, numbers, numbers], schema=ROWS)
     plan = plan_of(root)
-    commit_routed(
-        root, plan.options, [stage_routed(plan, root, [rows], transaction(0), 0)], transaction(0)
-    )
+    staged = stage_routed(plan, root, [rows], transaction(0), 0)
+    commit_routed(root, plan.options, [staged], transaction(0))
     [parked] = ParkedTable(root).parked()
     assert (parked.folder, parked.rows) == (NAMELESS, 2)
     assert "the first because topic is no UTF-8" in parked.reason
     assert rows_in(root, "b") == {2: 2}
 
 
-def test_a_fault_of_ours_parks_the_table_that_meets_it(
+def test_a_fault_of_this_release_parks_the_table_that_meets_it(
     monkeypatch: pytest.MonkeyPatch, root: MemoryStore
 ) -> None:
-    plan_as_it_is = plan_upon
-
     def faulty(table: Table, *args: Any, **how: Any) -> Any:
         if table.store.url.endswith("/a"):
             raise IndexError("the value 'secret' of a row")
-        return plan_as_it_is(table, *args, **how)
+        return plan_upon(table, *args, **how)
 
     monkeypatch.setattr(routed_plan, "plan_upon", faulty)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
@@ -454,9 +373,6 @@ def test_a_fault_of_ours_parks_the_table_that_meets_it(
     with pytest.raises(IndexError):
         write(MemoryStore(), 0, [("a", 1, 1)], onTableError="fail")
     assert counts(root) == {"a": 1}
-    monkeypatch.setattr(routed_plan, "plan_upon", plan_as_it_is)
-    unpark(root, given={"mergeSchema": "true"})
-    assert rows_in(root, "a") == {1: 1}
 
 
 def test_a_reason_shows_no_row(root: MemoryStore) -> None:
@@ -471,17 +387,11 @@ def test_a_reason_shows_no_row(root: MemoryStore) -> None:
 
 def test_options_given_to_unpark_hold_however_they_are_spelled(root: MemoryStore) -> None:
     write(root, 0, [("a", 1, 1)], mergeSchema="false")
-    write(root, 1, [("a", 2, 2)], MERGESCHEMA="false")
-    unpark(root, given={"merge_schema": "true"})
-    assert rows_in(root, "a") == {1: 1, 2: 2}
-
-
-def test_an_option_is_taken_back(root: MemoryStore) -> None:
-    write(root, 0, [("a", 1, 1), ("b", 1, 1)], **{"table.a.sequenceBy": "v", "mergeSchema": "true"})
+    write(root, 1, [("a", 2, 2)], MERGESCHEMA="false", **{"table.a.sequenceBy": "v"})
     with pytest.raises(OptionError, match="sequenceBy"):
-        unpark(root)
-    unpark(root, given={"sequenceby": ""})
-    assert rows_in(root, "a") == {1: 1}
+        unpark(root, given={"merge_schema": "true"})
+    unpark(root, given={"merge_schema": "true", "sequenceby": ""})
+    assert rows_in(root, "a") == {1: 1, 2: 2}
 
 
 def test_for_people_there_is_an_age_and_what_to_do(tmp_path: Path) -> None:
@@ -490,3 +400,214 @@ def test_for_people_there_is_an_age_and_what_to_do(tmp_path: Path) -> None:
     assert "less than a second" in shown
     assert "b: give an order, --set sequenceBy=..." in shown
     assert f"upsertflow unpark {tmp_path} NAME" in shown
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"keys": "idd"},
+        {"sequenceBy": "seq"},
+        {"columnList": "id,w"},
+        {"applyAsDeletes": "v"},
+        {"table.*.keys": "idd"},
+        {"table.[ab].indexBy": "w"},
+    ],
+    ids=lambda given: "-".join(given),
+)
+def test_an_option_that_fits_no_table_stops_the_write(wrong: dict[str, str]) -> None:
+    root = MemoryStore()
+    with pytest.raises(SchemaError, match="table 'a'") as caught:
+        write(root, 0, [("a", 1, 1)], [("b", 1, 1)], **wrong)
+    assert "no table has taken rows by these options" in caught.value.hint
+    assert "'table.a.<option>'" in caught.value.hint
+    assert counts(root) == {}
+    assert not [path for path in root.objects if "/_log/" not in path], "nothing is left"
+    write(root, 0, [("a", 1, 1)], [("b", 1, 1)])
+    assert (rows_in(root, "a"), rows_in(root, "b")) == ({1: 1}, {1: 1})
+
+
+def test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well() -> None:
+    root = MemoryStore()
+    write(root, 0, [("a", 1, 1), ("b", 1, 1)])
+    with pytest.raises(OptionError, match="table 'b': option 'keys' is 'v'"):
+        write(root, 1, [("b", 2, 2)], keys="v")
+    renamed = ROWS.set(1, pa.field("key", pa.int64()))
+    rows = pa.RecordBatch.from_pylist([{"topic": "a", "key": 2, "v": 2}], schema=renamed)
+    options = RoutedOptions.parse({**OPTIONS, "onTableError": "park"})
+    plan = plan_routed(options, renamed, root=root)
+    staged = [stage_routed(plan, root, [rows], transaction(1), 0)]
+    with pytest.raises(SchemaError, match="table 'a': the column of 'columnList' 'id'"):
+        commit_routed(root, options, staged, transaction(1))
+    assert counts(root) == {}
+
+
+def test_an_option_that_fits_some_tables_parks_the_others() -> None:
+    root, other = MemoryStore(), {"sequenceBy": "v", "columnList": "id"}
+    table_below(root, "a").ensure(NARROW)
+    with pytest.raises(OptionError, match="table 'a': option 'sequenceBy'"):
+        write(root, 0, [("a", 1, 1)], **other)
+    write(root, 0, [("a", 1, 1)], [("b", 1, 1)], **other)
+    assert counts(root) == {"a": 1}
+    table_below(root, "c").ensure(NARROW)
+    write(root, 1, [("c", 1, 1)], **other)
+    assert counts(root) == {"a": 1, "c": 1}, "the options have been right for 'b'"
+
+
+def test_an_option_of_one_table_by_its_name_parks_it() -> None:
+    root = MemoryStore()
+    write(root, 0, [("a", 1, 1)], **{"table.a.keys": "idd"})
+    assert counts(root) == {"a": 1}
+    with pytest.raises(SchemaError, match="table 'b'"):
+        write(root, 1, [("a", 2, 2), ("b", 1, 1)], **{"keys": "idd", "table.a.keys": "idd"})
+
+
+def test_a_table_that_is_parked_already_says_nothing_of_the_options() -> None:
+    root = MemoryStore()
+    table_below(root, "a").ensure(NARROW)
+    write(root, 0, [("a", 1, 1)])
+    write(root, 1, [("a", 2, 2)], keys="idd")
+    with pytest.raises(SchemaError, match="table 'b'"):
+        write(root, 2, [("a", 2, 2), ("b", 1, 1)], keys="idd")
+    assert counts(root) == {"a": 2}
+
+
+def test_a_batch_that_is_repeated_is_judged_as_the_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, other = MemoryStore(), {"sequenceBy": "v", "columnList": "id"}
+    table_below(root, "a").ensure(NARROW)
+    put = root.put_if_absent
+
+    def failing(path: str, data: bytes) -> bool:
+        if path.startswith("_group/_log/"):
+            raise OSError("stop")
+        return put(path, data)
+
+    monkeypatch.setattr(root, "put_if_absent", failing)
+    with pytest.raises(OSError, match="stop"):
+        write(root, 0, [("a", 1, 1), ("b", 1, 1)], **other)
+    monkeypatch.undo()
+    write(root, 0, [("a", 1, 1)], [("b", 1, 1)], **other)
+    assert counts(root) == {"a": 1}
+    assert table_below(root, "b").snapshot(columns=["id"]).to_pydict() == {"id": [1]}
+
+
+DAY_MS = 24 * 3_600_000
+WIDER = {"mergeSchema": "true"}
+
+
+def narrow(*folders: str) -> MemoryStore:
+    """Return a root with tables that do not take the column ``v``."""
+    root = MemoryStore()
+    for folder in folders:
+        table_below(root, folder).ensure(NARROW)
+    return root
+
+
+def give_up_in(root: MemoryStore, days: int, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Give up what is older than 7 days, so many days from now; return what is parked."""
+    monkeypatch.setattr(expiry, "require_clock", lambda store, now_ms: None)
+    parked = ParkedTable(root)
+    now_ms = parked.table.log.now_ms() + days * DAY_MS
+    later = Table(parked.table.store, clock=lambda: now_ms / 1000)
+    compaction_queue.give_up([later], 7 * DAY_MS)
+    return parked.table
+
+
+def bytes_parked(root: MemoryStore) -> int:
+    return sum(len(data) for path, data in root.objects.items() if path.startswith("_parked/data"))
+
+
+def test_rows_that_wait_stay_however_old_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = narrow("a", "b")
+    for number in range(3):
+        write(root, number, [("a", number, number), ("b", number, number)])
+    unpark(root, ["b"], given=WIDER)
+    table = give_up_in(root, 400, monkeypatch)
+    assert table.log.head().since > 0
+    with pytest.raises(DataLossError):
+        table.at(0)
+    assert counts(root) == {"a": 3}
+    unpark(root, given=WIDER)
+    assert rows_in(root, "a") == rows_in(root, "b") == {0: 0, 1: 1, 2: 2}
+
+
+def test_what_is_applied_goes_after_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = narrow("a")
+    write(root, 0, [("a", key, key) for key in range(20_000)])
+    unpark(root, given=WIDER)
+    held = bytes_parked(root)
+    give_up_in(root, 6, monkeypatch)
+    assert ParkedTable(root).table.at(1).manifest.live_rows, "it is not yet so long ago"
+    give_up_in(root, 400, monkeypatch)
+    versions = ParkedTable(root).table.log.head().version
+    give_up_in(root, 800, monkeypatch)
+    assert ParkedTable(root).table.log.head().version == versions, "a table at rest stays as it is"
+    assert bytes_parked(root) < held / 10
+    write(root, 1, [("a", 1, 7)])
+    assert rows_in(root, "a")[1] == 7
+
+
+def test_a_batch_gives_up_the_past_of_both(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compaction_queue, "UPKEEP_EVERY", 4)
+    given_up = Mock()
+    monkeypatch.setattr(commit, "give_up", given_up)
+    root = MemoryStore()
+    for number in range(9):
+        write(root, number, [("a", number, number)], groupRetention="2 days")
+    both = [GroupTable(root).table.store.url, ParkedTable(root).table.store.url]
+    assert given_up.call_count == GroupTable(root).table.log.head().version // 4
+    for tables, retention_ms in (each.args for each in given_up.mock_calls):
+        assert [table.store.url for table in tables] == both
+        assert retention_ms == 2 * DAY_MS
+    monkeypatch.setattr(commit, "give_up", compaction_queue.give_up)
+    parked = ParkedTable(root)
+    parked.ensure()
+    root.put("_parked/_consumers/broken.json", b"?")
+    with caplog.at_level(logging.WARNING, "spark_upsert"):
+        for number in range(9, 14):
+            write(root, number, [("a", number, number)])
+    assert "a table keeps its past" in caplog.text
+    batch = GroupTable(root).at().batch
+    assert batch is not None
+    assert batch.number == 13
+
+
+def beside(tables: int) -> MemoryStore:
+    """Return a root of so many tables, each of one row."""
+    root = MemoryStore()
+    write(root, 0, [(f"t{number}", 1, 1) for number in range(tables)])
+    write(root, 1, [("t3", 1, 1)])
+    return root
+
+
+def of_one_row(root: MemoryStore) -> Steps:
+    """Write a batch of one row; return what was asked of the storage."""
+    steps = Steps()
+    store = FaultyStore(root, steps)
+    options, batch = plan_of(root).options, transaction(2)
+    plan = plan_routed(options, ROWS, root=store, late_rows=LateRows.REJECT)
+    staged = stage_routed(
+        pickle.loads(pickle.dumps(plan)), store, [batch_of([("t3", 2, 2)])], batch, 0, threads=1
+    )
+    commit_routed(store, options, [staged], batch)
+    return steps
+
+
+@pytest.mark.slow
+def test_p7_one_row_costs_as_much_beside_many_tables_as_beside_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_row = Mock(side_effect=Member.of_row)
+    monkeypatch.setattr(Member, "of_row", of_row)
+    asked = {}
+    for tables in (10, 150):
+        root = beside(tables)
+        of_row.reset_mock()
+        asked[tables] = len(of_one_row(root).names)
+        assert {call.args[0]["folder"] for call in of_row.mock_calls} <= {"t3"}
+        assert GroupTable(root).at().members["t3"].rows == 1
+        assert len(GroupTable(root).at().members) == tables
+    assert asked[150] == asked[10]

@@ -29,61 +29,43 @@ def test_every_project_that_is_there_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_project_is_whole(kind: str, tmp_path: Path) -> None:
-    done = init(kind, str(tmp_path / "own"), "--json")
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    found = {
-        path.relative_to(tmp_path / "own").as_posix()
-        for path in (tmp_path / "own").rglob("*")
+def test_a_project_is_whole_and_differs_in_its_requirements_and_paths_alone(
+    kind: str, tmp_path: Path
+) -> None:
+    result = init(kind, str(tmp_path), "--json")
+    assert result.exit_code == 0, result.output
+    files = {
+        path.relative_to(tmp_path).as_posix(): path.read_text()
+        for path in tmp_path.rglob("*")
         if path.is_file()
     }
-    assert found == {*told["files"]}
-    assert {"Makefile", "README.md", "requirements.txt", ".gitignore"} <= found
-    assert [name for name in found if name.startswith("test_")]
-    assert not [name for name in found if "__pycache__" in name or name.startswith("lake/")]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_project_installs_this_very_package(kind: str, tmp_path: Path) -> None:
-    init(kind, str(tmp_path))
-    (line,) = [
-        line
-        for line in (tmp_path / "requirements.txt").read_text().splitlines()
-        if line.startswith("upsertflow")
-    ]
-    extras = line.partition("[")[2].partition("]")[0]
-    assert line == requirement(extras)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_all_else_is_as_it_stands(kind: str, tmp_path: Path) -> None:
-    init(kind, str(tmp_path))
-    own = f"{tmp_path}/lake"
-    changed = set()
-    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
-        name = path.relative_to(tmp_path).as_posix()
-        if path.read_text() != (HOME / kind / name).read_text():
-            changed.add(name)
-            assert name == "requirements.txt" or path.read_text().count(own) == 1
+    assert files.keys() == {*json.loads(result.stdout)["files"]}
+    assert {"Makefile", "README.md", "requirements.txt", ".gitignore"} <= files.keys()
+    assert [name for name in files if name.startswith("test_")]
+    assert not [name for name in files if "__pycache__" in name or name.startswith("lake/")]
+    changed = {name for name, text in files.items() if text != (HOME / kind / name).read_text()}
     paths = {"spark-pipeline.yml", "transformations/orders.py"} if kind == "pipelines" else set()
     assert changed == {"requirements.txt"} | paths
+    assert all(files[name].count(f"{tmp_path}/lake") == 1 for name in paths)
+    lines = files["requirements.txt"].splitlines()
+    [line] = [line for line in lines if line.startswith("upsertflow")]
+    assert line == requirement(line.partition("[")[2].partition("]")[0]), "this very package"
 
 
-def test_the_targets_that_are_told_are_there(tmp_path: Path) -> None:
-    for kind in KINDS:
-        shown = init(kind, str(tmp_path / kind)).stdout
-        makefile = (tmp_path / kind / "Makefile").read_text()
-        for line in shown.splitlines():
-            if line.startswith("  make "):
-                assert f"\n{line.split()[1]}:" in makefile
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_targets_that_are_named_are_there(kind: str, tmp_path: Path) -> None:
+    shown = init(kind, str(tmp_path)).stdout
+    makefile = (tmp_path / "Makefile").read_text()
+    for line in shown.splitlines():
+        if line.startswith("  make "):
+            assert f"\n{line.split()[1]}:" in makefile
 
 
 def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
-    done = init("polars", str(tmp_path))
-    assert done.exit_code == 2
-    assert "Nothing is overwritten" in done.stderr
+    result = init("polars", str(tmp_path))
+    assert result.exit_code == 2
+    assert "Nothing is overwritten" in result.stderr
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("README.md", "mine")]
 
 
@@ -104,10 +86,10 @@ def test_a_fault_at_any_file_leaves_nothing_and_may_be_repeated(
             return write(path, *given, **how)
 
         with patch.object(Path, "write_text", full):
-            done = init("kafka", str(own))
-        assert done.exit_code == 1
-        assert f"could not write '{own}/" in done.stderr
-        assert "Hint: " in done.stderr
+            result = init("kafka", str(own))
+        assert result.exit_code == 1
+        assert f"could not write '{own}/" in result.stderr
+        assert "Hint: " in result.stderr
         assert own.exists() == is_there
         assert not is_there or not any(own.iterdir())
     assert init("kafka", str(own)).exit_code == 0

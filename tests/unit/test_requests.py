@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -50,58 +51,51 @@ class Counted:
         del self.steps.names[:]
         return names
 
+    def require(self, line: str, act: Callable[[], object], *, more: int = 0) -> None:
+        """Require that an act takes the requests that a line of the page names."""
+        self.asked()
+        act()
+        asked = self.asked()
+        assert len(asked) == count_of(line) + more, (line, asked)
 
-@pytest.fixture
-def counted() -> Counted:
-    found = Counted()
-    found.asked()
-    return found
 
-
-def told(what: str) -> int:
+def count_of(line: str) -> int:
     """Return the count of the page."""
-    [count] = re.findall(rf"^\| {re.escape(what)} \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    [count] = re.findall(rf"^\| {re.escape(line)} \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     return int(count)
 
 
-def test_an_append_to_an_open_table(counted: Counted) -> None:
-    counted.append(4)
-    asked = counted.asked()
-    assert len(asked) == told("an append to an open table"), asked
-
-
-def test_a_micro_batch_of_a_running_stream(counted: Counted) -> None:
-    table = Table(counted.store)
-    query = Query(lambda: stream_of(table))
+def test_appends_and_reads_of_an_open_table() -> None:
+    counted = Counted()
+    counted.require("an append to an open table", lambda: counted.append(4))
+    query = Query(lambda: stream_of(Table(counted.store)))
     query.drain()
     counted.append(4)
-    counted.asked()
-    query.drain()
-    asked = counted.asked()
-    assert len(asked) == told("a micro-batch of changes, one epoch"), asked
-
-
-def test_an_idle_poll(counted: Counted) -> None:
+    counted.require("a micro-batch of changes, one epoch", query.drain)
+    counted.require("a poll that finds nothing", query.plan)
     table = Table(counted.store)
-    query = Query(lambda: stream_of(table))
-    query.drain()
-    counted.asked()
-    assert not query.plan()
-    asked = counted.asked()
-    assert len(asked) == told("a poll that finds nothing"), asked
-
-
-def test_rows_by_key(counted: Counted) -> None:
-    here = Table(counted.store)
-    assert here.get([7, 1, 2]).num_rows == 3
-    counted.asked()
-    here.get(7)
-    asked = counted.asked()
-    in_a_row = told("rows by key (`Table.get`) of an open table, whose runs lie on this machine")
-    assert len(asked) == in_a_row, asked
+    assert table.get([7, 1, 2]).num_rows == 3
+    near = "rows by key (`Table.get`) of an open table, whose runs lie on this machine"
+    counted.require(near, lambda: table.get(7))
     # That they are fetched side by side is shown by test_far_runs.py.
-    fetched = "the same, once more where some do not: those of up to 8 MiB are fetched side by side"
-    assert in_a_row + told(fetched) <= 3
+    far = "the same, once more where some do not: those of up to 8 MiB are fetched side by side"
+    assert count_of(near) + count_of(far) <= 3
+
+
+def test_looks_of_a_process() -> None:
+    counted = Counted()
+    first = (
+        "the first look of a process, one of them a listing, "
+        "and a version since the last checkpoint each"
+    )
+    versions = counted.table.log.head().version + 1  # No checkpoint yet.
+    counted.require(first, Table(counted.store).log.head, more=versions)
+    store = FaultyStore(counted.store, Steps(), process="the same")
+    Table(store).log.head()
+    later = "a later look of the process, and a version since each"
+    counted.require(later, lambda: Table(store).log.head())
+    counted.append(4)
+    counted.require(later, lambda: Table(store).log.head(), more=1)
 
 
 class Sink:
@@ -114,12 +108,10 @@ class Sink:
 
     def _writer(self, process: str) -> UpsertStreamWriter:
         store = FaultyStore(self._counted.store, Steps(), process=process)
-        for module in ("writers",):
-            self._patch.setattr(f"spark_upsert_sink.{module}.open_store", lambda *_: store)
+        self._patch.setattr("spark_upsert_sink.writers.open_store", lambda *_: store)
         schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
-        return UpsertStreamWriter(
-            {"path": "/t", "keys": "id", "checkpointLocation": "c"}, schema, False
-        )
+        options = {"path": "/t", "keys": "id", "checkpointLocation": "c"}
+        return UpsertStreamWriter(options, schema, False)
 
     def write(self) -> tuple[list[str], list[str], list[str]]:
         """Return what is asked by the plan, the one task and the commit of a micro-batch."""
@@ -133,41 +125,14 @@ class Sink:
         return planned, written, self._counted.asked()
 
 
-def test_a_micro_batch_that_spark_writes(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Sink(counted, monkeypatch)
+def test_a_micro_batch_that_spark_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = Sink(Counted(), monkeypatch)
     sink.write()
     for _ in range(3):
         planned, written, committed = sink.write()
-        assert len(planned) == told("the plan of a micro-batch that Spark writes"), planned
-        assert len(written) == told("its task"), written
-        assert len(committed) == told("its commit"), committed
-
-
-def test_a_process_that_sees_the_table_for_the_first_time(counted: Counted) -> None:
-    Table(counted.store).log.head()
-    asked = counted.asked()
-    behind = counted.table.log.head().version + 1  # No checkpoint yet.
-    assert (
-        len(asked)
-        == told(
-            "the first look of a process, one of them a listing, "
-            "and a version since the last checkpoint each"
-        )
-        + behind
-    ), asked
-
-
-def test_a_process_that_opens_the_table_again(counted: Counted) -> None:
-    store = FaultyStore(counted.store, Steps(), process="the same")
-    Table(store).log.head()
-    counted.asked()
-    Table(store).log.head()
-    asked = counted.asked()
-    assert len(asked) == told("a later look of the process, and a version since each"), asked
-    counted.append(4)
-    counted.asked()
-    Table(store).log.head()
-    assert len(counted.asked()) == len(asked) + 1
+        assert len(planned) == count_of("the plan of a micro-batch that Spark writes"), planned
+        assert len(written) == count_of("its task"), written
+        assert len(committed) == count_of("its commit"), committed
 
 
 EACH = "for each table in a task, one less where its last batch was written on this machine"
@@ -198,9 +163,9 @@ class RoutedBatch:
     def asked(self, process: str, folder: str) -> list[str]:
         """Return what a process asked of a folder since the last time."""
         names = self._steps[process].names
-        found = [name for name in names if not name.startswith(NO_REQUEST) and folder in name]
+        asked = [name for name in names if not name.startswith(NO_REQUEST) and folder in name]
         names[:] = [name for name in names if folder not in name]
-        return found
+        return asked
 
 
 def test_a_batch_into_many_tables() -> None:
@@ -211,7 +176,7 @@ def test_a_batch_into_many_tables() -> None:
         routed.asked(process, "")
     for _ in range(5):
         routed.write()
-        for what, process, folder in [
+        for line, process, folder in [
             ("the plan of a batch into many tables", "plan", ""),
             (EACH, "task", " a/"),
             (EACH, "task", " b/"),
@@ -220,5 +185,5 @@ def test_a_batch_into_many_tables() -> None:
             ("for the group of all in the commit", "commit", " _group/"),
         ]:
             asked = routed.asked(process, folder)
-            assert len(asked) == told(what), (what, asked)
+            assert len(asked) == count_of(line), (line, asked)
         assert not routed.asked("task", "") + routed.asked("commit", "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Hashable
+from typing import Any
 
 import pytest
 
@@ -122,14 +124,6 @@ def test_a_table_that_somebody_removes_between_tasks_and_commit_stops_the_batch(
         write(root, options, [rows_of("sum")], transaction(1), between=lambda: removed(root))
 
 
-def test_another_template_is_refused_before_a_row_moves() -> None:
-    root = MemoryStore()
-    write(root, routed_options(), [rows_of("sum")], transaction(0))
-    other = routed_options(path="/lake/{topic}/rows")
-    with pytest.raises(OptionError, match=r"'\{topic\}/rows'.*'\{topic\}'"):
-        plan_routed(other, ROWS, root=root)
-
-
 def test_an_overwrite_replaces_the_tables_that_have_rows_and_no_others() -> None:
     root, options = MemoryStore(), routed_options()
     write(root, options, [rows_of("sum", "last")], None)
@@ -180,3 +174,73 @@ def test_a_batch_that_is_whole_is_not_looked_at_table_by_table() -> None:
     assert write(FaultyStore(store, steps), options, [rows], transaction(0)) is None
     touched = {name.split()[1].partition("/")[0] for name in steps.names}
     assert touched <= {"_group", "_parked"}
+
+
+ROW = {"id": 1, "at": 1, "v": 1, "w": 1, "gone": False}
+
+
+def test_without_new_tables_rows_go_to_those_that_were_made_before() -> None:
+    root, options = MemoryStore(), routed_options(createTables="false")
+    made = MemoryStore()
+    write(made, routed_options(), [[{**ROW, "topic": "made"}]], transaction(0))
+    schema = table_below(made, "made").log.head().schema
+    table_below(root, "made").ensure(schema)
+
+    with pytest.raises(OptionError) as caught:
+        write(root, options, [[{**ROW, "topic": "made"}, {**ROW, "topic": "new"}]], transaction(0))
+    assert "rows for the table 'new', which is not there" in caught.value.message
+    assert table_below(root, "made").log.head().version == 0
+
+    write(root, options, [[{**ROW, "topic": "made"}]], transaction(0))
+    assert list(GroupTable(root).at().members) == ["made"]
+    assert table_below(root, "made").snapshot().num_rows == 1
+
+
+def test_one_table_more_than_may_be_is_named() -> None:
+    root, options = MemoryStore(), routed_options(tablesMax="2")
+    write(root, options, [[{**ROW, "topic": "a"}], [{**ROW, "topic": "b"}]], transaction(0))
+    with pytest.raises(OptionError, match=r"with the table 'c' there would be 3 tables"):
+        write(root, options, [[{**ROW, "topic": "c"}]], transaction(1))
+    # What two tasks see apart is too much together, too.
+    both = [[{**ROW, "topic": "c"}], [{**ROW, "topic": "d"}]]
+    with pytest.raises(OptionError, match=r"'c' and 1 more there would be 4 tables"):
+        write(root, routed_options(tablesMax="3"), both, transaction(1))
+    many = [{**ROW, "topic": f"t{index}"} for index in range(9)]
+    with pytest.raises(OptionError) as caught:
+        write(root, options, [many], transaction(1))
+    assert "tables_max=11" in caught.value.hint, "what is advised suffices"
+    assert table_below(root, "c").log.try_head() is None
+
+
+def row_of(topic: str, at: int = 0) -> dict[str, Any]:
+    return {"topic": topic, "id": 1, "at": at, "v": 1, "w": 1, "gone": False}
+
+
+def test_a_pattern_of_no_table_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="spark_upsert")
+    given = {"table.late.mergeSchema": "true", "table.typo.*.ties": "last"}
+    root, options = MemoryStore(), routed_options(**given)
+    unmatched = []
+    for number, topic in enumerate(["early", "early", "late", "early"]):
+        write(root, options, [[row_of(topic, number)]], transaction(number))
+        batch = GroupTable(root).at().batch
+        assert batch is not None
+        unmatched.append(set(batch.unmatched) & {"late", "typo.*"})
+    assert unmatched == [{"late", "typo.*"}, {"late", "typo.*"}, {"typo.*"}, {"typo.*"}]
+    for pattern in ("late", "typo.*"):
+        text = f"options 'table.{pattern}.*' match no table below '{root.url}'"
+        assert [line for line in caplog.messages if f"'table.{pattern}." in line] == [text]
+
+
+def test_a_pattern_that_is_nearly_a_table_is_told_with_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="spark_upsert")
+    options = routed_options(**{"table.order.ties": "last", "table.xyz.ties": "last"})
+    write(MemoryStore(), options, [[row_of("orders")]], transaction(0))
+    near, none = (
+        next(line for line in caplog.messages if f"'table.{pattern}.*'" in line)
+        for pattern in ("order", "xyz")
+    )
+    assert near.endswith("; did you mean 'table.orders.*'?")
+    assert ";" not in none

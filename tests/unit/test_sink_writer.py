@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -25,16 +26,17 @@ def writer(path: Path, **options: str) -> UpsertStreamWriter:
     return UpsertStreamWriter(given, COLUMNS, False)
 
 
-def planned(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list that grows by each plan."""
-    plans: list[Any] = []
-
-    def count(*args: Any, **options: Any) -> Any:
-        plans.append(plan_sink(*args, **options))
-        return plans[-1]
-
-    monkeypatch.setattr("spark_upsert_sink.writers.plan_sink", count)
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Return the calls of the planner."""
+    plans = Mock(side_effect=plan_sink)
+    monkeypatch.setattr("spark_upsert_sink.writers.plan_sink", plans)
     return plans
+
+
+def sent(path: Path, **options: str) -> Any:
+    """Return a writer as a task has it."""
+    return pickle.loads(pickle.dumps(writer(path, **options)))
 
 
 def rows(*pairs: tuple[int, int]) -> pa.RecordBatch:
@@ -42,39 +44,34 @@ def rows(*pairs: tuple[int, int]) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(ids, pa.int64()), "n": pa.array(numbers, pa.int64())})
 
 
+def rows_of(table: Table) -> dict[int, int]:
+    columns = table.snapshot().sort_by("id").to_pydict()
+    return dict(zip(columns["id"], columns["n"], strict=True))
+
+
 def test_a_micro_batch_is_planned_once_and_its_commit_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, plans: Mock
 ) -> None:
-    plans = planned(tmp_path, monkeypatch)
     for batch in range(3):
-        sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
-        messages = [sent.write(iter([rows((1, batch), (batch, 7))]))]
+        messages = [sent(tmp_path / "t").write(iter([rows((1, batch), (batch, 7))]))]
         writer(tmp_path / "t").commit(messages, batch)
-        assert len(plans) == batch + 1
+        assert plans.call_count == batch + 1
     table = Table.open(str(tmp_path / "t"))
-    assert table.snapshot().sort_by("id").to_pylist() == [
-        {"id": 0, "n": 7},
-        {"id": 1, "n": 2},
-        {"id": 2, "n": 7},
-    ]
+    assert rows_of(table) == {0: 7, 1: 2, 2: 7}
 
 
-def test_a_micro_batch_without_tasks_is_planned_by_its_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans = planned(tmp_path, monkeypatch)
+def test_a_micro_batch_without_tasks_is_planned_by_its_commit(tmp_path: Path, plans: Mock) -> None:
     writer(tmp_path / "t").commit([], 0)
-    assert len(plans) == 1
+    assert plans.call_count == 1
     assert Table.open(str(tmp_path / "t")).snapshot().num_rows == 0
 
 
-def test_an_abort_plans_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
-    messages = [sent.write(iter([rows((1, 1))])), None]
+def test_an_abort_plans_nothing(tmp_path: Path, plans: Mock) -> None:
+    messages = [sent(tmp_path / "t").write(iter([rows((1, 1))])), None]
     assert list((tmp_path / "t").rglob("*.arrow"))
-    plans = planned(tmp_path, monkeypatch)
+    plans.reset_mock()
     writer(tmp_path / "t").abort(messages, 0)
-    assert not plans
+    assert not plans.called
     assert not list((tmp_path / "t").rglob("*.arrow"))
 
 
@@ -82,17 +79,14 @@ def committed_slowly(
     store: SlowStore, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
 ) -> list[Any]:
     """Return the messages of a batch whose commit got no answer."""
-    for module in ("writers",):
-        monkeypatch.setattr(f"spark_upsert_sink.{module}.open_store", lambda *_: store)
+    monkeypatch.setattr("spark_upsert_sink.writers.open_store", lambda *_: store)
+    path = Path("t")
     if not is_first:
-        sent = pickle.loads(pickle.dumps(writer(Path("t"))))
-        writer(Path("t")).commit([sent.write(iter([rows((1, 1))]))], 0)
-    batch = 0 if is_first else 1
-    sent = pickle.loads(pickle.dumps(writer(Path("t"))))
-    messages = [sent.write(iter([rows((1, 2), (2, 2))]))]
+        writer(path).commit([sent(path).write(iter([rows((1, 1))]))], 0)
+    messages = [sent(path).write(iter([rows((1, 2), (2, 2))]))]
     store.is_slow = True
     with pytest.raises(BrokenError):
-        writer(Path("t")).commit(messages, batch)
+        writer(path).commit(messages, 0 if is_first else 1)
     return messages
 
 
@@ -104,10 +98,7 @@ def test_a_commit_that_lands_behind_its_abort_finds_its_files(
     messages = committed_slowly(store, monkeypatch, is_first=is_first)
     writer(Path("t")).abort(messages, 0)
     assert store.land() == [True]
-    assert Table(store).snapshot().sort_by("id").to_pylist() == [
-        {"id": 1, "n": 2},
-        {"id": 2, "n": 2},
-    ]
+    assert rows_of(Table(store)) == {1: 2, 2: 2}
     assert Table(store).check().is_sound
 
 
@@ -118,32 +109,23 @@ def test_a_commit_that_lands_behind_the_one_that_repeats_it_is_nobodys(
     messages = committed_slowly(store, monkeypatch, is_first=False)
     writer(Path("t")).abort(messages, 1)
     store.is_slow = False
-    sent = pickle.loads(pickle.dumps(writer(Path("t"))))
-    writer(Path("t")).commit([sent.write(iter([rows((1, 2), (2, 2))]))], 1)
+    writer(Path("t")).commit([sent(Path("t")).write(iter([rows((1, 2), (2, 2))]))], 1)
     assert store.land() == [False]
     assert Table(store).log.head().version == 1
     assert Table(store).check().is_sound
 
 
-def test_what_does_not_fit_is_found_before_the_tasks_begin(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_is_refused_before_the_tasks_begin(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="'oid' is not among"):
-        pickle.dumps(writer(tmp_path / "t", keys="oid"))
+        sent(tmp_path / "t", keys="oid")
 
 
-class Task:
-    """What Spark tells a task of a micro-batch."""
-
-    def __init__(self, query: str, batch: int) -> None:
-        self._properties = {
-            "sql.streaming.queryId": query,
-            "streaming.sql.batchId": str(batch),
-        }
-
-    def partitionId(self) -> int:
-        return 0
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return self._properties.get(name)
+def run_as(query: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark name a micro-batch to its tasks."""
+    properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
+    task = Mock(getLocalProperty=properties.get)
+    task.partitionId.return_value = 0
+    monkeypatch.setattr("spark_upsert_sink.writers.TaskContext.get", lambda: task)
 
 
 def full_table(path: Path) -> Table:
@@ -152,14 +134,9 @@ def full_table(path: Path) -> Table:
     caps = {"maxBacklogEpochs": "1", "onFull": "reject"}
     table = Table.create(str(path), columns, keys=["id"], properties=caps)
     table.hold("reader", 0)
-    table.upsert(
-        pa.table({"id": [1], "n": [1]}), transaction=Transaction(writer="query:q", number=0)
-    )
+    batch = Transaction(writer="query:q", number=0)
+    table.upsert(pa.table({"id": [1], "n": [1]}), transaction=batch)
     return table
-
-
-def run_as(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_upsert_sink.writers.TaskContext.get", lambda: task)
 
 
 def files_of(path: Path) -> set[Path]:
@@ -169,29 +146,19 @@ def files_of(path: Path) -> set[Path]:
 def test_a_micro_batch_for_which_there_is_no_room_stages_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = full_table(tmp_path / "t")
+    """One that is repeated is done although the table is full."""
+    table, path = full_table(tmp_path / "t"), tmp_path / "t"
     before = files_of(tmp_path)
-    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
-    run_as(Task("q", 1), monkeypatch)
+    task = sent(path)
+    run_as("q", 0, monkeypatch)
+    writer(path).commit([task.write(iter([rows((1, 1))]))], 0)
+    run_as("q", 1, monkeypatch)
     with pytest.raises(TableFullError):
-        sent.write(iter([rows((2, 2))]))
+        sent(path).write(iter([rows((2, 2))]))
     assert files_of(tmp_path) == before
     table.hold("reader", 1)
-    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
-    writer(tmp_path / "t").commit([sent.write(iter([rows((2, 2))]))], 1)
-    assert table.snapshot().num_rows == 2
-
-
-def test_a_micro_batch_that_is_repeated_is_done_although_the_table_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = full_table(tmp_path / "t")
-    before = files_of(tmp_path)
-    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
-    run_as(Task("q", 0), monkeypatch)
-    writer(tmp_path / "t").commit([sent.write(iter([rows((1, 1))]))], 0)
-    assert files_of(tmp_path) == before
-    assert table.log.head().version == 1
+    writer(path).commit([sent(path).write(iter([rows((2, 2))]))], 1)
+    assert rows_of(table) == {1: 1, 2: 2}
 
 
 def test_a_micro_batch_whose_room_was_taken_is_refused_by_its_commit(
@@ -199,9 +166,8 @@ def test_a_micro_batch_whose_room_was_taken_is_refused_by_its_commit(
 ) -> None:
     table = full_table(tmp_path / "t")
     table.hold("reader", 1)
-    sent = pickle.loads(pickle.dumps(writer(tmp_path / "t")))
-    run_as(Task("q", 1), monkeypatch)
-    messages = [sent.write(iter([rows((2, 2))]))]
+    run_as("q", 1, monkeypatch)
+    messages = [sent(tmp_path / "t").write(iter([rows((2, 2))]))]
     table.upsert(pa.table({"id": [3], "n": [3]}))
     with pytest.raises(TableFullError):
         writer(tmp_path / "t").commit(messages, 1)

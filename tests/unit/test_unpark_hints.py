@@ -35,6 +35,7 @@ PARK = {"onTableError": "park"}
 NARROW = pa.schema({"id": pa.int64()})
 WIDE = pa.schema({"id": pa.int64(), "v": pa.int64(), "w": pa.int64()})
 SMALL = pa.schema({"id": pa.int64(), "v": pa.int32()})
+LONG = pa.schema({"id": pa.int64(), "v": pa.int64()})
 TEXT = pa.schema({"id": pa.int64(), "v": pa.string()})
 _SET = re.compile(r"--set (?:'([^']*)'|([^\s;]*[^\s,;.]))")
 _UNSET = re.compile(r"--unset ([\w.]*\w)")
@@ -42,23 +43,23 @@ _UNSET = re.compile(r"--unset ([\w.]*\w)")
 Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """A table that cannot take its rows."""
 
     poison: Callable[[Path], None]
     """Writes batches of which that of the table ``a`` is parked."""
-    code: str
     expected: Rows
     """What the table is to hold."""
+    only: tuple[str, ...] | None = None
+    """Of several ways that the hint names: the options of the one that is gone here."""
+    code: str = "SCHEMA"
     quarantined: int = 0
-    says: tuple[str, ...] = ()
+    says: str = ""
     """What the hint says beside the options; mended by ``mend``."""
     mend: Callable[[Path], None] = lambda _: None
     chosen: Mapping[str, str] = field(default_factory=dict)
     """Where the hint gives an example, or a choice: what a person puts in its place."""
-    only: tuple[str, ...] | None = None
-    """Of several ways that the hint names: the options of the one that is gone here."""
 
 
 def create(root: Path, schema: pa.Schema, **more: Any) -> None:
@@ -120,168 +121,92 @@ def put_back(root: Path) -> None:
 
 def widened(root: Path) -> None:
     table = Table.open(str(root / "a"))
-    columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
-    table.alter(TableSchema.of(columns, keys=["id"], engine=table.schema.engine))
+    table.alter(TableSchema.of(LONG, keys=["id"], engine=table.schema.engine))
 
 
 FLAG = message("a", 1, flag=("boolean", True))
 AS_TEXT = message("a", 2, flag=("string", "yes"))
 PLAIN: Sent = ("a", inline(KEY, {"id": 2}), b'{"flag": true}')
-MAP = (
-    "a",
-    inline(KEY, {"id": 1}),
-    inline(struct(member("m", "map"), member("v", "int32")), {"v": 7}),
-)
+MAP_AND_INT = struct(member("m", "map"), member("v", "int32"))
+MAP: Sent = ("a", inline(KEY, {"id": 1}), inline(MAP_AND_INT, {"v": 7}))
 SURROGATE = inline(struct(member("v", "int32"), member("\ud800", "int32")), {"v": 7, "\ud800": 1})
 
+NEW = upon(NARROW, rows([("a", 1, 1)]))
+SUMS = MergeEngine.chosen(Engine.AGGREGATION, {"v": Rule.SUM}, {})
+TWO_TYPES = records([message("a", 3, n=("int32", 7)), message("a", 2, n=("double", 1.5))])
+LATER_TYPE = records([FLAG], [message("a", 3, flag=("boolean", False)), AS_TEXT])
+HALF = records([FLAG, ("a", inline(KEY, {"id": 2}), SURROGATE)])
+FLAGGED = {"id": 1, "flag": True}
+TIED = rows([("a", 1, 1), ("a", 1, 2)], sequenceBy="id", ties="fail")
+TOO_LARGE = upon(SMALL, rows([("a", 1, 1), ("a", 1, 2**31 - 1)]), engine=SUMS)
+OTHER_OPTION = rows([("a", 1, 1)], **{"table.a.sequenceBy": "v"})
+CONTRADICTION = {"table.a*.mergeSchema": "true", "table.*a.mergeSchema": "false"}
+
 CASES: dict[str, Case] = {
-    "a column that the table lacks": Case(
-        poison=upon(NARROW, rows([("a", 1, 1)])),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": 1}],
-        only=("mergeSchema",),
-    ),
-    "a column that the table lacks, and is not to have": Case(
-        poison=upon(NARROW, rows([("a", 1, 1)])),
-        code="SCHEMA",
-        expected=[{"id": 1}],
-        only=("columnList",),
-    ),
-    "a wider type": Case(
-        poison=upon(SMALL, rows([("a", 1, 2**40)])),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": 2**40}],
-    ),
+    "a column that the table lacks": Case(NEW, [{"id": 1, "v": 1}], ("mergeSchema",)),
+    "a column that it is not to have": Case(NEW, [{"id": 1}], ("columnList",)),
+    "a wider type": Case(upon(SMALL, rows([("a", 1, 2**40)])), [{"id": 1, "v": 2**40}]),
     "a column that the rows lack": Case(
-        poison=upon(WIDE, rows([("a", 1, 1)])),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": 1, "w": None}],
+        upon(WIDE, rows([("a", 1, 1)])), [{"id": 1, "v": 1, "w": None}]
     ),
-    "a column of another type": Case(
-        poison=upon(TEXT, rows([("a", 1, 1)])),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": None}],
-    ),
+    "a column of another type": Case(upon(TEXT, rows([("a", 1, 1)])), [{"id": 1, "v": None}]),
     "a column of another type, among all": Case(
-        poison=upon(TEXT, rows([("a", 1, 1)], columnList="", exceptColumnList="topic")),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": None}],
+        upon(TEXT, rows([("a", 1, 1)], columnList="", exceptColumnList="topic")),
+        [{"id": 1, "v": None}],
     ),
     "boolean became text, and such rows are kept apart": Case(
-        poison=records([FLAG], [AS_TEXT]),
-        code="SCHEMA",
-        expected=[{"id": 1, "flag": True}],
-        quarantined=1,
-        only=("onError",),
+        records([FLAG], [AS_TEXT]), [FLAGGED], ("onError",), quarantined=1
     ),
     "boolean became text, and the column is left out": Case(
-        poison=records([FLAG], [AS_TEXT]),
-        code="SCHEMA",
-        expected=[{"id": 1, "flag": True}, {"id": 2, "flag": None}],
-        only=("exceptColumnList", "mergeSchema"),
+        records([FLAG], [AS_TEXT]),
+        [FLAGGED, {"id": 2, "flag": None}],
+        ("exceptColumnList", "mergeSchema"),
     ),
     "two types in one batch, and one that holds both is declared": Case(
-        poison=records([message("a", 3, n=("int32", 7)), message("a", 2, n=("double", 1.5))]),
-        code="SCHEMA",
-        expected=[{"id": 2, "n": 1.5}, {"id": 3, "n": 7.0}],
+        TWO_TYPES,
+        [{"id": 2, "n": 1.5}, {"id": 3, "n": 7.0}],
         chosen={"valueSchema": "n DOUBLE"},
     ),
     "two types in one batch for a table": Case(
-        poison=records([FLAG], [message("a", 3, flag=("boolean", False)), AS_TEXT]),
-        code="SCHEMA",
-        quarantined=1,
-        only=("onError",),
-        expected=[{"id": 1, "flag": True}, {"id": 3, "flag": False}],
+        LATER_TYPE, [FLAGGED, {"id": 3, "flag": False}], ("onError",), quarantined=1
     ),
     "a type that no column has": Case(
-        poison=records([MAP]),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": 7}],
-        chosen={"valueSchema": "v INT"},
-        only=("valueSchema",),
+        records([MAP]), [{"id": 1, "v": 7}], ("valueSchema",), chosen={"valueSchema": "v INT"}
     ),
-    "a field that is left out": Case(
-        poison=records([MAP]),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": 7}],
-        only=("exceptColumnList",),
-    ),
+    "a field that is left out": Case(records([MAP]), [{"id": 1, "v": 7}], ("exceptColumnList",)),
     "payloads without a schema": Case(
-        poison=records([FLAG, PLAIN]),
-        code="DATA",
-        expected=[{"id": 1, "flag": True}],
-        quarantined=1,
+        records([FLAG, PLAIN]), [FLAGGED], code="DATA", quarantined=1
     ),
-    "a name that is half of a character": Case(
-        poison=records([FLAG, ("a", inline(KEY, {"id": 2}), SURROGATE)]),
-        code="DATA",
-        expected=[{"id": 1, "flag": True}],
-        quarantined=1,
-    ),
+    "a name that is half of a character": Case(HALF, [FLAGGED], code="DATA", quarantined=1),
     "a key that is null": Case(
-        poison=rows([("a", 1, 1), ("a", None, 2)]),
-        code="DATA",
-        expected=[{"id": 1, "v": 1}],
-        quarantined=1,
+        rows([("a", 1, 1), ("a", None, 2)]), [{"id": 1, "v": 1}], code="DATA", quarantined=1
     ),
     "values of one key in two tasks": Case(
-        poison=rows([("a", 1, 1)], [("a", 1, 2)]),
-        code="DATA",
-        expected=[{"id": 1, "v": 2}],
-        only=("allowUnordered",),
+        rows([("a", 1, 1)], [("a", 1, 2)]), [{"id": 1, "v": 2}], ("allowUnordered",), "DATA"
     ),
-    "ties in a table that refuses them": Case(
-        poison=rows(
-            [("a", 1, 1), ("a", 1, 2)],
-            sequenceBy="id",
-            ties="fail",
-        ),
-        code="DATA",
-        expected=[{"id": 1, "v": 2}],
-        only=("ties",),
-    ),
-    "a sum that is too large": Case(
-        poison=upon(
-            SMALL,
-            rows([("a", 1, 1), ("a", 1, 2**31 - 1)], columnList="id,v"),
-            engine=MergeEngine.chosen(Engine.AGGREGATION, {"v": Rule.SUM}, {}),
-        ),
-        code="SCHEMA",
-        expected=[{"id": 1, "v": 2**31}],
-        mend=widened,
-    ),
+    "ties in a table that refuses them": Case(TIED, [{"id": 1, "v": 2}], ("ties",), "DATA"),
+    "a sum that is too large": Case(TOO_LARGE, [{"id": 1, "v": 2**31}], mend=widened),
     "an option that is not the table's": Case(
-        poison=upon(
-            SMALL.set(1, pa.field("v", pa.int64())),
-            rows([("a", 1, 1)], **{"table.a.sequenceBy": "v"}),
-        ),
-        code="OPTION",
-        expected=[{"id": 1, "v": 1}],
+        upon(LONG, OTHER_OPTION), [{"id": 1, "v": 1}], code="OPTION"
     ),
     "options that contradict each other": Case(
-        poison=upon(
-            NARROW,
-            rows(
-                [("a", 1, 1), ("b", 1, 1)],
-                **{"table.a*.mergeSchema": "true", "table.*a.mergeSchema": "false"},
-            ),
-        ),
+        upon(NARROW, rows([("a", 1, 1), ("b", 1, 1)], **CONTRADICTION)),
+        [{"id": 1, "v": 1}],
         code="OPTION",
-        expected=[{"id": 1, "v": 1}],
         chosen={"mergeSchema": "true"},
     ),
     "a damaged file": Case(
-        poison=damaged,
+        damaged,
+        [{"id": 1, "v": 2}],
         code="CORRUPTION",
-        expected=[{"id": 1, "v": 2}],
-        says=("restore this file from a copy",),
+        says="restore this file from a copy",
         mend=restored,
     ),
     "another table in its place": Case(
-        poison=replaced,
+        replaced,
+        [{"id": 1, "v": 2}],
         code="OTHER_TABLE",
-        expected=[{"id": 1, "v": 2}],
-        says=("put back what was there",),
+        says="put back what was there",
         mend=put_back,
     ),
 }
@@ -293,7 +218,7 @@ def run(*arguments: str) -> str:
     return result.stdout
 
 
-def told(hint: str, case: Case) -> Iterable[str]:
+def options_of(hint: str, case: Case) -> Iterable[str]:
     """Yield the options of the command that a hint names, as they stand there."""
     for quoted, bare in _SET.findall(hint):
         name, _, value = (quoted or bare).partition("=")
@@ -329,10 +254,12 @@ def test_what_is_told_of_parked_rows_works(case: Case, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in run("parked", str(tmp_path), "--json").splitlines()]
     [parked] = [line for line in lines if line["name"] == "a"]
     assert parked["error"] == case.code
-    for each in case.says:
-        assert each in parked["hint"]
+    assert case.says in parked["hint"]
+    if case.says:
+        result = CliRunner().invoke(upsertflow, ["unpark", str(tmp_path), "a"])
+        assert f"[{case.code}]" in result.stderr
     case.mend(tmp_path)
-    run("unpark", str(tmp_path), "a", *told(parked["hint"], case))
+    run("unpark", str(tmp_path), "a", *options_of(parked["hint"], case))
     root = LocalStore(str(tmp_path))
     assert ParkedTable(root).counts() == {}
     table = table_below(root, "a")
@@ -371,15 +298,11 @@ def test_declared_values_are_read_out_of_messages_of_any_form(tmp_path: Path) ->
     ]
     keys = [b"1", inline(None, 2), inline({"type": "int64"}, 3), b"4", b"5"]
     sent: list[Sent] = [("a", key, value) for key, value in zip(keys, values, strict=True)]
-    given = {
-        "keySchema": "BIGINT",
-        "valueSchema": "v INT, t TIMESTAMP_NTZ",
-        "onError": "quarantine",
-    }
+    given = {"keySchema": "BIGINT", "valueSchema": "v INT, t TIMESTAMP_NTZ"}
     root = LocalStore(str(tmp_path))
-    write_records(root, 0, sent, **{**INLINE, **given})
-    found = table_below(root, "a").snapshot().sort_by("key").to_pydict()
-    assert (found["key"], found["v"]) == ([1, 2, 3], [1, 2, 3])
-    assert len(set(found["t"])) == 1
+    write_records(root, 0, sent, **{**INLINE, **given, "onError": "quarantine"})
+    columns = table_below(root, "a").snapshot().sort_by("key").to_pydict()
+    assert (columns["key"], columns["v"]) == ([1, 2, 3], [1, 2, 3])
+    assert len(set(columns["t"])) == 1
     bad = [row for batch in table_below(root, "a").quarantine() for row in batch.to_pylist()]
     assert sorted(row["key"] for row in bad) == [4, 5]

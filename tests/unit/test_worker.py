@@ -48,34 +48,22 @@ def nothing_aside() -> Iterator[None]:
 
 @pytest.mark.usefixtures("nothing_aside")
 @pytest.mark.slow
-def test_what_is_there_is_put_aside_where_spark_uses_a_process_again(
+@pytest.mark.parametrize("ask", [None, read_schema, batch_reader_of])
+def test_a_process_that_spark_uses_again_puts_aside_what_is_there_once(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    settle_in()
-    assert gc.get_freeze_count() > 1_000
-
-
-@pytest.mark.usefixtures("nothing_aside")
-@pytest.mark.slow
-def test_it_is_put_aside_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    settle_in()
-    gc.unfreeze()
-    settle_in()
-    assert gc.get_freeze_count() == 0
-
-
-@pytest.mark.usefixtures("nothing_aside")
-@pytest.mark.slow
-@pytest.mark.parametrize("ask", [read_schema, batch_reader_of], ids=lambda ask: ask.__name__)
-def test_the_process_of_a_planner_settles_in_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ask: Callable[[dict[str, str]], object]
+    tmp_path: Path,
+    ask: Callable[[dict[str, str]], object] | None,
 ) -> None:
     Table.create(str(tmp_path / "t"), arrow_of(SCHEMA), keys=["key"])
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
-    ask({"path": str(tmp_path / "t")})
+    if ask is None:
+        settle_in()
+    else:
+        ask({"path": str(tmp_path / "t")})
     assert gc.get_freeze_count() > 1_000
+    gc.unfreeze()
+    settle_in()
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.usefixtures("nothing_aside")
@@ -97,10 +85,8 @@ def of_numpy() -> Any:
 
 def anonymous_bytes() -> int:
     """Return what this process has in memory that is of no file."""
-    [line] = [
-        line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line
-    ]
-    return int(line.split()[1]) << 10
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) << 10
 
 
 @pytest.fixture
@@ -126,21 +112,14 @@ def left_behind(make: Callable[[], Any]) -> tuple[int, int, Any]:
 
 @pytest.mark.usefixtures("nothing_freed")
 @pytest.mark.parametrize("make", [of_arrow, of_numpy])
-def test_what_a_task_has_freed_is_given_back(
+def test_memory_that_a_task_freed_is_given_back_unless_the_process_ends_with_it(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
 ) -> None:
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     within, behind, _ = left_behind(make)
     assert within > PIECE_BYTES * PIECES * 3 // 4
     assert behind < PIECE_BYTES * PIECES // 4
-
-
-@pytest.mark.usefixtures("nothing_freed")
-@pytest.mark.parametrize("make", [of_arrow, of_numpy])
-def test_a_process_that_ends_with_its_task_keeps_what_it_freed(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any]
-) -> None:
-    monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
+    monkeypatch.delenv("SPARK_REUSE_WORKER")
     _, behind, _ = left_behind(make)
     assert behind > PIECE_BYTES * PIECES // 2
 
