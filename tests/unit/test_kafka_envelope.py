@@ -35,17 +35,12 @@ def test_the_table_has_the_fields_of_the_key_then_those_of_the_value(tmp_path: P
     assert rows_of(tmp_path / "t") == [{"k": 1, "v": "a"}]
 
 
-def test_columns_of_the_records_are_stored_if_they_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    write(path, records([(key(1), value("a"))], offsets=[7]), columnList="k,v,offset,topic", **JSON)
-    assert rows_of(path) == [{"k": 1, "v": "a", "offset": 7, "topic": "t"}]
-
-
 def test_a_key_may_be_a_part_of_what_the_keys_hold(tmp_path: Path) -> None:
     options = {**JSON, "keySchema": "k BIGINT, region STRING", "keys": "k"}
     path = tmp_path / "t"
-    write(path, records([(b'{"k": 1, "region": "x"}', value("a"))]), **options)
-    write(path, records([(b'{"k": 1, "region": "y"}', value("b"))]), **options)
+    for region, text in (("x", "a"), ("y", "b")):
+        row_key = f'{{"k": 1, "region": "{region}"}}'.encode()
+        write(path, records([(row_key, value(text))]), **options)
     assert rows_of(path) == [{"k": 1, "region": "y", "v": "b"}]
 
 
@@ -56,24 +51,15 @@ def test_a_field_of_the_value_can_be_no_key(tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
-def test_20a_within_an_epoch_the_partition_decides_before_the_offset(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    rows = pa.concat_tables(
-        [
-            records([(key(1), value("b"))], offsets=[3], partition=1),
-            records([(key(1), value("a"))], offsets=[99], partition=0),
-        ]
-    )
-    write(path, rows, **JSON)
-    assert rows_of(path) == [{"k": 1, "v": "b"}]
-
-
-def test_a_key_may_move_to_a_partition_of_a_lower_number(tmp_path: Path) -> None:
+def test_20a_the_partition_decides_before_the_offset_within_an_epoch_only(tmp_path: Path) -> None:
     """Order keys of different partitions say nothing beyond one epoch, as in Materialize."""
     path = tmp_path / "t"
-    write(path, records([(key(1), value("a"))], offsets=[99], partition=3), **JSON)
-    write(path, records([(key(1), value("b"))], offsets=[0], partition=1), **JSON)
+    newer = records([(key(1), value("b"))], offsets=[3], partition=1)
+    older = records([(key(1), value("a"))], offsets=[99], partition=0)
+    write(path, pa.concat_tables([newer, older]), **JSON)
     assert rows_of(path) == [{"k": 1, "v": "b"}]
+    write(path, older, **JSON)
+    assert rows_of(path) == [{"k": 1, "v": "a"}]
     assert plan(path, KAFKA, **JSON).write.base.schema.scope is Scope.EPOCH
 
 
@@ -99,33 +85,18 @@ def test_without_partition_and_offset_the_order_is_arrival(tmp_path: Path) -> No
     assert plan(tmp_path / "t", rows.schema, **JSON).write.base.schema.scope is Scope.ARRIVAL
 
 
-def test_texts_are_taken_for_their_bytes(tmp_path: Path) -> None:
-    rows = pa.table({"key": [key(1).decode()], "value": [value("a").decode()]})
-    write(tmp_path / "t", rows, **JSON)
-    assert rows_of(tmp_path / "t") == [{"k": 1, "v": "a"}]
-
-
 def test_avro_behind_a_header_with_a_raw_key(tmp_path: Path) -> None:
     schema = record_of(["null", "string"])
-    options = {
-        "envelope": "kafka",
-        "keyFormat": "raw",
-        "keySchema": "id STRING",
-        "valueFormat": "avro-confluent",
-        "valueSchema": json.dumps(schema),
-        "valueSchemaId": "7",
-        "onError": "quarantine",
-    }
-    head, other = b"\0\0\0\0\x07", b"\0\0\0\0\x08"
+    options = {"envelope": "kafka", "keyFormat": "raw", "keySchema": "id STRING"}
+    options |= {"valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
+    options |= {"valueSchemaId": "7", "onError": "quarantine"}
     good = avro(schema, {"v": "a"})
+    head, other = b"\0\0\0\0\x07", b"\0\0\0\0\x08"
+    values = {b"1": head + good, b"2": other + good, b"3": good, b"4": b""}
     path = tmp_path / "t"
-    write(
-        path,
-        records(
-            [(b"1", head + good), (b"2", other + good), (b"3", good), (b"1", None), (b"4", b"")]
-        ),
-        **options,
-    )
+    write(path, records([*values.items()]), **options)
+    assert rows_of(path) == [{"id": "1", "v": "a"}]
+    write(path, records([(b"1", None)]), **options)
     assert rows_of(path) == []
     assert [row["id"] for row in quarantine_of(path)] == ["2", "3", "4"]
     assert any("schema id 8, expected 7" in reason for reason in reasons(path))
@@ -134,19 +105,13 @@ def test_avro_behind_a_header_with_a_raw_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"keyFormat": ""}, OptionError, "'keyFormat' is required"),
         ({"keyFormat": "xml"}, OptionError, "one of json, avro, raw"),
-        ({"valueSchema": ""}, OptionError, "'valueSchema' is required"),
         ({"valueSchemaId": "7"}, OptionError, "use valueFormat=json-confluent"),
         ({"nullsAsDeletes": "true"}, OptionError, "marks deletes itself"),
-        ({"applyAsDeletes": "gone"}, SchemaError, "applyAsDeletes column 'gone' is not among"),
         ({"sequenceBy": "value.w"}, SchemaError, "Did you mean 'value.v'?"),
         ({"sequenceBy": "ofset"}, SchemaError, "Did you mean 'offset'?"),
-        ({"keys": "id"}, SchemaError, "the key column 'id'"),
         ({"columnList": "v"}, SchemaError, "the key column 'k'"),
         ({"envelope": "kafak"}, OptionError, "Did you mean 'kafka'?"),
-        ({"envelope": "upsert"}, OptionError, "has no meaning with the envelope 'upsert'"),
-        ({"onError": "ignore"}, OptionError, "one of fail, inline, quarantine"),
         ({"onError": "fail", "errorColumn": "e"}, OptionError, "use onError=inline"),
         ({"errorColumn": "e"}, OptionError, "'onError' is required"),
     ],
@@ -155,21 +120,16 @@ def test_avro_behind_a_header_with_a_raw_key(tmp_path: Path) -> None:
 def test_options_that_do_not_fit_are_refused_before_the_table_is_made(
     tmp_path: Path, options: dict[str, str], error: type[Exception], text: str
 ) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=f"(?s){text}"):
         plan(tmp_path / "t", KAFKA, **{**JSON, **options})
-    assert text in str(caught.value)
     assert not (tmp_path / "t").exists()
 
 
 @pytest.mark.slow
 def test_a_value_of_100_mb(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    huge = "x" * 100_000_000
-    write(
-        path, records([(key(1), value("a")), (key(2), value(huge)), (key(3), value("c"))]), **JSON
-    )
-    found = rows_of(path)
-    assert [len(row["v"]) for row in found] == [1, 100_000_000, 1]
+    write(path, records([(key(1), value("a")), (key(2), value("x" * 100_000_000))]), **JSON)
+    assert [len(row["v"]) for row in rows_of(path)] == [1, 100_000_000]
 
 
 def test_an_empty_batch_and_an_empty_table(tmp_path: Path) -> None:

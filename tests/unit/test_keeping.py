@@ -13,10 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import OptionError, OtherTableError, PlanError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import (
     Group,
@@ -24,14 +22,9 @@ from spark_upsert.plan.nodes import (
     JoinKeys,
     JoinType,
     Node,
-    Project,
-    ProjectedColumn,
     Reverse,
-    Scan,
 )
 from spark_upsert.streams.planner.formats import batch_inputs, plan_columns
-from spark_upsert.streams.reads.explain import explain_view
-from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.refresh import refresh
@@ -55,8 +48,9 @@ class KeptShop(Shop):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.view = Group(input=self.plan(JoinType.LEFT), keys=("name",), aggregates=WANTED)
-        self.grouping = View(self.view).grouping
-        assert self.grouping is not None
+        grouping = View(self.view).grouping
+        assert grouping is not None
+        self.grouping = grouping
         self.kept = MaterializedView.made(Table(MemoryStore()), self.grouping, self.view.to_json())
 
     def expected(self) -> dict[Row, Row]:
@@ -65,11 +59,9 @@ class KeptShop(Shop):
             (o["id"], o["customer"], o["amount"], names.get(o["customer"]))
             for o in self.orders.snapshot().to_pylist()
         ]
-        assert self.grouping is not None
         return expected(self.grouping, rows)
 
     def shown(self) -> dict[Row, Row]:
-        assert self.grouping is not None
         return shown(self.grouping, self.kept.rows())
 
     def take(self, query: Query) -> list[bool]:
@@ -103,33 +95,6 @@ def shop(tmp_path: Path) -> KeptShop:
     return KeptShop(tmp_path)
 
 
-@pytest.mark.parametrize("options", [{}, {"splits": "3", "maxEpochsPerTrigger": "1"}], ids=str)
-@pytest.mark.sweep(1)
-def test_a_kept_view_follows_its_tables(shop: KeptShop, options: dict[str, str]) -> None:
-    chance = random.Random(3)
-    shop.disturb(chance)
-    query = shop.query(**options)
-    for _ in range(5):
-        shop.disturb(chance)
-        assert all(shop.take(query))
-        assert shop.shown() == shop.expected()
-        shop.kept.table.compact(full=True)
-        assert shop.shown() == shop.expected()
-
-
-def test_a_batch_that_was_written_and_not_noted_is_written_once(shop: KeptShop) -> None:
-    shop.customer((1, "a"))
-    shop.order((1, 1, 5))
-    query = shop.query()
-    assert shop.take(query) == [True]
-    shop.order((2, 1, 7))
-    assert shop.take(query) == [True]
-    for start, end in query.batches:
-        query.start()
-        assert not shop.write(query.read(start, end))
-    assert shop.shown() == shop.expected() == {("a",): (2, 12, 7)}
-
-
 def test_a_new_checkpoint_begins_where_the_table_is(shop: KeptShop) -> None:
     chance = random.Random(5)
     shop.disturb(chance)
@@ -145,32 +110,21 @@ def test_a_new_checkpoint_begins_where_the_table_is(shop: KeptShop) -> None:
         assert not shop.write(query.read(start, end)), "the end of a batch tells where it began"
 
 
-def test_a_first_snapshot_is_gone_on_with(shop: KeptShop) -> None:
+@pytest.mark.parametrize("by", ["query", "process"])
+def test_a_first_snapshot_is_gone_on_with(shop: KeptShop, by: str) -> None:
     shop.order(*((key, 1, key) for key in range(200)))
     shop.customer((1, "a"))
     first = shop.query(maxRowsPerTrigger="50")
     assert shop.write(first.batch() or [])
-    recorded = json.loads(shop.kept.position())
-    assert 0 < recorded["snapshot"] < 2**64
+    assert 0 < json.loads(shop.kept.position())["snapshot"] < 2**64
     shop.order((3, 1, 1000))
-    second = shop.query(startingPosition=shop.kept.position(), maxRowsPerTrigger="70")
-    assert all(shop.take(second))
+    if by == "query":
+        second = shop.query(startingPosition=shop.kept.position(), maxRowsPerTrigger="70")
+        assert all(shop.take(second))
+    else:
+        assert refresh(View(shop.view), shop.kept.table)
     assert shop.shown() == shop.expected() == {("a",): (200, 199 * 100 - 3 + 1000, 1000)}
     assert not shop.write(first.batch() or []), "what the first query does next is there already"
-
-
-def test_a_process_without_spark_brings_a_kept_view_up_to_date(shop: KeptShop) -> None:
-    chance = random.Random(11)
-    table = shop.kept.table
-    assert refresh(View(shop.view), table)
-    for _ in range(4):
-        shop.disturb(chance)
-        assert refresh(View(shop.view), table)
-        assert shop.shown() == shop.expected()
-        assert not refresh(View(shop.view), table)
-        shop.disturb(chance)
-        assert shop.take(shop.query(startingPosition=shop.kept.position())) == [True]
-        assert shop.shown() == shop.expected()
 
 
 def test_a_refresh_goes_on_behind_a_table_that_nobody_writes_and_that_is_expired(
@@ -205,14 +159,6 @@ def test_a_refresh_begins_anew_where_an_expiry_comes_before_its_leases(
     assert shop.shown() == shop.expected() == {("a",): (4, 25, 7)}
 
 
-def test_a_first_snapshot_of_a_query_is_gone_on_with_without_spark(shop: KeptShop) -> None:
-    shop.order(*((key, 1, key) for key in range(200)))
-    assert shop.write(shop.query(maxRowsPerTrigger="50").batch() or [])
-    shop.order((3, 1, 1000))
-    assert refresh(View(shop.view), shop.kept.table)
-    assert shop.shown() == shop.expected()
-
-
 def test_a_query_that_begins_leaves_to_another_what_it_has_yet_to_read(shop: KeptShop) -> None:
     shop.order((1, 1, 5))
     first = shop.query(consumerId="view")
@@ -233,13 +179,12 @@ def test_a_query_that_begins_anew_upon_a_table_that_is_ahead_is_refused(shop: Ke
         shop.take(shop.query())
 
 
-def made_anew(shop: KeptShop, path: Path) -> Table:
-    """Put another table in the place of one."""
+def made_anew(shop: Shop, path: Path) -> Table:
     shutil.rmtree(path)
     return Table.create(str(path), CUSTOMERS, keys=["id"])
 
 
-def set_back(shop: KeptShop, path: Path) -> Table:
+def set_back(shop: Shop, path: Path) -> Table:
     """Put a copy that was made at its first version in the place of a table."""
     shutil.rmtree(path)
     shutil.copytree(shop.root / "copy", path)
@@ -259,7 +204,7 @@ GO_ON: dict[str, GoOn] = {
 @pytest.mark.parametrize("by", GO_ON)
 @pytest.mark.sweep(3)
 def test_a_view_is_not_kept_on_from_a_table_that_was_replaced(
-    shop: KeptShop, another: Callable[[KeptShop, Path], Table], behind: int, by: str
+    shop: KeptShop, another: Callable[[Shop, Path], Table], behind: int, by: str
 ) -> None:
     path = shop.root / "customers"
     shutil.copytree(path, shop.root / "copy")
@@ -293,8 +238,7 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
     query = Query(view)
     rows = query.batch()
     kept.table.upsert(pa.Table.from_pylist(rows or [], schema=kept.table.schema.columns))
-    shutil.rmtree(tmp_path / "customers")
-    shop.customers = Table.create(str(tmp_path / "customers"), CUSTOMERS, keys=["id"])
+    shop.customers = made_anew(shop, tmp_path / "customers")
     shop.customer((1, "b"))
     shop.order((1, 2, 5))
     query.start()
@@ -303,88 +247,12 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
         ways[by](view, kept)
 
 
-def test_rows_without_an_identity_are_summed_over_many_tasks(tmp_path: Path) -> None:
-    shop = Shop(tmp_path)
-    orders, customers = shop.scans
-    back = (JoinKeys("id", "customer"),)
-    owned = Project(
-        input=orders, columns=(ProjectedColumn("o", "id"), ProjectedColumn("customer", "customer"))
-    )
-    joined = Join(left=customers, right=owned, on=back, how=JoinType.LEFT, reverse=Reverse.SCAN)
-    names = Project(input=joined, columns=(ProjectedColumn("name", "name"),))
-    view = Group(input=names, keys=("name",), aggregates=(Aggregate("n", AggregateKind.COUNT),))
-    grouping = View(view).grouping
-    assert grouping is not None
-    kept = MaterializedView.made(Table(MemoryStore()), grouping, view.to_json())
-    query = Query(view, splits="4")
-    for _ in range(2):
-        shop.customer(*((key, f"c{key % 2}") for key in range(6)))
-        shop.order(*((key, key % 4, 1) for key in range(12)))
-        while (rows := query.batch()) is not None:
-            kept.table.upsert(pa.Table.from_pylist(rows, schema=kept.table.schema.columns))
-        shown_ = sorted(map(tuple, (row.values() for row in kept.rows().to_pylist())))
-        assert shown_ == [("c0", 7), ("c1", 7)]
-        shop.order((1, 3, 1))
-
-
-def test_a_position_of_other_tables_is_refused(shop: KeptShop) -> None:
+def test_a_position_of_other_tables_and_a_read_of_a_group_are_refused(shop: KeptShop) -> None:
     with pytest.raises(OptionError, match="startingPosition"):
         shop.query(startingPosition='{"at":{"elsewhere":3}}').batch()
-
-
-def test_a_group_is_no_batch_read(shop: KeptShop) -> None:
     plan = ReadPlan.parse({"plan": shop.view.to_json()})
     with pytest.raises(PlanError, match="keep it first"):
         batch_inputs(plan, plan_columns(plan))
-
-
-def test_a_table_has_no_position(shop: KeptShop) -> None:
-    path = str(shop.root / "orders")
-    plan = ReadPlan.parse({"path": path, "startingPosition": "{}"})
+    plan = ReadPlan.parse({"path": str(shop.root / "orders"), "startingPosition": "{}"})
     with pytest.raises(OptionError, match="is of views"):
         batch_inputs(plan, plan_columns(plan))
-
-
-def test_a_grouped_view_is_explained(shop: KeptShop) -> None:
-    shop.order((1, 1, 5))
-    query = shop.query()
-    end = dict(query.stream.latest(query.offset))
-    [work] = query.stream.splits(query.offset, end)
-    text = explain_view(View(shop.view), list(splits_of(work)))
-    assert "group by name: n = count(*), total = sum(amount), top = max(amount)" in text
-
-
-def test_rows_are_one_table_in_any_order_and_repetition_of_batches(shop: KeptShop) -> None:
-    """Rule of kept rows: the later step wins, whenever it comes."""
-    chance = random.Random(9)
-    plan = shop.plan(JoinType.LEFT)
-    query, batches = Query(plan, maxEpochsPerTrigger="2"), []
-    for _ in range(6):
-        shop.disturb(chance)
-        while (rows := query.batch()) is not None:
-            batches.append(rows)
-    schema = plan_columns(ReadPlan.parse({"plan": plan.to_json(), "readChangeFeed": "true"}))
-    given = {"envelope": "changelog", "keys": "id", "sequenceBy": "_commit_version"}
-    options = WriteOptions.parse({"path": "/unused", "sequenceScope": "table", **given})
-    sent = [*batches, *chance.sample(batches, 3)]
-    contents = []
-    for number in range(3):
-        table = Table(MemoryStore())
-        order = sent if not number else chance.sample(sent, len(sent))
-        for rows in order:
-            table.ensure(plan_upon(table, options, schema).envelope.schema)
-            batch = pa.Table.from_pylist(rows, schema=schema)
-            table.upsert(batch, envelope=plan_upon(table, options, schema).envelope)
-        contents.append(sorted(map(str, table.snapshot().to_pylist())))
-    names = {row["id"]: row["name"] for row in shop.customers.snapshot().to_pylist()}
-    expected_ = [
-        str({**order, "name": names.get(order["customer"])})
-        for order in shop.orders.snapshot().to_pylist()
-    ]
-    assert contents == [sorted(expected_)] * 3
-
-
-def test_a_plan_is_told_apart_from_another(shop: KeptShop) -> None:
-    assert isinstance(shop.view, Node)
-    assert isinstance(shop.scans[0], Scan)
-    assert json.loads(shop.kept.table.log.head().properties["viewPlan"])["node"] == "group"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +22,12 @@ from spark_upsert.table.write.scratch import Scratch
 from tests.support.waiting import no_thread_is_left
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2, 5])
-def test_outcomes_come_in_the_order_of_the_items(threads: int) -> None:
-    assert list(in_order(lambda n: n * n, range(20), threads)) == [n * n for n in range(20)]
-
-
-def test_no_more_items_are_taken_than_there_are_threads() -> None:
-    taken: list[int] = []
-
-    def items() -> Iterator[int]:
-        for number in range(10):
-            taken.append(number)
-            yield number
-
-    outcomes = in_order(lambda n: n, items(), 3)
-    assert next(outcomes) == 0
-    assert len(taken) <= 4
-
-
-def test_items_are_worked_upon_at_once() -> None:
-    meeting = threading.Barrier(2, timeout=240)
-    assert sorted(in_order(lambda _: meeting.wait(), range(2), 2)) == [0, 1]
+def test_outcomes_come_in_the_order_of_the_items_and_no_more_are_taken_than_threads() -> None:
+    for threads in (0, 1, 2, 5):
+        assert list(in_order(lambda n: n * n, range(20), threads)) == [n * n for n in range(20)]
+    items = iter(range(10))
+    assert next(in_order(lambda n: n, items, 3)) == 0
+    assert next(items) <= 4
 
 
 def test_an_error_comes_out_and_nothing_is_left_behind() -> None:
@@ -64,6 +48,8 @@ def test_work_on_few_rows_is_done_when_it_is_asked_for() -> None:
         assert done == []
         outcome()
     assert done == [1]
+    assert [useful_threads(rows, 4) for rows in (0, 2 * ROWS_PER_THREAD - 1)] == [1, 1]
+    assert [useful_threads(rows, 4) for rows in (2 * ROWS_PER_THREAD, 1 << 40)] == [2, 4]
 
 
 def test_a_block_that_fails_ends_behind_the_work_beside_it() -> None:
@@ -90,18 +76,15 @@ def test_an_error_beside_a_block_comes_out_where_its_outcome_is_asked_for() -> N
 
 
 COLUMNS = pa.schema({"k": pa.int64(), "v": pa.int64(), "seq": pa.int64()})
+ORDERED: dict[str, Any] = {"keys": ["k"], "sequence_by": ["seq"]}
+FORGETS: dict[str, Any] = {"properties": {"tombstoneRetention": "0 epochs"}}
+"""Deletes at once, so that what comes late is rejected, which takes each out of its place."""
 
 
-def ordered_table(path: Path, *, ties: Ties = Ties.LAST) -> Table:
-    """Return a table that forgets deletes at once, so that what comes late is rejected."""
-    return Table.create(
-        str(path),
-        COLUMNS,
-        keys=["k"],
-        sequence_by=["seq"],
-        ties=ties,
-        properties={"tombstoneRetention": "0 epochs"},
-    )
+@pytest.fixture
+def threaded(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
+    return monkeypatch
 
 
 def files_of(table: Table) -> tuple[set[str], set[str]]:
@@ -111,10 +94,9 @@ def files_of(table: Table) -> tuple[set[str], set[str]]:
 
 
 def test_a_run_is_written_while_its_rows_are_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, threaded: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
-    table = ordered_table(tmp_path / "table")
+    table = Table.create(str(tmp_path / "table"), COLUMNS, **ORDERED)
     meeting = threading.Barrier(2, timeout=240)
 
     def meeting_first(original: Any) -> Any:
@@ -124,29 +106,25 @@ def test_a_run_is_written_while_its_rows_are_looked_up(
 
         return meet
 
-    monkeypatch.setattr(Scratch, "write", meeting_first(Scratch.write))
-    monkeypatch.setattr(stage, "outcomes_of", meeting_first(outcomes_of))
+    threaded.setattr(Scratch, "write", meeting_first(Scratch.write))
+    threaded.setattr(stage, "outcomes_of", meeting_first(outcomes_of))
     assert table.upsert(pa.table({"k": [1], "v": [1], "seq": [1]})) is not None
     assert table.snapshot().num_rows == 1
 
 
-def test_rows_that_are_refused_leave_no_run_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
-    table = ordered_table(tmp_path / "table", ties=Ties.FAIL)
+@pytest.mark.usefixtures("threaded")
+def test_rows_that_are_refused_leave_no_run_behind(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "table"), COLUMNS, **ORDERED, ties=Ties.FAIL)
     table.upsert(pa.table({"k": [1], "v": [1], "seq": [1]}))
     with pytest.raises(DataError):
         table.upsert(pa.table({"k": [1], "v": [2], "seq": [1]}))
-    named, found = files_of(table)
-    assert found == named
+    named, present = files_of(table)
+    assert present == named
 
 
-def test_a_run_that_loses_late_rows_is_not_written_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 1)
-    table = ordered_table(tmp_path / "table")
+@pytest.mark.usefixtures("threaded")
+def test_a_run_that_loses_late_rows_is_not_written_with_them(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "table"), COLUMNS, **ORDERED, **FORGETS)
     table.upsert(pa.table({"k": [1, 2], "v": [1, 1], "seq": [1, 5]}))
     table.upsert(pa.table({"k": [1], "v": [0], "seq": [4], "gone": [True]}), deletes="gone")
     table.compact(full=True)
@@ -159,33 +137,15 @@ def test_a_run_that_loses_late_rows_is_not_written_with_them(
     assert len(after - before) == 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "useful"),
-    [(0, 1), (1, 1), (2 * ROWS_PER_THREAD - 1, 1), (2 * ROWS_PER_THREAD, 2), (1 << 40, 4)],
-)
-def test_few_rows_are_not_cut(rows: int, useful: int) -> None:
-    assert useful_threads(rows, 4) == useful
-    assert useful_threads(rows, 1) == 1
-
-
 @pytest.mark.parametrize("threads", [2, 3])
 def test_a_table_is_the_same_with_any_number_of_threads(
     tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "ROWS_PER_THREAD", 10)
     dice = np.random.default_rng(1)
-    columns = pa.schema({"k": pa.int64(), "v": pa.int64()})
-    seq = pa.field("seq", pa.int64())
     tables = []
     for name, count in (("one", 1), ("several", threads)):
-        Table.create(
-            str(tmp_path / name),
-            columns.append(seq),
-            keys=["k"],
-            sequence_by=["seq"],
-            # Forgotten at once: late commands are rejected, which takes each out of its place.
-            properties={"tombstoneRetention": "0 epochs"},
-        )
+        Table.create(str(tmp_path / name), COLUMNS, **ORDERED, **FORGETS)
         tables.append(Table.open(str(tmp_path / name), threads=count))
     for epoch in range(4):
         numbers = [dice.integers(0, below, 500) for below in (300, 3, 9)]
@@ -196,13 +156,11 @@ def test_a_table_is_the_same_with_any_number_of_threads(
         counted = [table.log.commit(2 * epoch + 1).counters for table in tables]
         assert counted[0] == counted[1], epoch
     assert counted[0]["rejected"]
-    for read in (Table.snapshot, Table.changes):
-        one, several = (
-            sorted(map(repr, read(table).drop_columns(times_of(read)).to_pylist()))
-            for table in tables
+    contents = [
+        (
+            sorted(map(repr, table.snapshot().to_pylist())),
+            sorted(map(repr, table.changes().drop_columns("_commit_timestamp").to_pylist())),
         )
-        assert one == several
-
-
-def times_of(read: object) -> list[str]:
-    return ["_commit_timestamp"] if read is Table.changes else []
+        for table in tables
+    ]
+    assert contents[0] == contents[1]

@@ -29,23 +29,12 @@ NOON = dt.datetime(2026, 1, 31, 12)
 @pytest.mark.parametrize(
     ("value", "type_", "expected"),
     [
-        (1.0, pa.int64(), 1),
-        (Decimal("1.00"), pa.int64(), 1),
-        (Decimal("1E+2"), pa.int8(), 100),
         (np.uint64(2**63), pa.decimal128(20, 0), Decimal(2**63)),
-        (2**64, pa.decimal128(38, 0), Decimal(2**64)),
-        ("1", pa.int64(), 1),
-        (1, pa.bool_(), True),
-        (1, pa.string(), "1"),
         (0.1, pa.float32(), np.float32(0.1)),
-        (Decimal("0.1"), pa.float64(), 0.1),
-        (0.25, pa.decimal128(4, 2), Decimal("0.25")),
         (dt.date(2026, 1, 31), UTC, dt.datetime(2026, 1, 31, tzinfo=dt.UTC)),
         (NOON.replace(hour=0), pa.date32(), dt.date(2026, 1, 31)),
-        (pd.Timestamp(NOON), UTC, NOON.replace(tzinfo=dt.UTC)),
         (np.datetime64(NOON, "ns"), UTC, NOON.replace(tzinfo=dt.UTC)),
         pytest.param(memoryview(b"a"), pa.binary(), b"a", id="memoryview"),
-        (pa.scalar(1), pa.int32(), 1),
         (pd.NA, pa.int64(), None),
         (pd.NaT, UTC, None),
     ],
@@ -56,14 +45,11 @@ def test_an_equal_value_is_taken(value: Any, type_: pa.DataType, expected: Any) 
 
 
 OTHERS: dict[pa.DataType, list[Any]] = {
-    pa.int64(): [
-        *(1.5, -0.5, Decimal("1.5"), Fraction(3, 2), True, 2**63, 1j, "x", NOON),
-        *(dt.timedelta(1), float("nan"), [1], {}),
-    ],
+    pa.int64(): [1.5, Fraction(3, 2), True, 2**63, 1j, "x", NOON, dt.timedelta(1), [1], {}],
     pa.bool_(): [2, 0.5, "maybe"],
     pa.string(): [1.0, True, NOON, "\ud800"],
     pa.date32(): [0, NOON, pd.Timestamp(1, unit="ns")],
-    UTC: [0, 1.7, np.datetime64(1, "ns"), pd.Timestamp(1, unit="ns")],
+    UTC: [0, 1.7, np.datetime64(1, "ns")],
     pa.float64(): [2**53 + 1, 10**400, Decimal("0.10000000000000000001")],
     pa.float32(): [0.1000000001, 1e300, 2**24 + 1],
     pa.decimal128(4, 2): [2.504, 100, Decimal("1e999999"), Decimal("NaN")],
@@ -71,14 +57,11 @@ OTHERS: dict[pa.DataType, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("value", "type_"),
-    [(value, type_) for type_, values in OTHERS.items() for value in values],
-    ids=repr,
-)
-def test_any_other_value_is_refused(value: Any, type_: pa.DataType) -> None:
-    with pytest.raises((UnfitError, pa.ArrowNotImplementedError, pa.ArrowTypeError)):
-        array_of([value], type_)
+@pytest.mark.parametrize("type_", OTHERS, ids=str)
+def test_any_other_value_is_refused(type_: pa.DataType) -> None:
+    for value in OTHERS[type_]:
+        with pytest.raises((UnfitError, pa.ArrowNotImplementedError, pa.ArrowTypeError)):
+            array_of([value], type_)
 
 
 def test_a_value_means_in_a_list_what_it_means_alone() -> None:
@@ -91,14 +74,10 @@ def test_a_value_means_in_a_list_what_it_means_alone() -> None:
 
 FORMS: dict[str, Callable[[list[int]], Any]] = {
     "list": list,
-    "tuple": tuple,
     "set": set,
-    "range": lambda values: range(values[0], values[-1] + 1),
     "iterator": iter,
-    "keys of a mapping": lambda values: dict.fromkeys(values).keys(),
     "array": np.array,
     "series": pd.Series,
-    "index": pd.Index,
     "Polars series": pl.Series,
     "Arrow": pa.array,
     "chunks": lambda values: pa.chunked_array([values]),
@@ -111,10 +90,9 @@ def test_several_values_come_in_any_form(form: Callable[[list[int]], Any]) -> No
     assert array_of(form([1, 2]), pa.int32()).to_pylist() == [1, 2]
 
 
-@pytest.mark.parametrize("value", [1, "ab", b"ab", bytearray(b"ab"), {"a": 1}, NOON, np.int64(1)])
-def test_one_value_is_no_sequence(value: Any) -> None:
-    assert not is_many(value)
-    assert not is_many(np.array(1))
+def test_one_value_is_no_sequence() -> None:
+    values = [1, "ab", b"ab", bytearray(b"ab"), {"a": 1}, NOON, np.int64(1), np.array(1)]
+    assert not any(map(is_many, values))
 
 
 # -- of a table ------------------------------------------------------------------------------
@@ -122,17 +100,9 @@ def test_one_value_is_no_sequence(value: Any) -> None:
 
 def table(**columns: pa.DataType) -> Table:
     schema = pa.schema({**columns, "v": pa.string()})
-    made = make_table(MemoryStore(), TableSchema.of(schema, keys=list(columns)))
-    made.upsert(pa.table([*([0, 1, 2] for _ in columns), ["a", "b", "c"]], schema=schema))
-    return made
-
-
-@pytest.mark.parametrize("keys", [1.5, [1.5], [1, 1.5], -0.5, {"id": 1.5}, np.array([1.5]), "1.5"])
-def test_a_delete_of_a_value_that_no_key_has_deletes_nothing(keys: Any) -> None:
-    of = table(id=pa.int64())
-    with pytest.raises(SchemaError, match="key column 'id' has no such value"):
-        of.delete(keys)
-    assert of.snapshot().num_rows == 3
+    rows = make_table(MemoryStore(), TableSchema.of(schema, keys=list(columns)))
+    rows.upsert(pa.table([*([0, 1, 2] for _ in columns), ["a", "b", "c"]], schema=schema))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -157,7 +127,6 @@ def test_keys_of_several_columns_come_in_any_form(keys: Any) -> None:
     ("keys", "message"),
     [
         ({"a": [1, 2], "b": 1}, "different numbers of values: 2 for 'a', 1 for 'b'"),
-        ({"a": [1, 2], "b": [1]}, "different numbers of values"),
         ({"a": 1, "A": 2, "b": 1}, "found 'a' and 'A'"),
         (pa.table([[1], [1], [1]], names=["a", "b", "b"]), "found 'b' and 'b'"),
         ({"a": 1, 7: 1}, "'b' is not among"),
@@ -172,21 +141,13 @@ def test_keys_that_are_ambiguous_are_refused(keys: Any, message: str) -> None:
         table(a=pa.int64(), b=pa.int32()).get(keys)
 
 
-@pytest.mark.parametrize(
-    "values", ["b", ["b"], {"b"}, pl.Series(["b"]), np.str_("b"), b"b"], ids=repr
-)
-def test_rows_are_found_by_one_value_or_several(values: Any) -> None:
-    assert table(id=pa.int64()).rows_having("v", values).column("id").to_pylist() == [1]
-
-
-@pytest.mark.parametrize("values", [1.0, [1.5], True, NOON], ids=repr)
-def test_rows_are_not_found_by_a_value_of_another_kind(values: Any) -> None:
-    with pytest.raises(SchemaError, match="column 'v' has no such value"):
-        table(id=pa.int64()).rows_having("v", values)
-
-
-def test_a_column_of_lists_is_not_looked_up() -> None:
+def test_rows_are_found_by_one_value_or_several_of_its_kind() -> None:
     of = table(id=pa.int64())
+    for found in ("b", ["b"], {"b"}, pl.Series(["b"]), np.str_("b"), b"b"):
+        assert of.rows_having("v", found).column("id").to_pylist() == [1]
+    for other in (1.0, [1.5], True, NOON):
+        with pytest.raises(SchemaError, match="column 'v' has no such value"):
+            of.rows_having("v", other)
     of.upsert(pa.table({"id": [1], "v": ["b"], "tags": [["x"]]}), merge_schema=True)
     with pytest.raises(SchemaError, match="'tags' has type list<element: string>, whose values"):
         of.rows_having("tags", [["x"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -58,14 +59,10 @@ def test_who_waits_behind_a_round_shares_the_next_one_in_the_order_of_coming() -
     assert rounds.seen == [[1], [2, 3, 4]]
 
 
-def test_a_single_one_that_waited_is_alone_and_has_no_window() -> None:
-    rounds = Rounds()
+def test_a_leader_waits_until_nobody_came_for_a_slice_but_not_alone() -> None:
+    rounds = Rounds(window_s=lambda: 0.010)
     assert rounds.meet(1, 2) == [10, 20]
     assert rounds.waits == []
-
-
-def test_a_leader_that_is_not_alone_waits_until_nobody_came_for_a_slice() -> None:
-    rounds = Rounds(window_s=lambda: 0.010)
     rounds.meet(1, 2, 3)
     assert rounds.waits == [SLICE_S]
 
@@ -201,11 +198,6 @@ def test_those_that_wait_are_bounded_and_who_comes_then_waits_for_room() -> None
     assert sorted([*chain(*rounds.seen)]) == [1, 2, 3, 4]
 
 
-def test_no_thread_is_left() -> None:
-    with no_thread_is_left():
-        Rounds().meet(1, 2, 3)
-
-
 def test_calls_of_many_threads_are_each_carried_out_once_and_those_of_a_thread_in_order() -> None:
     rounds = Rounds(wait=threading.Condition.wait)
     barrier = threading.Barrier(8)
@@ -216,11 +208,8 @@ def test_calls_of_many_threads_are_each_carried_out_once_and_those_of_a_thread_i
             call = 1000 * (number + 1) + index
             assert rounds.calls.call(call) == 10 * call
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(240)
+    with no_thread_is_left(), ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(work, range(8))] == [None] * 8
     done = [*chain(*rounds.seen)]
     for number in range(8):
         own = [call for call in done if call // 1000 == number + 1]

