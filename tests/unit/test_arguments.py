@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import time
-import uuid
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,26 +28,17 @@ from tests.support.stores import MemoryStore, forget_runs_and_logs
 
 REFUSED: dict[str, Any] = {
     "a float": 7 * 86_400 * 1e3,
-    "a time": time.time(),
     "a float of numpy": np.float64(5),
-    "a small float of numpy": np.float32(5),
     "NaN": float("nan"),
-    "an infinity": float("inf"),
     "a truth value": True,
     "a truth value of numpy": np.bool_(True),
-    "a decimal": Decimal(5),
     "a decimal of many digits": Decimal("1e999999999"),
-    "a fraction": Fraction(5),
     "a text": "5",
-    "bytes": b"5",
     "a duration": timedelta(days=7),
     "a duration of numpy": np.timedelta64(5, "ms"),
-    "a point in time": datetime(2026, 1, 1),
     "a missing value of pandas": pd.NA,
-    "a list": [5],
     "an array": np.array([5]),
     "a float of Arrow": pa.scalar(5.0),
-    "an identity": uuid.UUID(int=1 << 127).int,
     "an integer of 65 bits": 1 << 64,
     "an integer of many digits": 10**6000,
 }
@@ -133,13 +121,9 @@ def test_the_arguments_are_found() -> None:
 
 
 @pytest.mark.parametrize("value", INTEGERS, ids=repr)
-def test_an_integer_of_any_type_becomes_one_of_python(value: Any) -> None:
+def test_a_lease_of_an_integer_of_any_type_is_read_by_another_process(value: Any) -> None:
     for convert in (whole_argument, version_argument, duration_argument):
         assert type(convert("n", value)) is int
-
-
-@pytest.mark.parametrize("value", INTEGERS, ids=repr)
-def test_a_lease_of_an_integer_is_read_by_another_process(value: Any) -> None:
     table = new_table()
     table.hold("consumer", value, ttl_ms=value)
     forget_runs_and_logs()
@@ -148,37 +132,28 @@ def test_a_lease_of_an_integer_is_read_by_another_process(value: Any) -> None:
 
 
 @pytest.mark.parametrize("least", [0, 1])
-def test_the_bounds_are_included(least: int) -> None:
-    assert whole_argument("n", least, least=least) == least
-    assert whole_argument("n", WHOLE_MAX) == WHOLE_MAX
-    assert duration_argument("n", DURATION_MS_MAX, least=least) == DURATION_MS_MAX
-    for value, convert in (
-        (WHOLE_MAX + 1, whole_argument),
-        (DURATION_MS_MAX + 1, duration_argument),
-    ):
-        with pytest.raises(OptionError, match="'n' expects"):
-            convert("n", value)
-    for convert in (whole_argument, duration_argument):
-        with pytest.raises(OptionError, match=f"from {least} to"):
-            convert("n", least - 1, least=least)
+@pytest.mark.parametrize(
+    ("convert", "most"), [(whole_argument, WHOLE_MAX), (duration_argument, DURATION_MS_MAX)]
+)
+def test_the_bounds_are_included(convert: Callable[..., int], most: int, least: int) -> None:
+    assert convert("n", least, least=least) == least
+    assert convert("n", most) == most
+    with pytest.raises(OptionError, match="'n' expects"):
+        convert("n", most + 1)
+    with pytest.raises(OptionError, match=f"from {least} to"):
+        convert("n", least - 1, least=least)
 
 
 def test_a_duration_given_as_an_option_has_the_same_bound() -> None:
-    for text, is_inside in (("253402300800000 ms", True), ("253402300800001 ms", False)):
-        options = Options({"consumerTtl": text}, ["consumerTtl"])
-        if is_inside:
-            assert options.duration_ms("consumerTtl") == DURATION_MS_MAX
-            continue
-        with pytest.raises(OptionError, match="'consumerTtl' expects"):
-            options.duration_ms("consumerTtl")
+    options = Options({"consumerTtl": f"{DURATION_MS_MAX} ms"}, ["consumerTtl"])
+    assert options.duration_ms("consumerTtl") == DURATION_MS_MAX
+    options = Options({"consumerTtl": f"{DURATION_MS_MAX + 1} ms"}, ["consumerTtl"])
+    with pytest.raises(OptionError, match="'consumerTtl' expects"):
+        options.duration_ms("consumerTtl")
 
 
-def test_an_absent_argument_stays_absent() -> None:
+def test_an_absent_argument_stays_absent_and_a_scan_has_one_piece_at_least() -> None:
     assert optional(version_argument, "version", None) is None
     assert optional(whole_argument, "seed", 0, most=1) == 0
-
-
-@pytest.mark.parametrize("at_least", [0, -1])
-def test_a_scan_has_one_piece_at_least(at_least: int) -> None:
     with pytest.raises(OptionError, match="'at_least' expects a whole number from 1"):
-        new_table().pieces(at_least)
+        new_table().pieces(0)

@@ -38,7 +38,7 @@ def test_a_rule_is_named_with_its_column() -> None:
     options = {"mergeEngine": "aggregation", "aggregate.n": "LAST-NON-NULL"}
     engine = write(**options).engine
     assert engine == MergeEngine(Engine.AGGREGATION, {"n": Rule.LAST})
-    assert str(engine) == "aggregation aggregate.n=last-non-null"
+    assert str(engine) == "aggregation aggregate.n=last_non_null"
     with pytest.raises(OptionError, match=r"'aggregate\.n' expects one of .*, found 'su'") as error:
         write(**{**options, "aggregate.n": "su"})
     assert error.value.hint == "Did you mean 'sum'?"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import random
 from decimal import Decimal
 from itertools import product
 
@@ -16,8 +15,6 @@ from spark_upsert.plan.functions import FUNCTIONS
 from spark_upsert.plan.sql import FUNCTIONS as ARITIES
 from spark_upsert.plan.sql import TYPES
 from spark_upsert.task import bind
-from tests.support.sql_answers import answers_here
-from tests.support.sql_cases import Expressions, random_rows
 
 DAY = datetime.datetime(2026, 1, 31, 12)
 
@@ -73,12 +70,3 @@ def test_no_raw_error_leaves_an_expression(share: int) -> None:
     for text in TEXTS[share::8]:
         with contextlib.suppress(PlanError, DataError):
             bind(text, ODD.schema)(ODD)
-
-
-@pytest.mark.slow
-def test_no_raw_error_leaves_a_random_expression() -> None:
-    for seed in range(8):
-        chance = random.Random(seed)
-        rows, expressions = random_rows(chance, 6), Expressions(chance)
-        for _ in range(100):
-            answers_here(expressions.any(chance.randint(1, 4)).text, rows)

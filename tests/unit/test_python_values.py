@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -24,24 +23,6 @@ from tests.support.tables import make_table
 
 UTC = pa.timestamp("us", "UTC")
 NOON = dt.datetime(2026, 1, 31, 12)
-
-
-@pytest.mark.parametrize(
-    ("value", "type_", "expected"),
-    [
-        (np.uint64(2**63), pa.decimal128(20, 0), Decimal(2**63)),
-        (0.1, pa.float32(), np.float32(0.1)),
-        (dt.date(2026, 1, 31), UTC, dt.datetime(2026, 1, 31, tzinfo=dt.UTC)),
-        (NOON.replace(hour=0), pa.date32(), dt.date(2026, 1, 31)),
-        (np.datetime64(NOON, "ns"), UTC, NOON.replace(tzinfo=dt.UTC)),
-        pytest.param(memoryview(b"a"), pa.binary(), b"a", id="memoryview"),
-        (pd.NA, pa.int64(), None),
-        (pd.NaT, UTC, None),
-    ],
-    ids=repr,
-)
-def test_an_equal_value_is_taken(value: Any, type_: pa.DataType, expected: Any) -> None:
-    assert array_of([value], type_).to_pylist() == [expected]
 
 
 OTHERS: dict[pa.DataType, list[Any]] = {
@@ -70,24 +51,6 @@ def test_a_value_means_in_a_list_what_it_means_alone() -> None:
     wide = [dt.date(2026, 1, 31), NOON, NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=2)))]
     hours = [value.hour for value in array_of(wide, UTC).to_pylist()]
     assert hours == [0, 12, 10]
-
-
-FORMS: dict[str, Callable[[list[int]], Any]] = {
-    "list": list,
-    "set": set,
-    "iterator": iter,
-    "array": np.array,
-    "series": pd.Series,
-    "Polars series": pl.Series,
-    "Arrow": pa.array,
-    "chunks": lambda values: pa.chunked_array([values]),
-}
-
-
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_several_values_come_in_any_form(form: Callable[[list[int]], Any]) -> None:
-    assert is_many(form([1, 2]))
-    assert array_of(form([1, 2]), pa.int32()).to_pylist() == [1, 2]
 
 
 def test_one_value_is_no_sequence() -> None:

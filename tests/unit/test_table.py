@@ -75,6 +75,7 @@ ROW = {"id": [1], "name": ["x"], "price": [1]}
         pytest.param(
             {"id": [1], "nmae": ["x"], "price": [1]}, SchemaError, "'nmae'", id="a mistyped column"
         ),
+        pytest.param({"name": ["x"], "price": [1]}, SchemaError, "'id'", id="no key"),
         pytest.param({"id": [1]}, SchemaError, "'name'", id="nothing but the key"),
         pytest.param({**ROW, "id": [[1]]}, SchemaError, "'id'", id="a list as a key"),
         pytest.param({**ROW, "id": ["one"]}, DataError, "'id'", id="a text as a number"),

@@ -177,9 +177,3 @@ def twice(count: int) -> Node:
     for index in range(count):
         plan = MixedUnion(id=f"m{index}", parts=(plan, plan))
     return plan
-
-
-@pytest.mark.parametrize("plan", [deep(100), wide(999)], ids=["as deep", "as many"])
-def test_a_plan_may_be_as_large_as_is_said(plan: Node) -> None:
-    require_names(plan)
-    assert plan_from_json(plan.to_json()) == plan

@@ -103,12 +103,9 @@ def test_the_fingerprint_follows_what_the_plan_says_and_not_how_it_is_written() 
     [
         ("{", "no JSON"),
         ('{"v":2,"node":"scan"}', "of the form 2"),
-        ('{"v":1,"node":"scam"}', "no node 'scam'"),
         ('{"v":1,"node":"scan","path":"p","columns":[]}', "field 'key' is missing"),
         ('{"v":1,"node":"scan","path":"p","columns":[],"key":[],"version":-1}', "'version' is -1"),
-        ("[" * 10_000, "no JSON, or longer or deeper"),
         ('{"v":1,"x":' + "[" * 500 + "]" * 500 + "}", "no JSON, or longer or deeper"),
-        ('{"v":1,"node":"unnest","column":"a","inputt":7}', "no field 'inputt'"),
     ],
     ids=lambda text: text[:40],
 )

@@ -83,19 +83,6 @@ def test_a_stream_begins_with_all_rows_and_goes_on_with_changes(shop: Shop) -> N
     assert query.batch() is None
 
 
-def test_a_limit_cuts_the_rows_by_the_hash_and_then_steps(shop: Shop) -> None:
-    shop.order(*((n, 7, n) for n in range(40)))
-    shop.customer((7, "ada"))
-    query = Query(shop.plan(), maxRowsPerTrigger="10")
-    rows = []
-    for number in range(3):
-        batch = query.batch() or []
-        assert 0 < len(batch) < 40
-        rows += batch
-        shop.customer((7, f"name {number}"))
-    assert folded([*rows, *query.all()]) == batch_rows(shop.plan())
-
-
 def replace_plan(shop: Shop, query: Query) -> None:
     query.given["plan"] = shop.plan(JoinType.INNER).to_json()
 
@@ -116,7 +103,7 @@ def expire(shop: Shop, query: Query) -> None:
     [
         (replace_plan, OptionError, "another plan"),
         (replace_table, UpsertFlowError, "OTHER_TABLE"),
-        (expire, DataLossError, ""),
+        (expire, DataLossError, "DATA_LOSS"),
     ],
 )
 def test_a_restarted_query_that_cannot_go_on_is_refused(
