@@ -179,6 +179,7 @@ def test_a_row_that_is_no_change_fails_the_write_or_is_quarantined(
     ("rows", "options", "error", "words"),
     [
         (pa.table({"k": [1]}), {}, SchemaError, "have the column '_change_type', found k"),
+        (pa.table({"k": [1], "_change_type": [1]}), {}, SchemaError, "must be text, found int64"),
         (pa.table({"k": [1], "_change_type": ["insert"]}), {}, OptionError, "'sequenceBy' is req"),
         (feed(), {"mergeEngine": "aggregation"}, OptionError, "cannot give back"),
         (feed(), {"applyAsDeletes": "v"}, OptionError, "marks deletes itself"),

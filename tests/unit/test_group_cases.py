@@ -110,6 +110,8 @@ def test_nothing_stands_above_a_group() -> None:
 
 REFUSED = [
     ("F", "sum", "f", None, "not exact under retraction"),
+    ("O", "sum", "x", 2, "drop it: the sum is exact"),
+    ("C", "sum", "n", None, "which has no sum"),
     ("F", "min", "f", 2, "a scale is for sums alone"),
     ("F", "avg", "f", 16, "use a number from 0 to 15"),
     ("T", "max", "a", None, "which has no order"),

@@ -148,3 +148,11 @@ def test_a_read_begins_and_ends_where_it_is_told(path: str) -> None:
 def test_a_view_has_no_history_of_its_own(path: str, name: str) -> None:
     with pytest.raises(OptionError, match=f"'{name}' has no meaning beside 'plan'"):
         batch({"plan": Plan.of_table(path).to_json(), name: "true"})
+
+
+def test_several_tables_have_their_histories_together(path: str, tmp_path: Any) -> None:
+    other = Table.create(str(tmp_path / "u"), COLUMNS, keys=["id"], sequence_by=["seq"])
+    put(other, (9, "z", 1))
+    inputs = {"inputs": "t,u", "input.t.path": path, "input.u.path": other.store.url}
+    rows = batch({**inputs, "readHistory": "true", "columns": "id"})
+    assert sorted((row["id"], row["is_current"]) for row in rows) == [(1, False), (9, True)]

@@ -105,6 +105,9 @@ def test_avro_behind_a_header_with_a_raw_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
+        ({"keyFormat": ""}, OptionError, "'keyFormat' is required"),
+        ({"valueSchema": ""}, OptionError, "'valueSchema' is required"),
+        ({"applyAsDeletes": "gone"}, SchemaError, "applyAsDeletes column 'gone' is not among"),
         ({"keyFormat": "xml"}, OptionError, "one of json, avro, raw"),
         ({"valueSchemaId": "7"}, OptionError, "use valueFormat=json-confluent"),
         ({"nullsAsDeletes": "true"}, OptionError, "marks deletes itself"),

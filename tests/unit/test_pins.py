@@ -28,6 +28,8 @@ NOON = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
 
 CASES: list[tuple[str, dict[str, list[Any]]]] = [
     ("id = 1", {"id": [1]}),
+    ("1 = id", {"id": [1]}),
+    ("id = id", {}),
     ("ID IN (1, 2, NULL)", {"id": [1, 2]}),
     ("id = -5 OR id = 7", {"id": [-5, 7]}),
     ("id <=> 3", {"id": [3]}),

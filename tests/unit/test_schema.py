@@ -41,6 +41,7 @@ def test_a_type_has_one_stored_form(type_: pa.DataType, stored: pa.DataType) -> 
     [
         (pa.int8(), pa.int64(), True),
         (pa.int64(), pa.int8(), False),
+        (pa.float32(), pa.float64(), True),
         (pa.int32(), pa.float64(), False),
         (pa.decimal128(5, 2), pa.decimal128(9, 2), True),
         (pa.decimal128(5, 2), pa.decimal128(9, 3), False),

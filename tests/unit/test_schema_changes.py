@@ -252,6 +252,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         (("--column", "s BIGINT"), "cast"),
         (("--column", "s LONGER"), "CREATE TABLE"),
         (("--set", "retention=7"), "no property"),
+        (("--set", "historyOf=x"), "is internal"),
         (("--set", "rowTtl=1 day"), "--set rowTtlBy=..."),
     ],
 )

@@ -159,6 +159,7 @@ ANSWERS = [
     Answer("a partial sum may overflow", "sum", pa.int64(), [TOP, TOP, -TOP], TOP, pa.int64()),
     Answer("a sum of unsigned", "sum", pa.uint64(), [TOP, TOP, 1], 2**64 - 1, pa.uint64()),
     Answer("a sum of decimals", "sum", CENTS, [CENT, CENT], 2 * CENT, pa.decimal128(14, 2)),
+    Answer("a sum of floats", "sum", pa.float32(), [0.5, 1.0], 1.5, pa.float64()),
     Answer("NaN is the greatest", "max", pa.float64(), [1.0, NAN, 2.0], "nan", pa.float64()),
     Answer("the least is no NaN", "min", pa.float64(), [NAN, 2.0, None], 2.0, pa.float64()),
     Answer("the least of NaN only", "min", pa.float32(), [NAN, None], "nan", pa.float32()),

@@ -66,6 +66,7 @@ CASES: list[tuple[str, list[Any]]] = [
     ("CAST(d AS DECIMAL(36, 2)) * 2 > 2", [T, F, N, F]),
     ("d + 0.005", [Decimal("1.505"), Decimal("-2.245"), N, Decimal("0.005")]),
     ("f * d", [2.25, NAN, N, -0.0]),
+    ("sign(f)", [1.0, NAN, N, -0.0]),
     ("sign(x)", [1, -1, N, 0]),
     ("round(2.5)", [Decimal("3.0")] * 4),
     # floating numbers: NaN equals itself and is above all; zeros are equal
@@ -147,6 +148,7 @@ def test_a_row_has_the_same_value_in_a_batch_and_alone(text: str, expected: list
         ("x DIV y", "divide by zero"),
         ("CAST(y * 1000 AS TINYINT)", "is no int8"),
         ("CAST(s || '0xFFFFFFFFFFFFFFFF' AS BIGINT)", "is no int64"),
+        ("CAST(s || '1e400' AS DOUBLE)", "is no double"),
         ("CAST(s || '2026-02-30' AS DATE)", "is no date32"),
         ("CAST(y + 9223372036854775800 AS TIMESTAMP)", "is no timestamp"),
     ],
@@ -161,6 +163,12 @@ def test_a_row_without_a_value_is_an_error(text: str, why: str) -> None:
     ("text", "message"),
     [
         ("x +", "expected a value, found the end"),
+        ("(x", r"expected \), found the end"),
+        ("x IS 5", "expected NULL, TRUE, FALSE"),
+        ("CASE x END", "expected WHEN"),
+        ("x.q", "only structs have fields"),
+        ("now()", "NOW is not a function of one row"),
+        ("CAST(x AS DECIMAL(39))", "1 to 38 digits"),
         ("x y", "expected the end, found 'y' at character 3"),
         ("x NOT 5", "expected IN, BETWEEN or LIKE"),
         ("x IN ()", "in the list of IN"),

@@ -86,6 +86,7 @@ WRONG: list[tuple[Callable[[Any], Any], str]] = [
     (lambda p: p.where("x > 1"), "use filter"),
     (lambda p: p.group_by("x").count(), "use group_by(...).agg"),
     (lambda p: p.group_by("x").filter("x > 1"), "use .agg(...) first"),
+    (lambda p: p.join("/lake/other", "a"), "give another plan"),
     (lambda p: p.join(p, 5), "names that both sides have"),
     (lambda p: p.select(["a", "x"]), "with a star before the list"),
     (lambda p: p.group_by("x").agg(n="count"), "agg.count()"),

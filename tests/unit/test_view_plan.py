@@ -102,6 +102,7 @@ def test_the_fingerprint_follows_what_the_plan_says_and_not_how_it_is_written() 
     ("text", "words"),
     [
         ("{", "no JSON"),
+        ('{"v":1,"node":"scam"}', "no node 'scam'"),
         ('{"v":2,"node":"scan"}', "of the form 2"),
         ('{"v":1,"node":"scan","path":"p","columns":[]}', "field 'key' is missing"),
         ('{"v":1,"node":"scan","path":"p","columns":[],"key":[],"version":-1}', "'version' is -1"),
@@ -115,6 +116,8 @@ def test_a_text_that_is_no_plan_is_refused(text: str, words: str) -> None:
 
 
 TYPES = (
+    pa.date32(),
+    pa.duration("ms"),
     pa.timestamp("us", tz="Europe/Berlin"),
     pa.decimal128(38, 18),
     pa.list_(pa.struct([("a", pa.float64()), pa.field("b", pa.string(), nullable=False)])),
@@ -152,6 +155,7 @@ REFUSED: list[tuple[Callable[[Lake], object], str]] = [
     ),
     (lambda t: t.orders.filter("amout > 1"), "filter of orders.*no column.*Did you mean 'amount'"),
     (lambda t: t.orders.select("order_id", "amount", "amount"), "two columns are called 'amount'"),
+    (lambda t: t.orders.unnest("amount"), "a list is unnested"),
     (lambda t: t.orders.limit(5), r"limit\(5\) is not a function of one row"),
     (lambda t: t.orders.join(t.customers, FK, "right"), "no right join.*swap the sides"),
     (lambda t: t.orders.filter("amount > 1").at_version(3), "filter of orders.*is no table"),

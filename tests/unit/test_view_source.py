@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, UpsertFlowError
+from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan.nodes import Join, JoinKeys, JoinType, Node, Reverse, Scan
+from spark_upsert.streams.planner.formats import plan_columns
 from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
-from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.table.log.manifest import TableVersion, Transaction
 from spark_upsert.table.table import Table
+from spark_upsert.views.relation import At
+from spark_upsert.views.view import View
 from tests.support.leases import before_leases
 from tests.support.view_queries import Query, batch_rows, folded
 from tests.support.view_tables import let_time_pass
@@ -143,6 +148,27 @@ def expire_all(shop: Shop) -> None:
         table.vacuum(grace_ms=0)
 
 
+def test_a_stream_looks_anew_where_an_expiry_comes_before_the_newest_is_noted(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def places(view: View, at: At) -> dict[str, TableVersion]:
+        for amount in islice(left, 1):
+            shop.order((1, 7, amount))
+            expire_all(shop)
+        return note(view, at)
+
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 1))
+    query = Query(shop.plan(), consumerId="view")
+    note, left = View.places, iter([2, 3])
+    monkeypatch.setattr(View, "places", places)
+    rows = query.all()
+    left = iter([4, 5])
+    shop.order((2, 7, 8))
+    assert folded([*rows, *query.all()]) == batch_rows(shop.plan())
+    assert list(left) == []
+
+
 @pytest.mark.parametrize("given", [{}, {"startingVersion": "latest"}])
 def test_a_stream_begins_anew_where_an_expiry_comes_before_its_leases(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
@@ -188,6 +214,12 @@ def test_a_batch_reads_the_rows_and_the_changes_of_a_time(shop: Shop) -> None:
 def test_an_option_of_one_table_is_refused(shop: Shop, options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         Query(shop.plan(), **options)
+
+
+def test_a_view_is_read_alone() -> None:
+    view = ReadPlan.parse({"inputs": "a", "input.a.format": "view", "input.a.path": "/lake"})
+    with pytest.raises(OptionError, match="read alone"):
+        plan_columns(view)
 
 
 def test_a_query_is_not_fed_by_its_own_sink(shop: Shop) -> None:
