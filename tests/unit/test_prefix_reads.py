@@ -25,8 +25,9 @@ from spark_upsert.streams.reads.splits import rows_splits
 from spark_upsert.table.compaction import worker
 from spark_upsert.table.log.manifest import Slice
 from spark_upsert.table.run.file import RUNS, RunFile
+from spark_upsert.table.run.rows import PickedPart, RunPart
 from spark_upsert.table.state import lookup, snapshot
-from spark_upsert.table.state.partition import cut_by_files
+from spark_upsert.table.state.partition import cut_by_files, cut_evenly
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stash import Stash
@@ -249,6 +250,24 @@ def test_a_cut_by_files_follows_what_the_log_says_of_them() -> None:
     assert cut_by_files(ALL_HASHES, [dense], 4, is_uniform=True) == ALL_HASHES.cut(4)
     assert cut_by_files(ALL_HASHES, [], 4, is_uniform=False) == ALL_HASHES.cut(4)
     assert cut_by_files(HashRange(0, 10), [dense], 2, is_uniform=False) == HashRange(0, 10).cut(2)
+
+
+def test_picked_rows_of_a_run_are_a_part() -> None:
+    table = table_of(MemoryStore())
+    table.upsert(rows([1] * 20, range(20), range(20)))
+    [(whole, _)] = table.at().parts()
+    assert isinstance(whole, RunPart)
+    run = RUNS.open(table.store, table.at().manifest.slices[0].file)
+    places = np.array([3, 4, 9])
+    part = PickedPart(run, places)
+    assert part.unverified_hashes.tolist() == part.hashes.tolist() == whole.hashes[places].tolist()
+    assert part.hash_ends == (part.hashes[0], part.hashes[-1])
+    assert part.path == run.file.path
+    assert part.slice(["v"], 1, 3)[0].equals(whole.take(["v"], places[1:])[0])
+
+
+def test_cut_of_no_hashes_is_whole() -> None:
+    assert cut_evenly(ALL_HASHES, [(np.empty(0, np.uint64), 1.0)], 3) == [ALL_HASHES]
 
 
 def test_prefix_is_shorter_than_the_key_and_a_rule_of_the_table_that_its_log_keeps() -> None:

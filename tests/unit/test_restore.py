@@ -7,6 +7,7 @@ import pytest
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, UpsertFlowError
 from spark_upsert.metadata import summary
+from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.table import Table
 from tests.support.lived import Lived
@@ -67,6 +68,15 @@ def test_restore_of_the_present_is_no_version_and_a_restore_can_be_undone(table:
 
 
 # -- beside others -----------------------------------------------------------------------
+
+
+def test_merge_that_was_planned_before_a_restore_is_dropped(table: Table) -> None:
+    (job,) = table.compaction_jobs(full=True)
+    merged = compact_runs(table.store, table.log.head(), job)
+    table.restore(1)
+    table.restore(3)
+    assert table.commit_compactions([merged]) == 0
+    assert rows_at(table) == {2: 21, 3: 30}
 
 
 def table_that_forgot_a_delete() -> Table:
