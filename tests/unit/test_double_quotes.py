@@ -41,11 +41,6 @@ def left_by_command(path: str) -> list[int]:
     return ids(Table.open(path).snapshot().to_pylist())
 
 
-def left_by_delete(path: str) -> list[int]:
-    Table.open(path).delete(filter=CONDITION)
-    return ids(Table.open(path).snapshot().to_pylist())
-
-
 def formula(path: str) -> list[int]:
     rows = Plan.of_table(path).select("id", is_it=CONDITION).to_arrow().to_pylist()
     return ids(row for row in rows if row["is_it"])
@@ -57,11 +52,9 @@ def stored_plan(path: str) -> list[int]:
 
 
 CALLS: dict[str, tuple[Callable[[str], list[int]], list[int]]] = {
-    "snapshot": (lambda path: ids(Table.open(path).snapshot(filter=CONDITION).to_pylist()), [1]),
     "the command": (lambda path: shown_by_command(path, "snapshot", "--filter", CONDITION), [1]),
     "a formula of a view": (formula, [1]),
     "a stored plan": (stored_plan, [1]),
-    "delete": (left_by_delete, [2, 3]),
     "delete by the command": (left_by_command, [2, 3]),
 }
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -13,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
-from spark_upsert.core.schema import ErrorPolicy, TableSchema, Ties
-from spark_upsert.errors import SchemaError, UpsertFlowError
-from spark_upsert.table.log.properties import PROPERTIES
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.errors import SchemaError
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
@@ -139,30 +135,6 @@ def test_a_collected_column_may_be_lacked() -> None:
     assert [(row["v"], row["w"]) for row in found] == [([10], 3), ([20], None)]
 
 
-ORDERED = {"order": [pa.field("n", pa.int64())]}
-
-MISTAKES: dict[str, Callable[[], Any]] = {
-    "a column more": lambda: table().upsert(pa.table({"id": [1], "v": [1], "w": [1]})),
-    "a column less": lambda: table().upsert(pa.table({"id": [1]})),
-    "no rows": lambda: table().upsert([1]),
-    "a null key": lambda: table().upsert(pa.table({"id": [None], "v": [1]})),
-    "ties": lambda: table(**ORDERED, ties=Ties.FAIL).upsert(
-        pa.table({"id": [1, 1], "v": [1, 2], "n": [1, 1]})
-    ),
-    "inline": lambda: table(on_error=ErrorPolicy.INLINE).upsert(pa.table({"id": [None], "v": [1]})),
-    "no order": lambda: table(**ORDERED).upsert(pa.table({"id": [1], "v": [1]})),
-    "a type": lambda: table().upsert(pa.table({"id": [1], "v": ["x"]}), merge_schema=True),
-    "epochs": lambda: table().changes(5),
-    "a version": lambda: table().at(5),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_hints_name_arguments_that_are_there(mistake: Callable[[], Any]) -> None:
-    with pytest.raises(UpsertFlowError) as caught:
-        mistake()
-    methods = [getattr(Table, name) for name in dir(Table) if not name.startswith("__")]
-    signatures = [inspect.signature(each) for each in methods if inspect.isroutine(each)]
-    known = {name for signature in signatures for name in signature.parameters}
-    named = set(re.findall(r"\b([a-z]+_[a-z_]+)=", caught.value.hint))
-    assert named <= known | set(PROPERTIES)
+def test_rows_without_the_column_that_orders_them_are_refused() -> None:
+    with pytest.raises(SchemaError, match="'n'"):
+        table(order=[pa.field("n", pa.int64())]).upsert(ROWS)

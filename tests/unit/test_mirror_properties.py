@@ -140,13 +140,11 @@ def test_42_the_mirror_of_another_table_is_refused_when_it_is_set(tmp_path: Path
     assert mirror_at(tmp_path / "t" / "_delta").version == 1
 
 
-@pytest.mark.parametrize("below", ["", "data", "_log/x"])
-def test_a_place_among_the_tables_own_files_is_refused_when_it_is_set(
-    tmp_path: Path, below: str
-) -> None:
+def test_a_place_among_the_tables_own_files_is_refused_when_it_is_set(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
-    with pytest.raises(OptionError, match="outside of the table's own files"):
-        table.alter(table.schema, {**PUBLISHED, "publishPath": str(tmp_path / "t" / below)})
+    for below in ("", "data", "_log/x"):
+        with pytest.raises(OptionError, match="outside of the table's own files"):
+            table.alter(table.schema, {**PUBLISHED, "publishPath": str(tmp_path / "t" / below)})
 
 
 def test_setting_what_is_set_looks_at_no_place(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ Change = Callable[[Table], object]
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
-    made.upsert(pa.table({"k": [1], "n": [1], "s": ["a"]}, schema=COLUMNS))
-    return made
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
+    table.upsert(pa.table({"k": [1], "n": [1], "s": ["a"]}, schema=COLUMNS))
+    return table
 
 
 # -- rows from upstream --------------------------------------------------------------------
