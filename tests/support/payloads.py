@@ -34,6 +34,14 @@ def decoded(decoder: Decoder, payload: bytes | None) -> tuple[dict[str, Any] | N
     return fields[0], None
 
 
+def refusal_of(decoder: Decoder, payload: bytes) -> str:
+    """Return why a payload is bad."""
+    fields, reason = decoded(decoder, payload)
+    assert fields is None
+    assert reason is not None
+    return reason
+
+
 def json_decoder(text: str) -> JsonDecoder:
     """Return what decodes JSON of a declared schema."""
     return JsonDecoder(*parse_schema("valueSchema", text, bare_name="value"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +15,7 @@ from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.payloads.avro import parse_avro
 from tests.support.own_schemas import record
-from tests.support.payloads import avro, decoded, record_of
+from tests.support.payloads import avro, decoded, record_of, refusal_of
 
 UTC = dt.UTC
 
@@ -59,9 +60,8 @@ GOOD_AVRO: dict[str, tuple[Any, Any, Any, pa.DataType]] = {
 @pytest.mark.parametrize("case", GOOD_AVRO.values(), ids=GOOD_AVRO.keys())
 def test_avro_is_decoded(case: tuple[Any, Any, Any, pa.DataType]) -> None:
     schema, datum, expected, type_ = case
-    plain = json.loads(json.dumps(schema).replace('"logicalType": "local-', '"was": "local-'))
-    plain = json.loads(json.dumps(plain).replace('"logicalType": "time-', '"was": "time-'))
-    payload = avro(record_of(plain), {"v": datum})
+    plain = re.sub('"logicalType": "(local-|time-)', r'"was": "\1', json.dumps(schema))
+    payload = avro(record_of(json.loads(plain)), {"v": datum})
     decoder = parse_avro("valueSchema", json.dumps(record_of(schema)), bare_name="value")
     assert decoder.fields == pa.schema({"v": storage_type(type_)})
     assert decoded(decoder, payload) == ({"v": expected}, None)
@@ -83,15 +83,11 @@ def test_avro_names_are_found_in_their_namespace() -> None:
         (lambda payload: payload + b"\0", "1 bytes too many"),
         (lambda payload: b"\x06" + payload[1:], "not Avro of the schema"),
     ],
-    ids=["cut off", "empty", "too long", "another branch of the union"],
 )
 def test_avro_that_is_not_of_the_schema_is_bad(cut: Any, reason: str) -> None:
     schema = record_of(["null", "string"])
     decoder = parse_avro("valueSchema", json.dumps(schema), bare_name="value")
-    fields, found = decoded(decoder, cut(avro(schema, {"v": "text"})))
-    assert fields is None
-    assert found is not None
-    assert reason in found
+    assert reason in refusal_of(decoder, cut(avro(schema, {"v": "text"})))
 
 
 HOSTILE_AVRO: dict[str, tuple[Any, bytes, str]] = {
@@ -124,10 +120,7 @@ HOSTILE_AVRO: dict[str, tuple[Any, bytes, str]] = {
 def test_avro_that_no_writer_writes_is_bad(case: tuple[Any, bytes, str]) -> None:
     type_, payload, reason = case
     decoder = parse_avro("valueSchema", json.dumps(record_of(type_)), bare_name="value")
-    fields, found = decoded(decoder, payload)
-    assert fields is None
-    assert found is not None
-    assert reason in found
+    assert reason in refusal_of(decoder, payload)
 
 
 def test_a_block_may_say_how_long_it_is() -> None:
@@ -135,15 +128,8 @@ def test_a_block_may_say_how_long_it_is() -> None:
     assert decoded(decoder, b"\x03\x04\x02\x04\x02\x06\x00") == ({"v": [1, 2, 3]}, None)
 
 
-@pytest.mark.parametrize(
-    "items",
-    ["null", {"type": "fixed", "name": "f", "size": 0}, {**record_of("null"), "name": "e"}],
-    ids=["null", "fixed", "record"],
-)
-def test_an_array_of_items_that_take_no_bytes_is_refused(items: Any) -> None:
-    schema = record_of({"type": "array", "items": items})
-    with pytest.raises(SchemaError, match="take no bytes"):
-        parse_avro("valueSchema", json.dumps(schema), bare_name="value")
+def array_of(items: Any) -> dict[str, Any]:
+    return record_of({"type": "array", "items": items})
 
 
 @pytest.mark.parametrize(
@@ -153,6 +139,9 @@ def test_an_array_of_items_that_take_no_bytes_is_refused(items: Any) -> None:
         ('{"type": "rec"}', OptionError, "an Avro schema in JSON"),
         ('{"type": "record", "name": "r"}', OptionError, "an Avro schema in JSON"),
         (json.dumps(record_of(["int", "string"])), SchemaError, "union of several types"),
+        (json.dumps(array_of("null")), SchemaError, "take no bytes"),
+        (json.dumps(array_of({"type": "fixed", "name": "f", "size": 0})), SchemaError, "no bytes"),
+        (json.dumps(array_of({**record_of("null"), "name": "e"})), SchemaError, "no bytes"),
         (json.dumps(record_of(["null", "r"])), SchemaError, "refers to 'r' from inside itself"),
         ('{"type": "record", "name": "r", "fields": []}', SchemaError, "has no fields"),
     ],

@@ -6,26 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from examples.git_history import demo
 from examples.git_history.errors import DemoError
-from examples.git_history.history import (
-    CHANGES,
-    TREE,
-    Repository,
-    cut_chapters,
-    write_chapters,
-)
-from tests.support.repositories import (
-    FILE,
-    Builder,
-    Put,
-    git,
-    long_history,
-    odd_history,
-)
+from examples.git_history.history import CHANGES, TREE, Repository, cut_chapters
+from tests.support.repositories import FILE, Builder, Put, git, long_history, odd_history
 
 Tree = dict[str, tuple[Any, ...]]
 
@@ -35,15 +21,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # The temporary folder may lie in a repository, of whoever runs the tests.
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     return tmp_path / "repository"
-
-
-def changed(repository: Repository) -> list[dict[str, Any]]:
-    """What the commits did, with the blobs left out."""
-    return repository.changes().drop_columns("blob").to_pylist()
-
-
-def change(path: str, seq: int, mode: str | None, size: int | None) -> dict[str, Any]:
-    return {"path": path, "mode": mode, "bytes": size, "seq": seq, "deleted": mode is None}
 
 
 def tree(repository: Repository, index: int) -> Tree:
@@ -82,6 +59,11 @@ def test_changes_add_up_to_every_tree_of_an_odd_history_and_of_a_shallow_clone(
 ) -> None:
     source = odd_history().write(folder)
     assert_changes_add_up(Repository.open(source))
+    # Whatever the user has set.
+    settings = {"diff.renames": "copies", "diff.relative": "true", "log.showSignature": "true"}
+    for name, value in {**settings, "core.quotePath": "true", "core.abbrev": "4"}.items():
+        git(folder, "config", name, value)
+    assert_changes_add_up(Repository.open(source))
     assert_changes_add_up(
         Repository.open(long_history(20).write(folder.parent / "bare", bare=True))
     )
@@ -90,17 +72,6 @@ def test_changes_add_up_to_every_tree_of_an_odd_history_and_of_a_shallow_clone(
     shallow = Repository.open(clone)
     assert (shallow.is_shallow, len(shallow.commits)) == (True, 3)
     assert_changes_add_up(shallow)
-
-
-def test_a_rename_is_a_delete_and_an_upsert_whatever_the_user_has_set(folder: Path) -> None:
-    repository_of(folder, {b"old": Put(b"same")}, {b"old": None, b"new": Put(b"same")})
-    settings = {"diff.renames": "copies", "diff.relative": "true", "log.showSignature": "true"}
-    for name, value in {**settings, "core.quotePath": "true", "core.abbrev": "4"}.items():
-        git(folder, "config", name, value)
-    repository = Repository.open(folder)
-    renamed = [change("new", 2, FILE, 4), change("old", 2, None, None)]
-    assert changed(repository)[1:] == renamed
-    assert_changes_add_up(repository)
 
 
 def remove_object(folder: Path, name: str) -> None:
@@ -186,15 +157,3 @@ def test_chapters_are_all_commits_and_each_has_rows(
     assert [(c.commit_lower, c.commit_upper, c.row_lower, c.row_upper) for c in chapters] == (
         expected
     )
-
-
-def test_each_chapter_is_a_file_of_its_own_time_with_its_newest_commit_first(
-    tmp_path: Path,
-) -> None:
-    changes = history(1, 2, 2, 3)
-    write_chapters(tmp_path / "h", changes, cut_chapters(changes, 3, 2))
-    files = sorted((tmp_path / "h").iterdir())
-    assert [pq.read_table(file)["seq"].to_pylist() for file in files] == [[2, 2, 1], [3]]
-    assert pq.read_table(files[0]).schema.equals(CHANGES)
-    first, second = (file.stat().st_mtime for file in files)
-    assert first + 1 == second

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.options.declare import Change
 from spark_upsert.options.inputs import INPUT_OPTIONS
@@ -31,6 +32,7 @@ from tests.unit import (
     test_first_write,
     test_keeping,
     test_python_input,
+    test_routed_write,
 )
 from tests.unit.test_lives_of_payloads import TRIED as OF_PAYLOADS
 
@@ -258,7 +260,7 @@ OF_WRITES: dict[str, Changed] = {
     "sequenceBy.<column>": ({**PARTIAL, "sequenceBy.v": "n"}, {**PARTIAL, "sequenceBy.v": "id"}),
     "sequenceScope": ({"sequenceBy": "n"}, {"sequenceBy": "n", "sequenceScope": "epoch"}),
     "operation": ({}, {"operation": "delete"}),
-    "onError": ({}, {"onError": "quarantine"}),
+    "onError": (INLINE, {"onError": "quarantine"}),
     "errorColumn": ({**INLINE, "errorColumn": "e"}, {**INLINE, "errorColumn": "f"}),
     "mergeEngine": ({}, {"mergeEngine": "first-row"}),
     "aggregate.<column>": (SUMS, {**SUMS, "aggregate.n": "max"}),
@@ -338,6 +340,12 @@ def test_options_of_writes_keep_to_what_they_say(tmp_path: Path, name: str) -> N
         assert found == rows_in(tmp_path)
 
 
+def test_errors_are_kept_from_the_first_write_that_says_so(tmp_path: Path) -> None:
+    for policy in (ErrorPolicy.FAIL, ErrorPolicy.QUARANTINE):
+        write(tmp_path, batch(2), onError=policy.value)
+        assert Table.open(str(tmp_path / "table")).schema.on_error is policy
+
+
 @pytest.mark.parametrize("name", ["tombstoneRetention", "maxBacklogEpochs", "onFull", "priority"])
 def test_a_property_that_is_left_out_stays(tmp_path: Path, name: str) -> None:
     _, then = OF_WRITES[name]
@@ -346,25 +354,6 @@ def test_a_property_that_is_left_out_stays(tmp_path: Path, name: str) -> None:
     write(tmp_path, batch(3))
     assert Table.open(str(tmp_path / "table")).log.head().properties == known
     assert then[name] in known.values()
-
-
-def test_another_number_of_threads_writes_the_same_rows() -> None:
-    assert ROUTED_OPTIONS["commitThreads"].life.change is Change.FREE
-    contents = []
-    for threads in ("1", "3"):
-        root, rng = MemoryStore(), random.Random(3)
-        for number in range(3):
-            options = routed.routed_options(commitThreads=threads if number else "1")
-            routed.write(root, options, [routed.rows_of(rng)], routed.transaction(number))
-        tables = {topic: table_below(root, topic) for topic in routed.TOPICS}
-        contents.append(
-            {
-                topic: json.dumps(routed.content(table), default=repr, sort_keys=True)
-                for topic, table in tables.items()
-                if table.log.try_head() is not None
-            }
-        )
-    assert contents[0] == contents[1]
 
 
 def test_another_template_is_refused() -> None:
@@ -401,6 +390,8 @@ OF_ROUTED: dict[str, tuple[Mapping[str, str], str | None]] = {
 
 
 def test_each_option_of_a_routed_write_is_tried() -> None:
+    elsewhere = test_routed_write.test_tables_side_by_side_are_as_one_after_the_other
+    assert ROUTED_OPTIONS["commitThreads"].life.change is Change.FREE, elsewhere
     assert ROUTED_OPTIONS.keys() - {*OF_ROUTED, "path", "commitThreads"} == set()
 
 

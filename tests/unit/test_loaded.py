@@ -54,12 +54,6 @@ def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
     assert loaded_by("spark_upsert.streams.reads.read_split").isdisjoint(unwanted)
 
 
-def test_a_new_process_has_all_commands() -> None:
-    program = "from spark_upsert.cli.commands import upsertflow; print(*upsertflow.commands)"
-    commands = {"doctor", "init", "info", "changes", "expire", "alter", "parked"}
-    assert commands <= {*printed_by(program).split()}
-
-
 EXTRAS: dict[str, tuple[str, ...]] = {
     "click": ("spark_upsert.cli",),
     "rich": ("spark_upsert.cli",),

@@ -119,10 +119,7 @@ FORMS: dict[str, Form] = {
     "array of UUIDs": Form("ARRAY<STRING>", ["a"], lambda data: [named_uuid(data)]),
     "hstore as JSON": Form("STRING", '{"a":"b"}', hstore),
     "hstore as a map": Form(
-        "MAP<STRING, STRING>",
-        [("a", "b")],
-        lambda data: [(text(data), text(data))],
-        avro=AVRO_MAP,
+        "MAP<STRING, STRING>", [("a", "b")], lambda data: [(text(data), text(data))], avro=AVRO_MAP
     ),
     "hstore as a struct": Form(
         "STRUCT<a: STRING>", {"a": "b"}, lambda data: {text(data): text(data)}
