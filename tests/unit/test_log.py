@@ -134,9 +134,6 @@ def test_look_from_a_told_version_begins_there() -> None:
     assert look.head() == follower.other.head()
     assert f"sync {commit_path(5)}" not in follower.steps
     assert follower.read_versions() == [6, 4, 5]
-    behind = Follower()
-    behind.other.append(epoch())
-    assert version_of(behind.log.try_look(told=behind.place)) == 6
 
 
 def test_look_from_a_told_version_does_not_take_another_commit_for_it() -> None:
@@ -154,16 +151,6 @@ def test_look_at_a_proven_version_reads_nothing_behind_it() -> None:
     for reads in ([4, 5], []):
         assert version_of(follower.log.look_at(follower.place)) == 5
         assert follower.read_versions() == reads
-
-
-def test_log_that_remembers_more_than_was_proven_looks() -> None:
-    """Its memory may be of a version that is in no log any more."""
-    follower = Follower()
-    follower.log.look_at(follower.place)
-    older = follower.other.at(4).place
-    follower.other.append(epoch())
-    assert version_of(follower.log.look_at(older)) == 6
-    assert 7 in follower.read_versions()
 
 
 def test_look_shows_its_version_whatever_is_committed_since() -> None:
@@ -232,18 +219,6 @@ def test_log_that_follows_a_table_reads_no_checkpoint_for_the_state_before() -> 
         with log.last_look() as look:
             assert look.before(head.version) == other.at(base)
         assert len(steps) == before
-
-
-def test_version_that_expires_behind_a_look_is_expired_and_no_damage() -> None:
-    store = MemoryStore()
-    log, other = grown(store, 5), Log(store, clock=Ticks())
-    with log.last_look() as look:
-        other.append(lambda head: Draft(kind=Kind.EXPIRE, live_rows=head.live_rows, since=5))
-        for version in range(5):
-            store.delete(commit_path(version))
-        log.stored._commits.clear()
-        with pytest.raises(DataLossError, match="version 3"):
-            look.at(3)
 
 
 # -- time ----------------------------------------------------------------------------

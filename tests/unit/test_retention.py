@@ -13,7 +13,6 @@ from spark_upsert.errors import (
     DataLossError,
     NewerFormatError,
     OptionError,
-    VersionNotFoundError,
 )
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.read import Metadata
@@ -204,15 +203,6 @@ def test_kept_lease_is_taken_where_there_is_none_and_not_of_an_expired_version()
     assert lived.table.consumers() == []
 
 
-@pytest.mark.parametrize("hold", [Table.hold, Table.keep_held], ids=["held", "kept"])
-def test_version_that_is_yet_to_come_cannot_be_held(hold: Callable[..., Lease]) -> None:
-    table = Lived(3).table
-    with pytest.raises(VersionNotFoundError, match="the newest version is 3"):
-        hold(table, "sums", 4)
-    assert table.consumers() == []
-    hold(table, "sums", 3)
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "is empty": lambda data: b"",
     "is torn": lambda data: data[:-9],
@@ -305,19 +295,6 @@ def test_read_before_since_is_refused_by_name(expired: Lived) -> None:
     with pytest.raises(DataLossError, match=r"the time 2023-.* is expired"):
         table.log.at_timestamp(table.log.commit(5).timestamp_ms - 1)
     assert table.changes(1, 1).num_rows == 0, "an empty range asks for nothing"
-
-
-def test_changes_that_cannot_be_are_refused() -> None:
-    table = Lived(3).table
-    for lower, upper, problem in (
-        (5, None, "'lower' 5 does not exist"),
-        (-1, None, "'lower' -1 does not exist"),
-        (0, 5, "'upper' 5 does not exist"),
-        (2, 1, "begin at version 2 and end before version 1"),
-    ):
-        with pytest.raises((OptionError, VersionNotFoundError), match=problem):
-            table.changes(lower, upper)
-    assert len(table.changes(4)) == len(table.changes(2, 2)) == 0
 
 
 def test_expired_versions_are_still_found_by_time() -> None:

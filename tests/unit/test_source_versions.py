@@ -92,12 +92,14 @@ NOT_THERE: dict[str, Callable[[Table], object]] = {
     "Table.pieces": lambda table: table.pieces(version=4),
     "Table.quarantine": lambda table: list(table.quarantine(4)),
     "Table.changes": lambda table: table.changes(5),
+    "Table.changes before all": lambda table: table.changes(-1),
     "the end of Table.changes": lambda table: table.changes(0, 5),
     "Table.history": lambda table: table.history(4, 5),
     "the start of Table.history": lambda table: table.history(5),
     "the end of Table.history": lambda table: table.history(0, 5),
     "Table.restore": lambda table: table.restore(4),
     "Table.hold": lambda table: table.hold("reader", 4),
+    "Table.keep_held": lambda table: table.keep_held("reader", 4),
     "Table.watch": lambda table: table.watch(5),
     "startingVersion": lambda table: first_wanted(table.log, version=5),
     "endingVersion": lambda table: upper_wanted(table.log, version=4),
@@ -143,6 +145,9 @@ def test_bound_that_does_not_exist_is_named_in_the_words_of_the_caller(table: Ta
     require_ordered(3, 3)
     with pytest.raises(OptionError, match="begin at version 4 and end before version 3"):
         require_ordered(4, 3)
+    with pytest.raises(OptionError, match="begin at version 2 and end before version 1"):
+        table.changes(2, 1)
+    assert len(table.changes(4)) == len(table.changes(2, 2)) == 0
 
 
 BOUNDS = {
