@@ -7,17 +7,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
+from spark_upsert.core.schema import ErrorPolicy, Scope
 from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.table.log.log import Log
@@ -26,9 +25,7 @@ from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stash as stash_module
 from spark_upsert.table.write.commands import UpsertEnvelope
-from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 
-T = TypeVar("T")
 COLUMNS = pa.schema({"key": pa.string(), "value": pa.string(), "seq": pa.int64()})
 
 
@@ -268,61 +265,6 @@ def test_loser_of_a_race_counts_the_rows_that_it_drops(table: Table) -> None:
     assert slow.step() is None
     assert (slow.frontiers.dropped_rows, slow.frontiers.buffered) == (2, ())
     assert fast.frontiers.dropped_rows == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", Moment, ids=lambda moment: moment.value)
-@pytest.mark.parametrize("spills", [False, True], ids=["in memory", "spilled"])
-def test_fault_at_any_step_and_a_retry_apply_each_row_once(
-    spills: bool, moment: Moment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stride = 1
-    if spills:
-        sizes = {"settle_bytes": 100, "spill_bytes": 300}
-        monkeypatch.setattr(stash_module.Stash.__init__, "__kwdefaults__", sizes)
-        stride = 23  # Each seal writes a dozen files.
-    step = 0
-    while _survives(Fault(step, moment, BrokenError)):
-        step += stride
-    assert step > 20
-
-
-def _survives(fault: Fault) -> bool:
-    """Apply a source with one fault, repeating what failed; False if the fault lies behind."""
-    store, steps = MemoryStore(), Steps(fault)
-    order = [COLUMNS.field("seq")]
-    schema = TableSchema.of(COLUMNS, keys=["key"], order=order, scope=Scope.EPOCH)
-    Table(store).ensure(schema)
-    table = Table(FaultyStore(store, steps))
-    loop = _retry(lambda: start(table))
-    batches = {
-        ts: [rows(*((f"k{i}", value, i) for i in range(at, at + 9))) for at in (0, 5)]
-        for ts, value in enumerate("ab")
-    }
-    for ts, each in batches.items():
-        for batch in each:
-            _retry(partial(loop.ingest, batch, ts))
-    loop.advance(2)
-    made = [commit for _ in range(4) if (commit := _retry(loop.step)) is not None]
-    frontiers = _retry(lambda: loop.frontiers)
-    assert contents(Table(store)) == {f"k{i}": "b" for i in range(14)}, str(fault)
-    assert totals(made).rows + frontiers.dropped_rows == 36, str(fault)
-    assert frontiers.buffered == ()
-    for commit in Table(store).log.commits(1, 3):
-        counters = Counters.from_json(commit.counters)
-        assert counters == replace(counters, rows=18, duplicates=4), str(fault)
-    named = {file.path for commit in Table(store).log.commits(1, 3) for file in commit.added}
-    # A file whose opening failed after its effect is empty, and its name is unknown.
-    left = {path for path, data in store.objects.items() if path.startswith("data/") and data}
-    assert left == named, str(fault)
-    return steps.struck
-
-
-def _retry(action: Callable[[], T]) -> T:
-    try:
-        return action()
-    except BrokenError:
-        return action()
 
 
 @pytest.mark.parametrize("is_enveloped", [True, False], ids=["an envelope", "plain rows"])

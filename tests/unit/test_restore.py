@@ -7,7 +7,6 @@ import pytest
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, UpsertFlowError
 from spark_upsert.metadata import summary
-from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.table import Table
 from tests.support.lived import Lived
@@ -67,20 +66,7 @@ def test_restore_of_the_present_is_no_version_and_a_restore_can_be_undone(table:
     assert rows_at(table) == {1: 11}
 
 
-# -- beside others -----------------------------------------------------------------------
-
-
-def test_merge_that_was_planned_before_a_restore_is_dropped(table: Table) -> None:
-    (job,) = table.compaction_jobs(full=True)
-    merged = compact_runs(table.store, table.log.head(), job)
-    table.restore(1)
-    table.restore(3)
-    assert table.commit_compactions([merged]) == 0
-    assert rows_at(table) == {2: 21, 3: 30}
-
-
-def table_that_forgot_a_delete() -> Table:
-    """Return a table that has forgotten the delete of key 1 at order 50."""
+def test_deletes_that_were_forgotten_before_stay_forgotten() -> None:
     properties = {"tombstoneRetention": "1 epochs"}
     table = make_table(MemoryStore(), schema_of(Scope.TABLE), properties=properties)
     append(table, [Command(1, 10, 1)])
@@ -88,21 +74,6 @@ def table_that_forgot_a_delete() -> Table:
     for order in range(60, 64):
         append(table, [Command(2, order, order)])
     table.compact(full=True)
-    assert table.log.head().low_water is not None
-    return table
-
-
-def test_deletes_that_were_forgotten_since_are_remembered_again() -> None:
-    table = table_that_forgot_a_delete()
-    table.restore(2)
-    assert table.log.head().low_water is None
-    # Late for the delete that is back, and not late for any that was forgotten.
-    append(table, [Command(1, 11, 49), Command(4, 40, 3)])
-    assert rows_at(table) == {4: 40}
-
-
-def test_deletes_that_were_forgotten_before_stay_forgotten() -> None:
-    table = table_that_forgot_a_delete()
     mark, version = table.log.head().low_water, table.log.head().version
     append(table, [Command(3, 30, 70)], overwrite=True)
     assert table.log.head().low_water is None
