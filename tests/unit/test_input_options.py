@@ -65,18 +65,14 @@ WEST = {"inputs": "west", "input.west.path": "/lake/w"}
 NORTH = {"inputs": "west,North", "input.west.path": "/lake/w"}
 
 REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
-    "an unknown input": (
-        {**TWO, "input.eats.path": "/x"},
-        "'input.eats.path' is of an input that 'inputs' (east, west) does not name",
-        "Did you mean 'east'?",
-    ),
+    "an unknown input": ({**TWO, "input.eats.path": "/x"}, "(east, west) does not name", "'east'?"),
     "no inputs": ({"path": "/t", "input.east.path": "/x"}, "not 'inputs'", "'inputs' = 'east'"),
     "twice": ({**TWO, "inputs": "east,west,east"}, "names 'east' twice", "once"),
     "a letter twice": ({"inputs": "a,a", "input.a.path": "/a"}, "names 'a' twice", "once"),
     "twice but for case": ({**TWO, "inputs": "east,west,East"}, "'East' twice, as 'east'", "case"),
     "one path twice": (
         {**TWO, "input.west.path": "/lake/../lake/e/"},
-        "inputs 'east' and 'west' are the same, at '/lake/e'",
+        "same, at '/lake/e'",
         "drop 'west'",
     ),
     "path and inputs": ({**TWO, "path": "/t"}, "'path' has no meaning beside", "input.east.path"),
@@ -91,38 +87,30 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     "no option": ({**TWO, "input.east": "/x"}, "names no option", "input.<name>"),
     "a typo": ({**TWO, "inputz": "a"}, "unknown option 'inputz'", "'inputs'"),
     "a merge of one": ({"path": "/t", "mergeColumns": "_input"}, "without 'inputs'", "'inputs'"),
-    "a large priority": (
-        {**TWO, "input.east.priority": "1001"},
-        "'input.east.priority' expects a whole number from -1000 to 1000, found '1001'",
-        "from -1000 to 1000",
-    ),
+    "a large priority": ({**TWO, "input.east.priority": "1001"}, "found '1001'", "-1000 to 1000"),
     "a priority in words": ({**TWO, "input.east.priority": "high"}, "found 'high'", "-1000"),
     "an unknown input's priority": ({**TWO, "input.north.priority": "1"}, "does not name", ""),
     "a priority of all": ({**TWO, "Priority": "1"}, "is of one input", "'input.east.priority'"),
     "a priority of one table": ({"path": "/t", "input.t.priority": "1"}, "not 'inputs'", ""),
     "a priority in an exact order": (
         {**TWO, "merge": "concat", "input.east.priority": "1"},
-        "'input.east.priority' has no meaning in an exact order",
-        "leave out 'merge'",
+        "in an exact order",
+        "'merge'",
     ),
     "recency in an exact order": (
         {**TWO, "interleaveSeed": "1", "autoPriority": "true"},
-        "'autoPriority' has no meaning in an exact order",
-        "drop the option",
+        "in an exact order",
+        "drop",
     ),
     "recency of one table": ({"path": "/t", "autoPriority": "true"}, "without 'inputs'", "give"),
     "a merge column": ({**TWO, "mergeColumns": "_inputs"}, "one of _input", "'_input'"),
     "an input's typo": (
         {**WEST, "input.west.startingverion": "1"},
-        "input 'west': unknown option 'startingverion'",
+        "'west': unknown",
         "startingVersion",
     ),
     "an input's value": ({**WEST, "input.west.splits": "many"}, "'west': option 'splits'", ""),
-    "an input's limit": (
-        {**WEST, "input.west.maxrowspertrigger": "1"},
-        "input 'west': option 'maxRowsPerTrigger' is of the query",
-        "without 'input.west.'",
-    ),
+    "an input's limit": ({**WEST, "input.west.maxrowspertrigger": "1"}, "of the query", "without"),
     "an input's merge": ({**WEST, "input.west.mergecolumns": "_input"}, "of the query", "without"),
     "an input's contradiction": (
         {**WEST, "input.west.startingversion": "1", "input.west.startingtimestamp": "1"},
@@ -131,11 +119,7 @@ REFUSED: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "no path": (NORTH, "the option 'input.North.path' is required", "give 'input.North.path'"),
     "a path of blanks": ({**NORTH, "input.north.path": " "}, "input 'North'", "input.North.path"),
-    "an unknown format": (
-        {**TWO, "input.east.format": "upsertflw"},
-        "input 'east': option 'format'",
-        "Did you mean 'upsertflow'?",
-    ),
+    "an unknown format": ({**TWO, "input.east.format": "upsertflw"}, "'format'", "'upsertflow'?"),
 }
 
 

@@ -170,36 +170,30 @@ def test_a_batch_that_is_stale_as_a_whole_means_trouble() -> None:
         assert f"stale_epochs={epochs}" in numbers.line()
 
 
-ORDERED: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]] = {
+OrderedCase = tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]
+FIRST_ROW = {"engine": MergeEngine(Engine.FIRST_ROW)}
+ORDERED: dict[str, OrderedCase] = {
     "a restart": ({}, [[9] * 3, [1] * 3, [2] * 2, [10]], [(0, 0), (3, 1), (2, 2), (0, 0)]),
     "a replay": ({}, [[9] * 3, [9] * 3, [1] * 3], [(0, 0), (0, 0), (3, 1)]),
     "a late row among others": ({}, [[9], [1, 9, 9]], [(0, 0), (0, 0)]),
-    "the first row of each key stays": (
-        {"engine": MergeEngine(Engine.FIRST_ROW)},
-        [[1] * 3, [2] * 3],
-        [(0, 0), (0, 0)],
-    ),
+    "the first row of each key stays": (FIRST_ROW, [[1] * 3, [2] * 3], [(0, 0), (0, 0)]),
 }
 
 
-@pytest.mark.parametrize(("more", "batches", "expected"), ORDERED.values(), ids=ORDERED)
+@pytest.mark.parametrize("case", ORDERED.values(), ids=ORDERED)
 def test_epochs_whose_rows_are_all_stale_are_counted(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    more: dict[str, Any],
-    batches: list[list[int]],
-    expected: list[tuple[int, int]],
+    case: OrderedCase,
 ) -> None:
     monkeypatch.setattr(ties, "STALE_MIN", 3)
-    path = str(tmp_path / "t")
-    table = Table.create(path, COLUMNS, keys=["k"], sequence_by=["v"], **more)
-    place = Place.of(table.store.url, {})
-    sinks = Sinks()
+    more, batches, expected = case
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"], sequence_by=["v"], **more)
+    place, sinks = Place.of(table.store.url, {}), Sinks()
     for number, values in enumerate(batches):
         caplog.clear()
-        keys = list(range(len(values)))
-        table.upsert(rows(k=keys, v=values), transaction=of_query("a", number))
+        table.upsert(rows(k=list(range(len(values))), v=values), transaction=of_query("a", number))
         numbers = sinks.numbers(place, "a", number)
         assert (numbers.stale_rows, numbers.stale_epochs) == expected[number]
         is_warned = "rows are stale, and nothing was applied" in caplog.text
