@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -33,68 +33,79 @@ from spark_upsert.flow.validate import DEPTH_MAX, MEMBERS_MAX, check
 from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.string()), ("x", pa.list_(pa.int64()))])
-ROWS = SCHEMA.empty_table()
 SAME = PythonFunction(iter, SCHEMA)
 OTHER = PythonFunction(iter, pa.schema([("k", pa.int32())]))
 
 
-def source(name: str) -> LogicalOperator:
-    return LogicalOperator(
-        name=name, kind=OperatorKind.SOURCE, work=ArrowSource(ROWS), schema=SCHEMA
-    )
+Member = LogicalOperator | Composite
 
 
-def same(name: str, *ports: str, parallel: Any = None) -> LogicalOperator:
-    return LogicalOperator(
-        name=name,
-        kind=OperatorKind.OPERATOR,
-        work=ArrowScan(id="input", schema=SCHEMA) if len(ports) > 1 else SAME,
-        inputs=ports or ("input",),
-        schema=SCHEMA,
-        parallel=parallel,
-    )
+def source(name: str, **how: Any) -> LogicalOperator:
+    work = ArrowSource(SCHEMA.empty_table())
+    return LogicalOperator(name=name, kind=OperatorKind.SOURCE, work=work, schema=SCHEMA, **how)
 
 
-def sink(name: str) -> LogicalOperator:
-    return LogicalOperator(name=name, kind=OperatorKind.SINK, work=CollectSink(), inputs=("input",))
+def same(name: str, *ports: str, **how: Any) -> LogicalOperator:
+    work = ArrowScan(id="input", schema=SCHEMA) if len(ports) > 1 else SAME
+    how = {"work": work, "inputs": ports or ("input",), "schema": SCHEMA, **how}
+    return LogicalOperator(name=name, kind=OperatorKind.OPERATOR, **how)
 
 
-def graph(members: Sequence[LogicalOperator | Composite], *streams: str) -> Graph:
-    """Return a graph; a stream is ``producer > consumer.port``, the port ``input`` if left out."""
-    found = []
-    for stream in streams:
+def sink(name: str, *ports: str) -> LogicalOperator:
+    ports = ports or ("input",)
+    return LogicalOperator(name=name, kind=OperatorKind.SINK, work=CollectSink(), inputs=ports)
+
+
+def graph(*parts: Member | str) -> Graph:
+    """Return a graph of members and streams.
+
+    A stream is ``producer > consumer:port``, the port ``input`` if left out. Members that are not
+    given but stand in a stream are a source if they are called ``Src``, a sink if ``Snk``, and
+    else an operator.
+    """
+    members = {index: each for index, each in enumerate(parts) if not isinstance(each, str)}
+    names = {each.name for each in members.values()}
+    edges = []
+    for stream in (each for each in parts if isinstance(each, str)):
         producer, _, end = stream.partition(" > ")
         consumer, _, port = end.partition(":")
-        found.append(Edge(producer, consumer, port or "input"))
-    return Graph(tuple(members), tuple(found))
+        edges.append(Edge(producer, consumer, port or "input"))
+        for name in (producer, consumer):
+            if "." not in name and name not in names:
+                names.add(name)
+                kind = source if name == "Src" else sink if name == "Snk" else same
+                members[len(parts) + len(members)] = kind(name)
+    return Graph(tuple(members.values()), tuple(edges))
 
 
 def one_region(parallel: Any) -> Graph:
-    members = [source("Src"), same("A", parallel=parallel), sink("Snk")]
-    return graph(members, "Src > A", "A > Snk")
+    return graph(same("A", parallel=parallel), "Src > A", "A > Snk")
+
+
+def partitioned(*by: PartitionBy, broadcast: tuple[str, ...] = ()) -> Graph:
+    return one_region(Parallel(width=2, partition_by=by, broadcast=broadcast))
 
 
 def by(port: str, *attributes: str) -> PartitionBy:
     return PartitionBy(port, attributes)
 
 
-TEXT = Placement(exlocate="ab")  # type: ignore[arg-type]
-
-
 def deep() -> Graph:
-    member: LogicalOperator | Composite = sink("Snk")
+    member: Member = sink("Snk")
     for _ in range(DEPTH_MAX):
         member = Composite(name="c", members=(member,))
-    return graph([source("Src"), member], f"Src > {'c.' * DEPTH_MAX}Snk")
+    return graph(member, f"Src > {'c.' * DEPTH_MAX}Snk")
 
 
 def wide() -> Graph:
-    count = MEMBERS_MAX
-    return graph(
-        [source("Src"), *(sink(f"s{n}") for n in range(count))],
-        *(f"Src > s{n}" for n in range(count)),
-    )
+    names = [f"s{n}" for n in range(MEMBERS_MAX)]
+    return graph(source("Src"), *map(sink, names), *(f"Src > {name}" for name in names))
 
+
+TWO_PORTS = Parallel(width=2, partition_by=(by("left", "k"), by("right", "t")))
+NO_PORT = Parallel(width=2, partition_by=(by("B.input", "k"),))
+OF_NOTHING = Placement(colocate=("",))
+OF_TEXT = Placement(exlocate="ab")  # type: ignore[arg-type]
 
 GRAPHS: dict[str, tuple[Graph, str]] = {
     "18 width 0": (one_region(Parallel(width=0)), "region 'A': its width .* found 0"),
@@ -106,175 +117,135 @@ GRAPHS: dict[str, tuple[Graph, str]] = {
         r"'A': .* found 2\.0",
     ),
     "17 a port in both lists": (
-        one_region(Parallel(width=2, partition_by=(by("input", "k"),), broadcast=("input",))),
+        partitioned(by("input", "k"), broadcast=("input",)),
         "'A': the port 'input' is in partition_by and in broadcast",
     ),
     "a port twice in partition_by": (
-        one_region(Parallel(width=2, partition_by=(by("input", "k"), by("input", "t")))),
+        partitioned(by("input", "k"), by("input", "t")),
         "'A': the port 'input' is in partition_by twice",
     ),
     "a port twice in broadcast": (
-        one_region(Parallel(width=2, broadcast=("input", "input"))),
+        partitioned(broadcast=("input", "input")),
         "'A': the port 'input' is in broadcast twice",
     ),
     "a port by nothing": (
-        one_region(Parallel(width=2, partition_by=(by("input"),))),
+        partitioned(by("input")),
         "'A': the port 'input' is partitioned by nothing",
     ),
     "19 an unknown attribute": (
-        one_region(Parallel(width=2, partition_by=(by("input", "kk"),))),
+        partitioned(by("input", "kk")),
         r"'A' partitions what 'Src' gives by 'kk', of which there are 0 .*\(k, t, x\)",
     ),
     "an attribute of a type without a hash": (
-        one_region(Parallel(width=2, partition_by=(by("input", "x"),))),
+        partitioned(by("input", "x")),
         "'A' partitions what 'Src' gives by 'x', which is list",
     ),
     "ports of one operator by columns that cannot be equal": (
         graph(
-            [
-                source("Src"),
-                same(
-                    "A",
-                    "left",
-                    "right",
-                    parallel=Parallel(width=2, partition_by=(by("left", "k"), by("right", "t"))),
-                ),
-                sink("Snk"),
-            ],
-            "Src > A:left",
-            "Src > A:right",
-            "A > Snk",
+            *(source("Src"), same("A", "left", "right", parallel=TWO_PORTS)),
+            *("Src > A:left", "Src > A:right", "A > Snk"),
         ),
         "'A' partitions the port 'left' by a whole number and 'right' by a text.* meet in 'A'",
     ),
     "an unknown port in partition_by": (
-        one_region(Parallel(width=2, partition_by=(by("inptu", "k"),))),
+        partitioned(by("inptu", "k")),
         "'A': partition_by names the port 'inptu', .* by the port input some does",
     ),
     "an unknown port in broadcast": (
-        one_region(Parallel(width=2, broadcast=("left",))),
+        partitioned(broadcast=("left",)),
         "'A': broadcast names the port 'left'",
     ),
     "a port within a region that nothing enters by": (
         graph(
-            [
-                source("Src"),
-                Composite(
-                    name="R",
-                    members=(same("A"), same("B")),
-                    parallel=Parallel(width=2, partition_by=(by("B.input", "k"),)),
-                ),
-                sink("Snk"),
-            ],
-            "Src > R.A",
-            "R.A > R.B",
-            "R.B > Snk",
+            Composite(name="R", members=(same("A"), same("B")), parallel=NO_PORT),
+            *("Src > R.A", "R.A > R.B", "R.B > Snk"),
         ),
         "'R': partition_by names the port 'B.input', .* by the port A.input some does",
     ),
     "a cycle": (
-        graph(
-            [source("Src"), same("A", "input", "back"), same("B"), sink("Snk")],
-            "Src > A",
-            "A > B",
-            "B > A:back",
-            "B > Snk",
-        ),
+        graph(same("A", "input", "back"), "Src > A", "A > B", "B > A:back", "B > Snk"),
         "feed each other: A -> B -> A",
     ),
     "an operator that feeds itself": (
-        graph(
-            [source("Src"), same("A"), sink("Snk")],
-            "Src > A",
-            "A > A",
-            "A > Snk",
-        ),
+        graph("Src > A", "A > A", "A > Snk"),
         "feed each other: A -> A",
     ),
     "a cycle that nothing feeds": (
-        graph([same("A"), same("B"), sink("Snk")], "A > B", "B > A", "B > Snk"),
+        graph("A > B", "B > A", "B > Snk"),
         "feed each other: A -> B -> A",
     ),
     "a port that nothing feeds": (
-        graph([source("Src"), same("A", "left", "right"), sink("S")], "Src > A:left", "A > S"),
+        graph(same("A", "left", "right"), "Src > A:left", "A > Snk"),
         "nothing feeds the port 'right' of 'A'",
     ),
-    "rows that nothing takes": (
-        graph([source("Src"), same("A"), sink("Snk")], "Src > A", "Src > Snk"),
-        "nothing takes the rows of 'A'",
-    ),
+    "rows that nothing takes": (graph("Src > A", "Src > Snk"), "nothing takes the rows of 'A'"),
     "a stream from nowhere": (
-        graph([source("Src"), sink("Snk")], "Scr > Snk"),
+        Graph((source("Src"), sink("Snk")), (Edge("Scr", "Snk", "input"),)),
         "the producer 'Scr' of the stream Scr -> Snk.input is no operator",
     ),
     "a stream to nowhere": (
-        graph([source("Src"), sink("Snk")], "Src > Snk", "Src > Snx"),
+        Graph((source("Src"),), (Edge("Src", "Snx", "input"),)),
         "the consumer 'Snx'",
     ),
     "a stream to a port that is none": (
-        graph([source("Src"), sink("Snk")], "Src > Snk:left"),
+        graph("Src > Snk:left"),
         "from 'Src' goes to the port 'left' of 'Snk', which has the port input",
     ),
     "a stream into a source": (
-        graph([source("Src"), source("Two"), sink("Snk")], "Src > Two", "Two > Snk"),
+        graph(source("Two"), "Src > Two", "Two > Snk"),
         "goes to the port 'input' of 'Two', which has no port",
     ),
     "a stream out of a sink": (
-        graph([source("Src"), sink("One"), sink("Two")], "Src > One", "One > Two"),
-        "the sink 'One' gives no rows, but 'Two' takes some",
+        graph(sink("One"), "Src > One", "One > Snk"),
+        "the sink 'One' gives no rows, but 'Snk' takes some",
     ),
     "a stream twice": (
-        graph([source("Src"), sink("Snk")], "Src > Snk", "Src > Snk"),
+        graph("Src > Snk", "Src > Snk"),
         "the stream Src -> Snk.input is in the graph twice",
     ),
     "two of one name": (
-        graph([source("Src"), sink("Snk"), sink("Snk")], "Src > Snk"),
+        graph(sink("Snk"), sink("Snk"), "Src > Snk"),
         "two members of the graph are called 'Snk'",
     ),
     "two of one name in a composite": (
-        graph([source("Src"), Composite(name="C", members=(sink("S"), sink("S")))], "Src > C.S"),
+        graph(Composite(name="C", members=(sink("S"), sink("S"))), "Src > C.S"),
         "two members of 'C' are called 'S'",
     ),
-    "a name with a dot": (graph([source("a.b"), sink("S")], "a.b > S"), r"found 'a\.b'"),
-    "no name": (graph([source(""), sink("S")], " > S"), "name of an operator .* found ''"),
+    "a name with a dot": (graph(source("a.b"), "a.b > Snk"), r"found 'a\.b'"),
+    "no name": (graph(source(""), " > Snk"), "name of an operator .* found ''"),
     "a name that is no text": (
-        graph([source(3), sink("S")], "3 > S"),  # type: ignore[arg-type]
+        graph(source(3), "Src > Snk"),  # type: ignore[arg-type]
         "name of an operator .* found 3",
     ),
-    "a port of no name": (graph([source("Src"), same("A", "")]), "name of a port of 'A' .* ''"),
-    "two ports of one name": (graph([same("A", "x", "x")]), "operator 'A' has two ports 'x'"),
+    "a port of no name": (graph(source("Src"), same("A", "")), "name of a port of 'A' .* ''"),
+    "two ports of one name": (graph(same("A", "x", "x")), "operator 'A' has two ports 'x'"),
     "a function of two ports": (
-        graph([replace(same("A"), inputs=("left", "right"))]),
+        graph(same("A", inputs=("left", "right"))),
         "'A' is a Python function, .* found ports left, right",
     ),
     "a source with a port": (
-        graph([replace(source("Src"), inputs=("input",))]),
+        graph(source("Src", inputs=("input",))),
         "source 'Src' has no input ports, found 1",
     ),
     "a sink without a port": (
-        graph([replace(sink("Snk"), inputs=())]),
+        graph(replace(sink("Snk"), inputs=())),
         "sink 'Snk' has at least one input port, found 0",
     ),
-    "no operator": (graph([]), "at least one source"),
+    "no operator": (graph(), "at least one source"),
     "a composite of nothing": (
-        graph([Composite(name="C", members=())]),
+        graph(Composite(name="C", members=())),
         "composite 'C' has no operator",
     ),
     "other columns at one port": (
-        graph(
-            [source("Src"), replace(same("A"), schema=OTHER.schema), sink("Snk")],
-            "Src > A",
-            "Src > Snk",
-            "A > Snk",
-        ),
+        graph(same("A", schema=OTHER.schema), "Src > A", "Src > Snk", "A > Snk"),
         "'Src' and 'A' both feed the port 'input' of 'Snk', .*: k int64, .*; and k int32",
     ),
     "an id that is none": (
-        graph([replace(source("Src"), placement=Placement(colocate=("",)))]),
+        graph(source("Src", placement=OF_NOTHING)),
         "'Src': 'colocate' is a tuple of ids",
     ),
     "a text for ids": (
-        graph([replace(source("Src"), placement=TEXT)]),
+        graph(source("Src", placement=OF_TEXT)),
         "'Src': 'exlocate' is a tuple of ids, .* found 'ab'",
     ),
     "composites too deep": (deep(), f"at most 1000 members, and {DEPTH_MAX} one within the other"),
@@ -290,36 +261,28 @@ def test_a_graph_is_refused_that_has(bad: Graph, says: str) -> None:
 
 
 def test_columns_that_are_not_known_are_not_judged() -> None:
-    whole = one_region(Parallel(width=2, partition_by=(by("input", "kk"),)))
-    first, *others = whole.members
-    assert isinstance(first, LogicalOperator)
-    check(Graph((replace(first, schema=None), *others), whole.streams))
+    region = same("A", parallel=Parallel(width=2, partition_by=(by("input", "kk"),)))
+    check(graph(replace(source("Src"), schema=None), region, "Src > A", "A > Snk"))
 
 
-# -- where the mistake is made ---------------------------------------------------------------
+# -- where the mistake is made
+
+ROWS = ArrowSource(SCHEMA.empty_table())
 
 
 def flow_with_rows() -> tuple[Flow, Output]:
     flow = Flow()
-    return flow, flow.source("Src", ArrowSource(ROWS))
+    return flow, flow.source("Src", ROWS)
 
 
-def wrong_width(flow: Flow, rows: Output) -> None:
+def a_width(flow: Flow, rows: Output) -> None:
     with flow.parallel("R", 0):
         raise AssertionError("not reached")
-
-
-def wrong_width_of_one(flow: Flow, rows: Output) -> None:
-    flow.operator("A", SAME, rows, parallel=Parallel(width=0))
 
 
 def no_columns(flow: Flow, rows: Output) -> None:
     with flow.parallel("R", 2, partition_by=[]):
         raise AssertionError("not reached")
-
-
-def a_name_twice(flow: Flow, rows: Output) -> None:
-    flow.source("Src", ArrowSource(ROWS))
 
 
 def an_empty_composite(flow: Flow, rows: Output) -> None:
@@ -328,71 +291,67 @@ def an_empty_composite(flow: Flow, rows: Output) -> None:
     flow.graph()
 
 
-def rows_of_another_flow(flow: Flow, rows: Output) -> None:
-    flow.operator("A", SAME, flow_with_rows()[1])
-
-
-def rows_that_are_none(flow: Flow, rows: Output) -> None:
-    flow.operator("A", SAME, "Src")  # type: ignore[arg-type]
-
-
-def both_ways_to_feed(flow: Flow, rows: Output) -> None:
-    flow.operator("A", SAME, rows, ports={"left": rows})
-
-
 def an_open_composite(flow: Flow, rows: Output) -> None:
     with flow.composite("C"):
         flow.sink("Snk", CollectSink(), rows)
         flow.graph()
 
 
-def nothing_to_partition(flow: Flow, rows: Output) -> None:
+def a_region_that_nothing_enters(flow: Flow, rows: Output) -> None:
     with flow.parallel("R", 2, partition_by=["k"]):
-        flow.sink("Two", CollectSink(), flow.source("One", ArrowSource(ROWS)))
+        flow.sink("Two", CollectSink(), flow.source("One", ROWS))
     flow.sink("Snk", CollectSink(), rows)
     flow.graph()
 
 
-def not_fed(flow: Flow, rows: Output) -> None:
-    flow.sink("Snk", CollectSink())
-
-
-def no_function(flow: Flow, rows: Output) -> None:
-    flow.operator("A", PythonFunction(5, SCHEMA), rows)  # type: ignore[arg-type]
-
-
-def a_function_of_unknown_columns(flow: Flow, rows: Output) -> None:
-    flow.operator("A", PythonFunction(iter, None), rows)
-
-
-CALLS: dict[str, tuple[Callable[[Flow, Output], None], str]] = {
-    "a width": (wrong_width, "region 'R': its width"),
-    "the width of one operator": (wrong_width_of_one, "region 'A': its width"),
+CALLS: dict[str, tuple[Callable[[Flow, Any], object], str]] = {
+    "a width": (a_width, "region 'R': its width"),
+    "the width of one operator": (
+        lambda flow, rows: flow.operator("A", SAME, rows, parallel=Parallel(width=0)),
+        "region 'A': its width",
+    ),
     "no columns": (no_columns, "'R': partition_by names no column"),
-    "a name twice": (a_name_twice, "two members of the graph are called 'Src'"),
+    "a name twice": (
+        lambda flow, _: flow.source("Src", ROWS),
+        "two members of the graph are called 'Src'",
+    ),
     "an empty composite": (an_empty_composite, "composite 'C' has no operator"),
-    "rows of another flow": (rows_of_another_flow, "the port 'input' of 'A' is fed by"),
-    "rows that are none": (rows_that_are_none, "the port 'input' of 'A' is fed by .* 'Src'"),
-    "both ways to feed": (both_ways_to_feed, "'A' is fed both by position and by ports"),
+    "rows of another flow": (
+        lambda flow, _: flow.operator("A", SAME, flow_with_rows()[1]),
+        "the port 'input' of 'A' is fed by",
+    ),
+    "rows that are none": (
+        lambda flow, _: flow.operator("A", SAME, "Src"),  # type: ignore[arg-type]
+        "the port 'input' of 'A' is fed by .* 'Src'",
+    ),
+    "both ways to feed": (
+        lambda flow, rows: flow.operator("A", SAME, rows, ports={"left": rows}),
+        "'A' is fed both by position and by ports",
+    ),
     "an open composite": (an_open_composite, "composite 'C' is still open"),
     "a region that nothing enters": (
-        nothing_to_partition,
+        a_region_that_nothing_enters,
         "'R' is partitioned by k, but no stream",
     ),
-    "no function": (no_function, "'A' takes a function over batches of Arrow, found 5"),
+    "no function": (
+        lambda flow, rows: flow.operator("A", PythonFunction(5, SCHEMA), rows),  # type: ignore[arg-type]
+        "'A' takes a function over batches of Arrow, found 5",
+    ),
     "a function of unknown columns": (
-        a_function_of_unknown_columns,
+        lambda flow, rows: flow.operator("A", PythonFunction(iter, None), rows),
         "'A' takes a pyarrow.Schema of what it gives, found None",
     ),
-    "a sink that nothing feeds": (not_fed, "sink 'Snk' has at least one input port"),
+    "a sink that nothing feeds": (
+        lambda flow, _: flow.sink("Snk", CollectSink()),
+        "sink 'Snk' has at least one input port",
+    ),
 }
 
 
 @pytest.mark.parametrize(("call", "says"), CALLS.values(), ids=CALLS)
-def test_a_flow_refuses(call: Callable[[Flow, Output], None], says: str) -> None:
-    flow, rows = flow_with_rows()
+def test_a_flow_refuses(call: Callable[[Flow, Output], object], says: str) -> None:
     with pytest.raises(GraphError, match=says) as error:
-        call(flow, rows)
+        call(*flow_with_rows())
     assert error.value.hint
 
 
@@ -416,14 +375,13 @@ def test_what_a_plan_counts_on_is_state() -> None:
         Filter(id="f", input=AssignUniqueId(id="u", input=scan, column="n"), where="n > 1"),
     ]
     flow, rows = flow_with_rows()
-    for index, plan in enumerate(plans):
-        flow.operator(f"p{index}", plan, rows)
-    flow.sink("Snk", CollectSink(), *[Output(f"p{index}", flow) for index in range(len(plans))])
+    outputs = [flow.operator(f"p{index}", plan, rows) for index, plan in enumerate(plans)]
+    flow.sink("Snk", CollectSink(), *outputs)
     places = flow.graph().places
     assert [places[f"p{index}"].operator.keeps_state for index in range(3)] == [False, True, True]
 
 
-# -- functions -------------------------------------------------------------------------------
+# -- functions
 
 GIVEN = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("t", pa.string())])
 

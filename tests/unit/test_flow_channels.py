@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_upsert.flow.graph import ChannelPath, iter_channels
+from spark_upsert.flow.graph import ChannelPath
 
 CASES = [
     ("28 outside of any region", ChannelPath(), -1, 0, -1, 0, ()),
@@ -29,9 +29,3 @@ def test_the_numbers_of_a_channel_are(
     assert (channel.index, channel.count) == (index, count)
     assert (channel.local_index, channel.local_count) == (local_index, local_count)
     assert channel.all == all_levels
-
-
-@pytest.mark.parametrize("widths", [(), (3,), (2, 3), (2, 3, 2)], ids=str)
-def test_channels_come_by_their_number(widths: tuple[int, ...]) -> None:
-    indexes = [ChannelPath(each, widths).index for each in iter_channels(widths)]
-    assert indexes == (list(range(len(indexes))) if widths else [-1])

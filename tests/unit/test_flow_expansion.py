@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import GraphError
 from spark_upsert.flow import (
-    ArrowSource,
-    CollectSink,
     Flow,
     Graph,
     Parallel,
     PartitionBy,
     Physical,
-    PythonFunction,
     Splitter,
     SplitterKind,
     expanded,
 )
-from spark_upsert.flow.builder import Output
 from spark_upsert.task import ArrowScan, HashJoin, JoinKeys, JoinType
+from tests.support.flows import ROWS, SAME, SINK, SOURCE, chain, nested, one_region
 
-ROWS = pa.table({"k": pa.array([], pa.int64()), "t": pa.array([], pa.string())})
-SOURCE = ArrowSource(ROWS)
-SINK = CollectSink()
-SAME = PythonFunction(iter, ROWS.schema)
 JOIN = HashJoin(
     id="join",
     left=ArrowScan(id="left", schema=ROWS.schema),
@@ -37,71 +27,32 @@ JOIN = HashJoin(
 )
 
 
-def chain(flow: Flow, names: str, *inputs: Output) -> Output:
-    """Add operators one behind the other."""
-    for name in names.split():
-        inputs = (flow.operator(name, SAME, *inputs),)
-    [last] = inputs
-    return last
-
-
-def two_in_a_region() -> Graph:
+def one_behind_the_other(**widths: int) -> Graph:
+    """Return ``Src -> [A]xwidth -> [B]xwidth -> Snk`` of operators and their widths."""
     flow = Flow()
     rows = flow.source("Src", SOURCE)
-    with flow.parallel("R", 2):
-        rows = chain(flow, "A B", rows)
+    for name, width in widths.items():
+        rows = flow.operator(name, SAME, rows, parallel=Parallel(width=width))
     flow.sink("Snk", SINK, rows)
     return flow.graph()
 
 
-def adjacent() -> Graph:
+def sinks_of_one_stream(**widths: int | None) -> Graph:
     flow = Flow()
     rows = flow.source("Src", SOURCE)
-    rows = flow.operator("A", SAME, rows, parallel=Parallel(width=3))
-    rows = flow.operator("B", SAME, rows, parallel=Parallel(width=2))
-    flow.sink("Snk", SINK, rows)
+    for name, width in widths.items():
+        flow.sink(name, SINK, rows, parallel=Parallel(width=width) if width else None)
     return flow.graph()
 
 
-def two_regions_on_one_stream() -> Graph:
-    flow = Flow()
-    rows = flow.source("Src", SOURCE)
-    flow.sink("A", SINK, rows, parallel=Parallel(width=2))
-    flow.sink("C", SINK, rows, parallel=Parallel(width=3))
-    return flow.graph()
-
-
-def source_in_a_region() -> Graph:
+def source_in_a_region(*, has_sink: bool = False) -> Graph:
     flow = Flow()
     with flow.parallel("R", 2):
         rows = chain(flow, "A", flow.source("Src", SOURCE))
-    flow.sink("Snk", SINK, rows)
-    return flow.graph()
-
-
-def all_in_a_region() -> Graph:
-    flow = Flow()
-    with flow.parallel("R", 2):
-        flow.sink("Snk", SINK, chain(flow, "A", flow.source("Src", SOURCE)))
-    return flow.graph()
-
-
-def nested() -> Graph:
-    flow = Flow()
-    rows = flow.source("Src", SOURCE)
-    with flow.parallel("R", 2):
-        rows = chain(flow, "A", rows)
-        with flow.parallel("S", 2):
-            rows = chain(flow, "B C", rows)
-    flow.sink("Snk", SINK, rows)
-    return flow.graph()
-
-
-def inside_and_outside() -> Graph:
-    flow = Flow()
-    rows = flow.source("Src", SOURCE)
-    flow.sink("A", SINK, rows, parallel=Parallel(width=2))
-    flow.sink("D", SINK, rows)
+        if has_sink:
+            flow.sink("Snk", SINK, rows)
+    if not has_sink:
+        flow.sink("Snk", SINK, rows)
     return flow.graph()
 
 
@@ -117,100 +68,68 @@ def owners(physical: Physical) -> str:
     return " ".join(each.owner for each in physical.splitters)
 
 
-CASES: list[tuple[str, Callable[[], Graph], str, int, str]] = [
-    (
-        "20 two operators in a region",
-        two_in_a_region,
-        "Src R.A[0] R.A[1] R.B[0] R.B[1] Snk",
-        6,
-        "Src",
+ALL_IN_A_REGION = source_in_a_region(has_sink=True)
+TWO_REGIONS = sinks_of_one_stream(A=2, C=3)
+INSIDE_AND_OUTSIDE = sinks_of_one_stream(A=2, D=None)
+NESTED = (
+    "Src outer.A[0] outer.A[1] "
+    "outer.inner.B[0] outer.inner.B[1] outer.inner.B[2] outer.inner.B[3] "
+    "outer.inner.C[0] outer.inner.C[1] outer.inner.C[2] outer.inner.C[3] Snk"
+)
+SIX = "R.Src[0] R.Src[1] R.A[0] R.A[1] R.Snk[0] R.Snk[1]"
+
+CASES: dict[str, tuple[Graph, str, int, str]] = {
+    "20 two in a region": (one_region(), "Src R.A[0] R.A[1] R.B[0] R.B[1] Snk", 6, "Src"),
+    "21 adjacent regions": (
+        one_behind_the_other(A=3, B=2),
+        *("Src A[0] A[1] A[2] B[0] B[1] Snk", 11, "Src A[0] A[1] A[2]"),
     ),
-    (
-        "21 adjacent regions",
-        adjacent,
-        "Src A[0] A[1] A[2] B[0] B[1] Snk",
-        11,
-        "Src A[0] A[1] A[2]",
+    "22 two regions on one stream": (TWO_REGIONS, "Src A[0] A[1] C[0] C[1] C[2]", 5, "Src Src"),
+    "23 a source in a region": (
+        source_in_a_region(),
+        *("R.Src[0] R.Src[1] R.A[0] R.A[1] Snk", 4, ""),
     ),
-    (
-        "22 two regions on one stream",
-        two_regions_on_one_stream,
-        "Src A[0] A[1] C[0] C[1] C[2]",
-        5,
-        "Src Src",
-    ),
-    (
-        "23 a source in a region",
-        source_in_a_region,
-        "R.Src[0] R.Src[1] R.A[0] R.A[1] Snk",
-        4,
-        "",
-    ),
-    (
-        "24 all in a region: two chains",
-        all_in_a_region,
-        "R.Src[0] R.Src[1] R.A[0] R.A[1] R.Snk[0] R.Snk[1]",
-        4,
-        "",
-    ),
-    (
-        "25 a region in a region",
-        nested,
-        (
-            "Src R.A[0] R.A[1] R.S.B[0] R.S.B[1] R.S.B[2] R.S.B[3] "
-            "R.S.C[0] R.S.C[1] R.S.C[2] R.S.C[3] Snk"
-        ),
-        14,
-        "Src R.A[0] R.A[1]",
-    ),
-    ("26 inside and outside", inside_and_outside, "Src A[0] A[1] D", 3, "Src"),
-]
+    "24 all in a region: two chains": (ALL_IN_A_REGION, SIX, 4, ""),
+    "25 a region in a region": (nested(), NESTED, 14, "Src outer.A[0] outer.A[1]"),
+    "26 inside and outside": (INSIDE_AND_OUTSIDE, "Src A[0] A[1] D", 3, "Src"),
+}
 
 
 @pytest.mark.parametrize(
-    ("graph", "replicas", "connections", "splitters"),
-    [pytest.param(*case[1:], id=case[0]) for case in CASES],
+    ("graph", "replicas", "connections", "splitters"), CASES.values(), ids=CASES
 )
-def test_a_graph_becomes(
-    graph: Callable[[], Graph], replicas: str, connections: int, splitters: str
-) -> None:
-    physical = expanded(graph())
+def test_a_graph_becomes(graph: Graph, replicas: str, connections: int, splitters: str) -> None:
+    physical = expanded(graph)
     assert names(physical) == replicas
     assert len(physical.connections) == connections
     assert owners(physical) == splitters
 
 
 def test_22_each_region_gets_all_rows_by_a_splitter_of_its_own() -> None:
-    physical = expanded(two_regions_on_one_stream())
-    assert [(each.consumer, each.width) for each in physical.splitters] == [("A", 2), ("C", 3)]
+    splitters = expanded(TWO_REGIONS).splitters
+    assert [(each.consumer, each.width) for each in splitters] == [("A", 2), ("C", 3)]
 
 
 def test_24_the_chains_are_disjoint() -> None:
-    assert lines(expanded(all_in_a_region())) == [
-        "R.Src[0] R.A[0]",
-        "R.Src[1] R.A[1]",
-        "R.A[0] R.Snk[0]",
-        "R.A[1] R.Snk[1]",
+    assert lines(expanded(ALL_IN_A_REGION)) == [
+        *("R.Src[0] R.A[0]", "R.Src[1] R.A[1]", "R.A[0] R.Snk[0]", "R.A[1] R.Snk[1]")
     ]
 
 
 def test_25_each_channel_has_inner_channels_of_its_own() -> None:
     physical = expanded(nested())
     assert [(each.owner, each.targets) for each in physical.splitters] == [
-        ("Src", ("R.A[0]", "R.A[1]")),
-        ("R.A[0]", ("R.S.B[0]", "R.S.B[1]")),
-        ("R.A[1]", ("R.S.B[2]", "R.S.B[3]")),
+        ("Src", ("outer.A[0]", "outer.A[1]")),
+        ("outer.A[0]", ("outer.inner.B[0]", "outer.inner.B[1]")),
+        ("outer.A[1]", ("outer.inner.B[2]", "outer.inner.B[3]")),
     ]
-    assert "R.S.B[3] R.S.C[3]" in lines(physical)
+    assert "outer.inner.B[3] outer.inner.C[3]" in lines(physical)
 
 
 def test_26_outside_no_splitter_decides() -> None:
-    connections = expanded(inside_and_outside()).connections
-    assert [(each.consumer, each.is_split) for each in connections] == [
-        ("A[0]", True),
-        ("A[1]", True),
-        ("D", False),
-    ]
+    connections = expanded(INSIDE_AND_OUTSIDE).connections
+    split = [(each.consumer, each.is_split) for each in connections]
+    assert split == [("A[0]", True), ("A[1]", True), ("D", False)]
 
 
 def test_a_stream_into_two_regions_at_once_passes_two_splitters() -> None:
@@ -231,7 +150,7 @@ def test_a_stream_into_two_regions_at_once_passes_two_splitters() -> None:
 
 
 def test_a_round_robin_starts_at_the_owners_channel() -> None:
-    splitters = expanded(adjacent()).splitters
+    splitters = expanded(one_behind_the_other(A=3, B=2)).splitters
     assert [each.start for each in splitters] == [0, 0, 1, 0]
     assert [each.passes_windows for each in splitters] == [True, False, False, False]
 
@@ -285,21 +204,15 @@ def test_a_composite_that_is_no_region_is_a_name() -> None:
     assert lines(expanded(flow.graph())) == ["read.Src Snk"]
 
 
-def test_what_would_be_too_large_is_refused_before_it_is_made() -> None:
-    flow = Flow()
-    rows = flow.source("Src", SOURCE)
-    rows = flow.operator("A", SAME, rows, parallel=Parallel(width=2**31 - 1))
-    flow.sink("Snk", SINK, rows)
-    with pytest.raises(GraphError, match=r"2147483649 replicas.*'A' alone") as error:
-        expanded(flow.graph())
-    assert "give 'A' a smaller width" in error.value.hint
-
-
-def test_too_many_connections_are_refused() -> None:
-    flow = Flow()
-    rows = flow.source("Src", SOURCE)
-    rows = flow.operator("A", SAME, rows, parallel=Parallel(width=600))
-    rows = flow.operator("B", SAME, rows, parallel=Parallel(width=500))
-    flow.sink("Snk", SINK, rows)
-    with pytest.raises(GraphError, match=r"301100 connections.*from 'A' to 'B' alone"):
-        expanded(flow.graph())
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        ({"A": 2**31 - 1}, r"2147483649 replicas.*'A' alone"),
+        ({"A": 600, "B": 500}, r"301100 connections.*from 'A' to 'B' alone"),
+    ],
+    ids=["replicas", "connections"],
+)
+def test_a_graph_that_would_be_too_large_is_refused(widths: dict[str, int], message: str) -> None:
+    with pytest.raises(GraphError, match=message) as error:
+        expanded(one_behind_the_other(**widths))
+    assert "a smaller width" in error.value.hint

@@ -156,7 +156,7 @@ def test_case_51_each_replica_of_several_regions_has_a_pe() -> None:
     assert len(fused(expanded(three_widths()), Legacy()).pes) == 13
 
 
-# -- conflicts -------------------------------------------------------------------------------
+# -- conflicts
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_units_that_wait_for_each_other_share_a_pe() -> None:
     assert said(plan) == pes("{one_source} {other_source} {one_a,one_b,other_a,other_b}")
 
 
-# -- manual ----------------------------------------------------------------------------------
+# -- manual
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,6 @@ def test_units_that_wait_for_each_other_share_a_pe() -> None:
         pytest.param(
             one_region(A=apart("e"), B=apart("e")), 1, 4, "no two more", id="four are apart"
         ),
-        pytest.param(three_widths(), 7, 7, None, id="7 of 13"),
-        pytest.param(three_widths(), 1, 1, None, id="1 of 13"),
-        pytest.param(three_widths(), 13, 13, None, id="13 of 13"),
     ],
 )
 def test_manual_gives_as_many_pes_as_asked_for_where_that_can_be(
@@ -276,18 +273,13 @@ def test_manual_gives_as_many_pes_as_asked_for_where_that_can_be(
         assert warning in text
 
 
-def test_what_is_isolated_is_alone_in_a_manual_fusion() -> None:
-    plan = fused(expanded(one_region(A=ALONE)), Manual(4))
-    assert {"{R.A[0]}", "{R.A[1]}"} <= {str(pe) for pe in plan.pes}
-
-
 @pytest.mark.parametrize("make", [Manual, Automatic])
 def test_a_scheme_of_no_pes_is_refused(make: Callable[[int], Scheme]) -> None:
     with pytest.raises(OptionError, match="at least 1, found 0"):
         make(0)
 
 
-# -- automatic -------------------------------------------------------------------------------
+# -- automatic
 
 
 def row_by_row() -> Graph:
@@ -364,7 +356,7 @@ def test_wide_regions_are_fused_fast(width: int) -> None:
     assert len(fused(expanded(flow.graph()), Automatic(8)).pes) == 10
 
 
-# -- influence -------------------------------------------------------------------------------
+# -- influence
 
 
 def test_case_52_no_pe_mixes_channels_or_a_channel_with_what_is_outside() -> None:
@@ -392,16 +384,3 @@ def test_what_is_colocated_with_what_is_outside_has_a_pe_of_its_own_under_isolat
     graph = one_region(Src=together("R_0"), A=WITH_CHANNEL)
     plan = fused(expanded(graph), Manual(1), Influence.CHANNEL_ISOLATION)
     assert "{Src, R.A[0]}" in {str(pe) for pe in plan.pes}
-
-
-def test_legacy_does_not_ask_for_channels() -> None:
-    graph = one_region(A=together("x"))
-    plans = {said(fused(expanded(graph), Legacy(), each)) for each in Influence}
-    assert len(plans) == 1
-
-
-def test_a_channel_may_share_with_a_channel_of_another_region_where_channels_are_exlocated() -> (
-    None
-):
-    plan = fused(expanded(adjacent_pairs()), Manual(2), Influence.CHANNEL_EXLOCATION)
-    assert len(plan.pes) == 3

@@ -27,7 +27,7 @@ from spark_upsert.flow.graph import Function
 from spark_upsert.flow.local import Item, collect, run_local
 from spark_upsert.flow.partitioner import Marker
 from spark_upsert.task import ArrowScan, Filter
-from tests.support.flow_runs import ROWS, evens, rows_of, sorted_rows
+from tests.support.flow_runs import ROWS, evens, rows_of
 
 SAME = PythonFunction(iter, ROWS)
 HELD_SECONDS = 0.2
@@ -56,7 +56,7 @@ def elements() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("element ")]
 
 
-# -- markers ---------------------------------------------------------------------------------
+# -- markers
 
 WINDOWS: dict[str, tuple[Graph, int]] = {
     "13 a splitter of a source copies it": (regions(3), 3),
@@ -76,12 +76,8 @@ def test_a_window_marker_goes_to_each_channel_or_nowhere(
     found = [item for _, item in run_local(plan, {"rows": lambda: items})]
     assert found.count(Marker.WINDOW) == count
     # 15: the end has come to all channels, whatever became of the window.
-    assert sorted(
-        row for item in found if isinstance(item, pa.RecordBatch) for row in values(item)
-    ) == [
-        1,
-        2,
-    ]
+    batches = [item for item in found if isinstance(item, pa.RecordBatch)]
+    assert sorted(row for batch in batches for row in values(batch)) == [1, 2]
 
 
 def values(batch: pa.RecordBatch) -> list[int]:
@@ -97,17 +93,7 @@ def test_an_operator_gives_at_a_window_what_it_has_held_back() -> None:
     assert said == [[2, 4], Marker.WINDOW, [6]]
 
 
-def test_replicas_of_a_source_take_turns() -> None:
-    flow = Flow()
-    with flow.parallel("both", 2):
-        rows = flow.operator("same", SAME, flow.source("rows", InputRows(ROWS)))
-    flow.sink("kept", CollectSink(), rows)
-    batches = [one_row(number) for number in range(5)]
-    kept = collect(flow.graph(), {"both.rows": lambda: batches})["kept"]
-    assert sorted(kept["v"].to_pylist()) == [0, 1, 2, 3, 4]
-
-
-# -- back-pressure and ends ------------------------------------------------------------------
+# -- back-pressure and ends
 
 
 class Counted:
@@ -146,7 +132,7 @@ def test_whoever_stops_reading_ends_all_threads() -> None:
     assert not source.has_ended.is_set()
 
 
-# -- failures --------------------------------------------------------------------------------
+# -- failures
 
 
 def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -223,7 +209,7 @@ def test_what_a_source_raises_comes_out_with_its_name() -> None:
     assert failed.value.__notes__ == ["It is about the operator 'rows'."]
 
 
-# -- what cannot be run ----------------------------------------------------------------------
+# -- what cannot be run
 
 
 def with_filter(schema: pa.Schema, where: str = "v > 1", port: str = "input") -> Graph:
@@ -269,7 +255,3 @@ def test_it_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(error, match=text):
         run()
-
-
-def test_nothing_at_all_is_an_end_too() -> None:
-    assert sorted_rows(collect(regions(2, 3), {"rows": lambda: ()})["kept"]) == []

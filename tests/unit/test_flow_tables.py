@@ -99,49 +99,25 @@ def sourced(source: TableSource, width: int) -> pa.Table:
     return collect(flow.graph())["to"]
 
 
-def test_replicas_of_a_source_read_ranges_of_hashes(tmp_path: Path) -> None:
-    table_of(tmp_path / "from", 40)
-    source = TableSource(str(tmp_path / "from"))
-    flow = Flow()
-    with flow.parallel("wide", 2):
-        rows = flow.source("from", source)
-        flow.sink("to", CollectSink(), flow.operator("plus", ANYWHERE["plus"], rows))
-    reading = rows_of_replicas(flow.graph(), source)
-    assert all(reading)
-    assert sorted(row for rows in reading for row in rows) == sorted((v % 3, v) for v in range(40))
-
-
-def rows_of_replicas(graph: Graph, source: TableSource) -> list[list[tuple[Any, ...]]]:
-    from spark_upsert.flow.local import rows_of as opened
-
-    of_table = opened("from", source)
-    return [
-        [tuple(row.values()) for batch in of_table.items(replica) for row in batch.to_pylist()]
-        for replica in expanded(graph).replicas_of["wide.from"]
-    ]
-
-
 def test_a_flow_leads_from_a_table_into_tables(tmp_path: Path) -> None:
     table_of(tmp_path / "from", 5)
     sinks = [TableSink(str(tmp_path / name), {"keys": "v"}) for name in ("one", "other")]
     graph = copied(TableSource(str(tmp_path / "from")), *sinks)
     commits = run(fused(expanded(graph), Automatic(slots=2)))
-    assert {name: commit and commit.version for name, commit in commits.items()} == {
-        "to0": 0,
-        "to1": 0,
-    }
+    versions = {name: commit and commit.version for name, commit in commits.items()}
+    assert versions == {"to0": 0, "to1": 0}
     for sink in sinks:
         found = Table.open(sink.path).snapshot()
         assert sorted_rows(found) == sorted((v % 3, v + 1) for v in range(5))
 
 
 def test_each_table_takes_a_run_once_that_fell_between_them(tmp_path: Path) -> None:
-    full = {"keys": "v", "maxBacklogEpochs": "1", "onFull": "reject"}
+    full = {"maxBacklogEpochs": "1", "onFull": "reject"}
     sinks = [
         TableSink(str(tmp_path / "one"), {"keys": "v"}),
-        TableSink(str(tmp_path / "other"), full),
+        TableSink(str(tmp_path / "other"), {"keys": "v", **full}),
     ]
-    other = Table.create(str(tmp_path / "other"), ROWS, keys=["v"], properties=full_of(full))
+    other = Table.create(str(tmp_path / "other"), ROWS, keys=["v"], properties=full)
     other.upsert(rows_of(1, first=50))
     other.hold("slow", 0)
     graph = copied(ArrowSource(rows_of(3)), *sinks)
@@ -155,29 +131,24 @@ def test_each_table_takes_a_run_once_that_fell_between_them(tmp_path: Path) -> N
     assert Table.open(sinks[0].path).log.head().version == 0
 
 
-def full_of(options: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in options.items() if name != "keys"}
-
-
-# -- what is refused -------------------------------------------------------------------------
+# -- what is refused
 
 
 @pytest.mark.parametrize(
-    "options", [{"readChangeFeed": "true"}, {"splits": 3, "versionAsOf": 1}], ids=str
+    ("options", "error", "message"),
+    [
+        ({"readChangeFeed": "true"}, GraphError, "source 'from' reads its table with read"),
+        ({"splits": 3, "versionAsOf": 1}, GraphError, "source 'from' reads its table with spli"),
+        ({"versionAsOff": 1}, OptionError, "versionAsOff"),
+    ],
+    ids=["what only Spark reads", "splits of Spark", "an unknown option"],
 )
-def test_what_only_spark_reads_is_refused_by_the_name_of_the_source(
-    tmp_path: Path, options: dict[str, Any]
+def test_options_that_a_flow_does_not_read_are_refused(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     table_of(tmp_path / "from", 2)
-    graph = copied(TableSource(str(tmp_path / "from"), options), CollectSink())
-    with pytest.raises(GraphError, match=f"source 'from' reads its table with {min(options)[:4]}"):
-        collect(graph)
-
-
-def test_an_unknown_option_is_refused(tmp_path: Path) -> None:
-    table_of(tmp_path / "from", 1)
-    with pytest.raises(OptionError, match="versionAsOff"):
-        collect(copied(TableSource(str(tmp_path / "from"), {"versionAsOff": 1}), CollectSink()))
+    with pytest.raises(error, match=message):
+        collect(copied(TableSource(str(tmp_path / "from"), options), CollectSink()))
 
 
 def test_a_sink_that_is_no_table_is_refused_before_anything_runs() -> None:

@@ -105,10 +105,6 @@ def test_a_graph_is_printed(found: str, expected: str) -> None:
     assert found == expected.removeprefix("\n")
 
 
-def test_equal_graphs_have_one_text() -> None:
-    assert text(adjacent(), PES) == text(adjacent(), PES)
-
-
 @pytest.mark.parametrize(
     ("work", "said"),
     [

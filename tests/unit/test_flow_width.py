@@ -6,7 +6,7 @@ import pytest
 
 from spark_upsert.errors import WidthError
 from spark_upsert.flow import Flow, Graph, Parallel, expanded
-from spark_upsert.flow.fusion import Influence, Legacy, fused
+from spark_upsert.flow.fusion import Influence
 from spark_upsert.flow.rescale import (
     WIDTH_MAX,
     change_of,
@@ -82,12 +82,6 @@ def test_case_57_a_width_is_a_number_of_32_bits(width: int) -> None:
 def test_a_pattern_names_regions(pattern: str, widths: dict[str, int]) -> None:
     graph = changed_width(nested(), pattern, 5)
     assert {name: region.parallel.width for name, region in graph.regions.items()} == widths
-
-
-def test_a_width_within_changes_in_every_channel() -> None:
-    physical = expanded(changed_width(nested(), "outer.inner", 3))
-    assert len(physical.replicas_of["outer.inner.B"]) == 6
-    assert len(fused(physical, Legacy()).pes) == 1 + 2 + 6 + 6 + 1
 
 
 def test_a_region_that_is_not_there_is_named_with_the_nearest() -> None:
