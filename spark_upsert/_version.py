@@ -1,3 +1,3 @@
-"""The version of the distribution. The build reads this file without importing the package."""
+"""The distribution's version. The build reads this file without importing the package."""
 
 __version__ = "0.1.0"

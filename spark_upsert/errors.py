@@ -1,8 +1,8 @@
-"""The errors of the engine, all `UpsertFlowError`: each message says what is wrong and what to do.
+"""Engine errors, all `UpsertFlowError`: each message says what is wrong and what to do.
 
 A class exists only where a caller would act differently. ``code`` is stable (docs/errors.md), the
 text is not. Errors survive ``pickle`` between worker and driver. Hints name settings by `setting`,
-and `masked` removes secrets of URLs.
+and `masked` removes secrets from URLs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Aggregates for the groups of a view (`spark_upsert.plan.agg`)."""
+"""Aggregates for view groups (`spark_upsert.plan.agg`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Options of Spark's catalog tables, stored as metadata of a ``NOT NULL`` column.
+"""Options of Spark's catalog tables, stored in the metadata of a ``NOT NULL`` column.
 
-Spark passes no option of a catalog table to a source, only its columns (docs/adr/0014).
+Spark passes no catalog option to a source, only its columns (docs/adr/0014).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads of a table's metadata, such as ``option("metadata", "epochs")``, as a batch of one task."""
+"""Reads of a table's metadata, such as ``option("metadata", "epochs")``, as a one-task batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching of queries (`Watch`): a listener fills a bounded queue, a thread reads the tables.
+"""Query monitoring (`Watch`): a listener fills a bounded queue, a thread reads the tables.
 
 Spark calls one listener for all queries, so it must return at once. Late reports are dropped and
 counted; no error reaches Spark (docs/adr/0004).

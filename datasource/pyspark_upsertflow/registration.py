@@ -1,4 +1,4 @@
-"""Registration of the source for a program in an archive, and compaction as a Spark job.
+"""Source registration for a program in an archive, and compaction as a Spark job.
 
 The archive is on the driver's ``sys.path`` only, so one small class travels by value, finds it and
 delegates to `DefaultSource`. All other classes are pickled by reference.

@@ -1,6 +1,6 @@
 """Commands for the first hour: ``doctor``, ``demo``, ``init``, ``serve``, completion, errors.
 
-An import of this module registers all commands.
+Importing this module registers all commands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of a machine (``upsertflow doctor``): all that Spark needs to find the source.
+"""Machine checks (``upsertflow doctor``): all that Spark needs to find the source.
 
 Each interpreter that Spark's environment names is started and imports every ``pyspark_*`` module,
 as Spark does. Spark only logs a failure there.

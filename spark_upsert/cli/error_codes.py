@@ -1,4 +1,4 @@
-"""Meanings of error codes, and remedies (``upsertflow explain-error``, docs/errors.md)."""
+"""Error codes with meanings and remedies (``upsertflow explain-error``, docs/errors.md)."""
 
 from __future__ import annotations
 

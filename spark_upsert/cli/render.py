@@ -1,7 +1,7 @@
-"""Output of commands: tables for people, JSON lines for programs, and progress.
+"""Command output: tables for people, JSON lines for programs, and progress.
 
-Control characters are escaped in all text for a terminal (`escaped`). Progress is one line on
-standard error of a terminal only.
+Control characters are escaped in all text for a terminal (`escaped`). Progress is one line on a
+terminal's standard error only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Commands for routed writes: ``tables``, ``parked`` and ``unpark``, and work on all tables.
 
-One read of the group table returns its tables; each other folder costs one request.
+One group table read returns its tables; each other folder costs one request.
 """
 
 from __future__ import annotations

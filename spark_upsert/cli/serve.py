@@ -1,7 +1,7 @@
-"""``upsertflow serve``: the state of many tables on one page in a browser; read only.
+"""``upsertflow serve``: many tables' state on one page in a browser; read only.
 
-A refresh costs each table a bounded number of requests, and happens at most once in `REST_S` for
-any number of pages.
+A refresh costs each table a bounded number of requests, and happens at most once in `REST_S`
+however many pages are open.
 """
 
 from __future__ import annotations

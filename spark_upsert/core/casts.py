@@ -1,4 +1,4 @@
-"""Checked conversion of user data (`convert`, `try_convert`): a valid value or an error.
+"""Checked user data conversion (`convert`, `try_convert`): a valid value or an error.
 
 Nothing else casts user data, because Arrow's casts trust their input (docs/adr/0048).
 """

@@ -1,4 +1,4 @@
-"""Decimals and wide integers: conversion of whole columns, exact or rounded as the caller requests.
+"""Decimals and wide integers: column conversion, exact or rounded as the caller requests.
 
 A *limb* is 32 bits of an unsigned number in a 64-bit word, the lowest first. A number fits
 ``DECIMAL(p, s)`` if it is below ``10**(p - s)`` after rounding to ``s`` digits.

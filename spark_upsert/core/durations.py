@@ -1,4 +1,4 @@
-"""Durations (``7 days``, ``1.5 hours``), ISO times in UTC, and the fields of a log line."""
+"""Durations (``7 days``, ``1.5 hours``), ISO times in UTC, and log line fields."""
 
 from __future__ import annotations
 

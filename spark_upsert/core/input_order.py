@@ -1,7 +1,7 @@
-"""Exact orders of rows from several inputs, as pure functions of row counts (docs/adr/0024).
+"""Exact orders of rows from several inputs, as pure functions over row counts (docs/adr/0024).
 
-`advance` gives the input of each next row. A cut changes nothing: ``m + n`` rows equal ``m`` rows,
-then ``n`` rows.
+`advance` gives each next row's input. A cut changes nothing: ``m + n`` rows equal ``m`` rows, then
+``n`` rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Merge engines: the result of several commands with one key (docs/adr/0007).
+"""Merge engines: the result for several commands with one key (docs/adr/0007).
 
 Merging is associative, so a stash, a compaction and a read may merge any neighbours first. A table
 of *contributions* stores a grouped view's sums (docs/adr/0037).

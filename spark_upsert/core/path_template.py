@@ -1,4 +1,4 @@
-"""Path templates of routed writes, ``/lake/{source.db}.{table}``, and their folders.
+"""Path templates for routed writes, ``/lake/{source.db}.{table}``, and their folders.
 
 Invariant: ``values(folder(v)) == v``; no folder is in another one or outside the root
 (docs/adr/0042).

@@ -1,6 +1,6 @@
 """The table schema (`TableSchema`): columns, key, order, storage types, and allowed changes.
 
-Internal columns begin with two underscores; docs/format.md lists those of a run. `is_live` is the
+Internal columns begin with two underscores; docs/format.md lists a run's columns. `is_live` is the
 only rule that decides whether an entry is a row.
 """
 

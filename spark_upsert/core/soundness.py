@@ -1,4 +1,4 @@
-"""Fast validation of Arrow arrays (`require_sound`), by whole columns, for readers and writers.
+"""Fast Arrow array validation (`require_sound`), by whole columns, for readers and writers.
 
 Arrow does not check the contents that it gets from Parquet, Spark or other libraries.
 """

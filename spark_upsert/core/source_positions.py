@@ -1,4 +1,4 @@
-"""Log positions of databases as text, in Debezium's ``source`` block, and their order.
+"""Database log positions as text, in Debezium's ``source`` block, and their order.
 
 Only texts with a known order may be order keys: binlog names and SQL Server LSNs; others are
 refused (docs/adr/0016).

@@ -1,4 +1,4 @@
-"""Dates and times from text: ISO 8601 in years 0001 to 9999 of UTC (`times`)."""
+"""Dates and times from text: ISO 8601 in the UTC years 0001 to 9999 (`times`)."""
 
 from __future__ import annotations
 

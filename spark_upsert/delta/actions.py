@@ -1,4 +1,4 @@
-"""Actions of a Delta commit, and the state that they fold into (`DeltaState`).
+"""Delta commit actions, and the state that they fold into (`DeltaState`).
 
 ``state(n) = applied(state(n - 1), actions of n)``. Application transactions name the shown version
 and its token; a commit that touches files without them is external.

@@ -1,4 +1,4 @@
-"""Verification of a mirror (`check_mirror`) against its table, from manifest and runs alone.
+"""Mirror verification (`check_mirror`) against its table, from manifest and runs alone.
 
 Vectors are computed again by `deletion_vectors.by_manifest`; every live row is compared.
 """

@@ -1,7 +1,6 @@
-"""Checkpoints and checksums of a Delta log, and their decoding.
+"""Delta log checkpoints and checksums, and their decoding.
 
-Tombstones are many and stay columns: a checkpoint takes those of the previous one and adds newer
-ones.
+Tombstones are many and stay columns: a checkpoint takes the previous one's and adds newer ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deletion vectors: their encoding (`Vector`), and the superseded entries of a version's runs.
+"""Deletion vectors: their encoding (`Vector`), and a version's superseded entries.
 
 A vector is a function of the manifest. `by_manifest` computes it from all entries, `by_change` from
 changed keys, `by_deaths` from writers' notes.

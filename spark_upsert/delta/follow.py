@@ -1,4 +1,4 @@
-"""Publication after each commit (`follow`), this process's mirrors, and the lag of a mirror.
+"""Publication after each commit (`follow`), this process's mirrors, and a mirror's lag.
 
 No failure here fails a commit. A mirror that lags too far waits for ``upsertflow publish``.
 """

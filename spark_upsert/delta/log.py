@@ -1,4 +1,4 @@
-"""The Delta log of a mirror (`DeltaLog`), and the Delta table properties.
+"""A mirror's Delta log (`DeltaLog`), and the Delta table properties.
 
 Creating ``_delta_log/<n>.json`` is the commit point; a put that raised is recognised by its
 ``txnId``.

@@ -1,4 +1,4 @@
-"""Data files of a mirror (twins), with statistics: a run's entries as Parquet, in run order.
+"""Mirror data files (twins), with statistics: a run's entries as Parquet, in run order.
 
 A position in the run is the position in the file; entries that are no rows are rows of nulls.
 Floats have no statistics, because Parquet's bounds omit NaN.

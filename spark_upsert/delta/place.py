@@ -1,4 +1,4 @@
-"""The location of a table's mirror: below the table, or in a configured folder."""
+"""A table's mirror location: below the table, or in a configured folder."""
 
 from __future__ import annotations
 

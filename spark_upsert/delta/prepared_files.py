@@ -1,7 +1,7 @@
 """Data files and superseded rows that writers prepare for a publication (docs/adr/0084).
 
-A superseded entry stays superseded until an overwrite, so the noted ones are a subset of all; a row
-count proves them complete.
+A superseded entry stays superseded until an overwrite, so the noted ones are a subset; a row count
+proves them complete.
 """
 
 from __future__ import annotations

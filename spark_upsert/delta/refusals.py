@@ -1,4 +1,4 @@
-"""Errors of mirrors. They never fail the table itself."""
+"""Mirror errors. They never fail the table itself."""
 
 from __future__ import annotations
 

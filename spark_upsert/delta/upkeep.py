@@ -1,4 +1,4 @@
-"""Upkeep of a mirror (`Upkeep`): checksums, checkpoints, and removal of unused files.
+"""Mirror upkeep (`Upkeep`): checksums, checkpoints, and file removal.
 
 No failure here fails a commit. Ages are by the storage's clock only.
 """

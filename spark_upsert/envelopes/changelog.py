@@ -1,4 +1,4 @@
-"""The ``changelog`` envelope: change rows of our change feed or of Delta's (docs/envelopes.md).
+"""The ``changelog`` envelope: change rows from our feed or Delta's (docs/envelopes.md).
 
 The order is (``_commit_version``, ``_diff``), within one epoch by default: a delete never removes
 the put of its own version.

@@ -1,6 +1,6 @@
 """Debezium messages that are no change events, recognised so that an error names them.
 
-Heartbeats, schema changes, transactions and notifications; also events of MongoDB.
+Heartbeats, schema changes, transactions and notifications; also MongoDB events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ``kafka`` envelope: records of Spark's Kafka source, and the formats of key and value.
+"""The ``kafka`` envelope: records from Spark's Kafka source, and key and value formats.
 
 The order is (partition, offset) within one epoch (docs/adr/0016).
 """

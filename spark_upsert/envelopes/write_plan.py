@@ -1,7 +1,7 @@
-"""The plan of a write (`plan_write`): how rows become commands, or the change needed before.
+"""The write plan (`plan_write`): how rows become commands, or the change needed before.
 
-Pure: all checks of options and columns are made here, before a row is read. `plan_upon` plans on a
-table and changes it.
+Pure: options and columns are checked here, before a row is read. `plan_upon` plans on a table and
+changes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The builder of a logical graph (`Flow`), operator by operator.
+"""The logical graph builder (`Flow`), operator by operator.
 
 A mistake is an error where it is made, if that place shows it, else in `Flow.graph`.
 """

@@ -1,7 +1,7 @@
-"""Hash codes of rows (`hash_codes`), by which a splitter chooses a channel.
+"""Row hash codes (`hash_codes`), by which a splitter chooses a channel.
 
-Equal values have equal codes, whatever the width or unit. Codes of integers and booleans, and the
-combination of several, are a promise; others are fixed within a release.
+Equal values have equal codes, whatever the width or unit. Integer and boolean codes, and their
+combination, are a promise; others are fixed within a release.
 """
 
 from __future__ import annotations

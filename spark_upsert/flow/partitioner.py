@@ -1,7 +1,6 @@
-"""Routing at run time: targets of rows and markers, addresses of ports, outlets of a replica.
+"""Routing at run time: row and marker targets, port addresses, replica outlets.
 
-A round robin is strict: its turn is a value of the caller, so that a batch routed again goes the
-same way.
+A round robin is strict: the caller stores its turn, so that a batch routed again goes the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Placement of replicas: *units* that stay together, and partitions of units into elements.
+"""Replica placement: *units* that stay together, and their partitions into elements.
 
 A partition is allowed if no element contains units that must be apart and elements never wait for
 each other. `automatic` and `manual` join elements greedily (docs/adr/0041).

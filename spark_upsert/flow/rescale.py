@@ -1,4 +1,4 @@
-"""Width changes of regions without state (`changed_width`), and a flow's record at its checkpoint.
+"""Width changes for stateless regions (`changed_width`), and a flow's record at its checkpoint.
 
 State does not move to other channels, so a flow with state must keep its widths. `remember`
 compares sources and widths before the first batch.

@@ -1,7 +1,7 @@
 """A fused graph as a chain of stages (`staged`), each one pass over all rows.
 
-Elements of a stage run in parallel; rows for later stages pass through, so that each row is
-computed once. `fusion.PassPlan` assigns elements to stages.
+A stage's elements run in parallel; rows for later stages pass through, so that each row is computed
+once. `fusion.PassPlan` assigns elements to stages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A physical graph as text, one line per operator at any width; a function of the graph only."""
+"""A physical graph as text, one line per operator at any width."""
 
 from __future__ import annotations
 

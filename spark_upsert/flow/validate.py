@@ -1,4 +1,4 @@
-"""Rules for a logical graph (`check`), and the columns of its operators (`schemas_of`).
+"""Rules for a logical graph (`check`), and its operators' columns (`schemas_of`).
 
 Each rule raises an error that names the operators. `operators.as_declared` checks a function's
 columns at run time.

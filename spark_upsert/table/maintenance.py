@@ -1,4 +1,4 @@
-"""Maintenance of a table and its indexes: rounds of compactions, and the check."""
+"""Table and index maintenance: compaction rounds, and the check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repair of tables that an earlier release made unreadable (docs/adr/0048)."""
+"""Repair for tables that an earlier release made unreadable (docs/adr/0048)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Scans of a version by a row filter (`RowFilter`), in pieces for other processes (`ScanPiece`).
+"""Version scans by a row filter (`RowFilter`), in pieces for other processes (`ScanPiece`).
 
-A *pin* is a column's list of possible values. Pins of the key, the hash prefix or an indexed column
+A *pin* is a column's list of possible values. Pins on the key, the hash prefix or an indexed column
 decide which blocks are read; the condition decides each row (docs/adr/0013).
 """
 

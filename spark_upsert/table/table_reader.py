@@ -1,4 +1,4 @@
-"""Reads of a table: rows, changes and history, by version.
+"""Table reads: rows, changes and history, by version.
 
 `TableReader` is the read half of `table.table.Table`; it writes nothing but local caches.
 """

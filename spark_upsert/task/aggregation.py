@@ -1,7 +1,7 @@
 """Group aggregation (`aggregation`): one row per group of the rows since the last barrier.
 
 Rows, held groups and results share one state format. In a key null equals null, NaN equals NaN, and
--0.0 equals 0.0. Groups are in order of first occurrence.
+-0.0 equals 0.0. Groups come in first-occurrence order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a plan to drivers (`build`): chains of operators between exchanges.
 
 A chain begins at a leaf or where chains meet; a join's right side is a separate chain. Rows do not
-depend on the number of drivers.
+depend on the driver count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leaves of a plan: split queues, their feeds, literal rows, and split readers.
+"""Plan leaves: split queues, their feeds, literal rows, and split readers.
 
 Readers for tables are passed to the task, because a store is no part of a plan: ``Task(plan,
 readers={"orders": rows_of_version(table.store)})``.

@@ -1,4 +1,4 @@
-"""Binding of a plan to its tables (`bind`), and the tables or materialized groups that it reads."""
+"""Plan binding to tables (`bind`), and the tables or materialized groups that it reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Group rows of a materialized view (`ShownGroups`): the result at a version, and its changes.
+"""A materialized view's group rows (`ShownGroups`): the result at a version, and its changes.
 
-All entries of a group are in one hash range; read ranges are rounded to complete groups
+A group's entries are in one hash range; read ranges are rounded to complete groups
 (`whole_groups`). An empty group has no row.
 """
 

@@ -1,4 +1,4 @@
-"""Groupings of a view (`Grouping`): stored columns, exact rounding of floats, and contributions.
+"""View groupings (`Grouping`): stored columns, exact float rounding, and contributions.
 
 A materialized table stores only reversible values: counts and sums, and for minima and maxima a
 count per value (docs/adr/0037).

@@ -1,7 +1,7 @@
-"""Joins of two relations (`joined`), maintained from the changes of both sides.
+"""Joins over two relations (`joined`), maintained from both sides' changes.
 
 At least one side joins on its complete key, so that a change has few partners to look up. Both
-relations derive from the join of left rows with the right side at one position.
+derive from joining left rows with the right side at one position.
 """
 
 from __future__ import annotations

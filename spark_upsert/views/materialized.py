@@ -1,4 +1,4 @@
-"""Materialized views: tables of a grouped view's sums (`MaterializedView`), or of a view's rows.
+"""Materialized views: tables with a grouped view's sums (`MaterializedView`), or a view's rows.
 
 Each step is one epoch and applied once (`table.write.moves`; docs/adr/0037). `KeptBase` reads a
 materialized table in a plan.

@@ -1,4 +1,4 @@
-"""Row changes of a step (`Pairs`): old and new row per key, at most one pair each.
+"""A step's row changes (`Pairs`): old and new row per key, at most one pair each.
 
 Within a plan rows are compared by their bits, rows that leave a plan by SQL equality.
 """

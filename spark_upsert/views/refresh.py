@@ -1,4 +1,4 @@
-"""Refresh of a materialized table by one step, from its recorded position to the newest."""
+"""One-step refresh for a materialized table, from its recorded position to the newest."""
 
 from __future__ import annotations
 

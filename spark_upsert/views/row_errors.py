@@ -1,7 +1,7 @@
 """Rows for which a formula has no value: NULL, so that a view is defined at every position.
 
 `OnError` decides whether such a NULL may be output (docs/adr/0035). Failing rows are found by
-bisection of a batch.
+bisecting a batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Scans of one table (`ScanRelation`): rows by key, by index or by a full read, at any version.
+"""Table scans (`ScanRelation`): rows by key, by index or by a full read, at any version.
 
 An index only proposes keys, also those of commands between its version and the wanted one; each is
 looked up.

@@ -1,4 +1,4 @@
-"""Columns of a read: the table's, the changelog's, and those about the merge; and casts to them."""
+"""Read columns: the table's, the changelog's, and those about the merge; and casts to them."""
 
 from __future__ import annotations
 

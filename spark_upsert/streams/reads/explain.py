@@ -1,4 +1,4 @@
-"""Explanations of a planned read as text, from its splits and the sizes in the log."""
+"""Planned reads explained as text, from their splits and the sizes in the log."""
 
 from __future__ import annotations
 

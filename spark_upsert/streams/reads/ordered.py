@@ -1,6 +1,6 @@
-"""Steps of inputs and the one task of an exact order (`Passage`): counted rows in a fixed order.
+"""Input steps, and an exact order's single task (`Passage`): counted rows in a fixed order.
 
-A step is an epoch or a hash range of a snapshot; its rows and their order do not depend on batch
+A step is an epoch or a snapshot's hash range; its rows and their order do not depend on batch
 bounds.
 """
 

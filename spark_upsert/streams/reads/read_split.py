@@ -1,4 +1,4 @@
-"""The read of one split in a task (`serve`), for every type of split.
+"""Reading one split in a task (`serve`), for every split type.
 
 Each part that one pass computes is a split of the task and ends with a barrier.
 """

@@ -1,4 +1,4 @@
-"""Splits of a table read: small values with manifests reduced to a hash range.
+"""Table read splits: small values with manifests reduced to a hash range.
 
 Their number depends on options, data and machine; their rows together do not.
 """

@@ -1,4 +1,4 @@
-"""Splits of a view: planning, reading by a pooled task, and the JSON form inside a row.
+"""View splits: planning, reading by a pooled task, and the JSON form inside a row.
 
 A task's plan stays bound between splits; its tables are checked once per split.
 """

@@ -1,4 +1,4 @@
-"""The work of one task of a read, however its inputs are merged."""
+"""One read task's work, however its inputs are merged."""
 
 from __future__ import annotations
 

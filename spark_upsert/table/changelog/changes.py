@@ -1,4 +1,4 @@
-"""Changes of epochs as pairs of old and new entries; pure, one pass for many epochs.
+"""Epoch changes as old and new entry pairs; pure, one pass for many epochs.
 
 Invariant: the changes of ``[0, e]``, folded from empty, give the snapshot at ``e``.
 """

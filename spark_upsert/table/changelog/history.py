@@ -1,7 +1,7 @@
 """Row histories: rows with their validity intervals (SCD type 2; docs/adr/0120).
 
-An *event* is the new row of a change, or the delete of a row. `validity` is pure; `read_history`
-reads by hash range, with the first version's rows as insertions.
+An *event* is a change's new row, or a row's delete. `validity` is pure; `read_history` reads by
+hash range, with the first version's rows as insertions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads of a stretch's changes, one hash range at a time, so that memory is bounded."""
+"""Change reads for a stretch, one hash range at a time, so that memory is bounded."""
 
 from __future__ import annotations
 

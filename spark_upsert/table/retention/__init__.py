@@ -1,4 +1,4 @@
-"""Retention: readable versions, consumers' leases, and the removal of files.
+"""Retention: readable versions, consumers' leases, and file removal.
 
 `leases` names the consumers that still read, `lag` measures their backlog, `expiry` moves the
 frontiers and removes files (docs/adr/0011).

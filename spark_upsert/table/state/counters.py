@@ -1,4 +1,4 @@
-"""Row counters of an epoch (`Counters`): every input row is counted."""
+"""Row counters per epoch (`Counters`): every input row is counted."""
 
 from __future__ import annotations
 

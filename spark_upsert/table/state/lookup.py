@@ -1,4 +1,4 @@
-"""Look-up of keys (`find`) and of key prefixes (`Prefixes`) in the runs of a version."""
+"""Look-ups by key (`find`) and key prefix (`Prefixes`) in a version's runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact group sums and averages of integers and decimals: correct, or an `OverflowError`.
+"""Exact group sums and averages for integers and decimals: correct, or an `OverflowError`.
 
 A *limb* is a 32-bit part of a value; limb sums fit into 64 bits in any row order, so only a final
 sum can overflow. Float sums are Arrow's.

@@ -1,4 +1,4 @@
-"""Commits of write sets (`commit`): attempts after the newest version until one wins.
+"""Write set commits (`commit`): attempts after the newest version until one wins.
 
 Usually nothing is written. A write set with newly late commands or a truncate is first *fitted* to
 a version by further files.

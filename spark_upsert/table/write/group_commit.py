@@ -1,7 +1,7 @@
 """Group commit: several threads' appends as one epoch (docs/adr/0032).
 
-Table, counters and errors of each append equal those of a serial execution. `Appends` collects
-them, `append_together` commits them.
+Each append's counters and errors, and the table, equal those after a serial execution. `Appends`
+collects them, `append_together` commits them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Overwrites from existing slices: truncate at an order key, and restore of an old version.
+"""Overwrites from existing slices: truncate at an order key, restore an old version.
 
 Both commit one version whose low-water mark makes older rows late, as forgotten deletes do.
 """
