@@ -76,58 +76,23 @@ def gone(number: Any) -> Record:
     return key(number), None
 
 
-def damaged(record: Record, old: bytes, new: bytes) -> Record:
-    """Return a record with one edit of its value."""
-    assert record[1] is not None
-    assert old in record[1]
-    return record[0], record[1].replace(old, new, 1)
-
-
-BEFORE = b'"before":{"id":1,'
+NO_KEY: Record = None, bare(event("c", None, image(None, 1), 1))
 
 HISTORIES: dict[str, tuple[list[Record], Standing]] = {
     "a bad after takes the row away": ([create(1, 1, 1), update(1, 1, BAD, 2)], ({}, [1])),
-    "a good update behind a bad value": (
-        [create(1, 1, 1), update(1, 1, BAD, 2), update(1, BAD, 3, 3)],
-        ({1: 3}, []),
-    ),
     "a delete behind a bad value": ([create(1, BAD, 1), delete(1, BAD, 2)], ({}, [])),
     "a bad value below what is there": ([create(1, 5, 5), update(1, 1, BAD, 3)], ({1: 5}, [])),
-    "a before of which the key cannot be read": (
-        [create(1, 1, 1), damaged(update(1, 1, 2, 2), BEFORE, b'"before":{"id":"x",')],
-        ({1: 2}, []),
-    ),
-    "a delete whose before cannot be read": (
-        [create(1, 1, 1), damaged(delete(1, 1, 2), BEFORE, b'"before":{"id":"x",')],
-        ({}, []),
-    ),
-    "and a good one behind it": (
-        [(key(1), bare(event("u", None, "?", 2))), create(1, 3, 3)],  # type: ignore[arg-type]
-        ({1: 3}, []),
-    ),
-    "a move to another key with a bad value": (
-        [create(1, 1, 1), (key(2), bare(event("u", image(1, 1), image(2, BAD), 2)))],
-        ({}, [2]),
-    ),
-    "garbage is the newest word on its key": ([create(1, 1, 1), (key(1), b"?")], ({}, [1])),
-    "garbage between others, and an old event again": (
+    "garbage and an old event again": (
         [create(1, 1, 5), (key(1), b"?"), (key(1), b"!"), update(1, 1, 2, 4)],
         ({}, [1]),
     ),
     "an event without an order": ([create(1, 1, 1), update(1, 1, 2, None)], ({}, [1])),
-    "and the key comes back": (
-        [create(1, 1, 1), (key(1), b"?"), gone(1), gone(1), create(1, 2, 2), gone(1)],
-        ({1: 2}, []),
-    ),
-    "a tombstone alone takes no row away": ([create(1, 1, 1), gone(1)], ({1: 1}, [])),
     "a key that cannot be read": ([create("x", 1, 1)], ({}, [key("x")])),
     "and its tombstone": ([create("x", 1, 1), gone("x")], ({}, [])),
-    "a key that is null": ([(None, bare(event("c", None, image(None, 1), 1)))], ({}, [None])),
-    "is taken away by a record of nulls": (
-        [(None, bare(event("c", None, image(None, 1), 1))), (None, None)],
-        ({}, []),
-    ),
+    "a key that is null": ([NO_KEY], ({}, [None])),
+    "and a record of nulls": ([NO_KEY, (None, None)], ({}, [])),
 }
+"""`tests/laws/test_newest_words.py` draws histories of all kinds."""
 
 
 def standing(path: Path) -> Standing:
@@ -161,13 +126,6 @@ def test_errors_of_no_readable_key_are_never_tied(tmp_path: Path) -> None:
     for rows, ties in ((several, "last"), (several, "fail"), (several[::-1], "fail")):
         commit = write(tmp_path / ties, records(rows), **options, ties=ties)
         assert counters_of(commit).tied == 0
-
-
-def test_the_old_image_of_a_row_is_asked_under_no_policy(tmp_path: Path) -> None:
-    history = [create(1, 1, 1), update(1, BAD, 2, 2), create(2, 1, 3), delete(2, BAD, 4), gone(2)]
-    for policy in ("fail", "inline"):
-        write(tmp_path / policy, records(history), onError=policy, **OPTIONS)
-        assert {row["id"]: row["n"] for row in rows_of(tmp_path / policy)} == {1: 2}
 
 
 def test_a_bad_value_is_inlined_at_its_key(tmp_path: Path) -> None:
