@@ -179,14 +179,6 @@ def test_a_write_that_may_not_park_stops(
     assert GroupTable(root).at().batch is None
 
 
-def test_a_write_that_may_not_park_stops_at_a_table_with_parked_rows(root: MemoryStore) -> None:
-    write(root, 0, [("a", 1, 1)])
-    with pytest.raises(DataError, match="table 'a': rows of earlier batches are parked"):
-        write(root, 1, [("a", 2, 2)], onTableError="fail")
-    write(root, 1, [("b", 2, 2)], onTableError="fail")
-    assert counts(root) == {"a": 1}
-
-
 def test_an_outage_parks_nothing() -> None:
     class Down(MemoryStore):
         def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
@@ -241,13 +233,17 @@ def test_p5_several_values_that_name_no_table_are_kept_together(other: bool) -> 
 
 
 def test_dropped_rows_are_gone_and_the_table_goes_on(root: MemoryStore) -> None:
+    """Until then a write that may not park stops at the table."""
     write(root, 0, [("a", 1, 1)])
+    with pytest.raises(DataError, match="table 'a': rows of earlier batches are parked"):
+        write(root, 1, [("a", 2, 2)], onTableError="fail")
+    write(root, 1, [("b", 2, 2)], onTableError="fail")
     with pytest.raises(OptionError, match="nothing is parked for 'x'"):
         unpark(root, ["x"])
     [result] = drop(root, ["a"])
     assert (result.name, result.rows) == ("a", 1)
     assert counts(root) == {}
-    write(root, 1, [("a", 2, 2)], **{"table.a.mergeSchema": "true"})
+    write(root, 2, [("a", 2, 2)], **{"table.a.mergeSchema": "true"})
     assert rows_in(root, "a") == {2: 2}
 
 
@@ -450,15 +446,10 @@ def test_an_option_that_fits_some_tables_parks_the_others() -> None:
     assert counts(root) == {"a": 1}
     table_below(root, "c").ensure(NARROW)
     write(root, 1, [("c", 1, 1)], **other)
-    assert counts(root) == {"a": 1, "c": 1}, "the options have been right for 'b'"
-
-
-def test_an_option_of_one_table_by_its_name_parks_it() -> None:
-    root = MemoryStore()
-    write(root, 0, [("a", 1, 1)], **{"table.a.keys": "idd"})
-    assert counts(root) == {"a": 1}
-    with pytest.raises(SchemaError, match="table 'b'"):
-        write(root, 1, [("a", 2, 2), ("b", 1, 1)], **{"keys": "idd", "table.a.keys": "idd"})
+    write(root, 2, [("d", 1, 1)], **{"table.d.keys": "idd"})
+    assert counts(root) == {"a": 1, "c": 1, "d": 1}, "the options have been right for 'b'"
+    with pytest.raises(SchemaError, match="table 'e'"):
+        write(root, 3, [("d", 2, 2), ("e", 1, 1)], **{"keys": "idd", "table.d.keys": "idd"})
 
 
 def test_a_table_that_is_parked_already_says_nothing_of_the_options() -> None:

@@ -11,11 +11,9 @@ import pytest
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, VersionNotFoundError
-from spark_upsert.routed import compaction_queue, group
+from spark_upsert.routed import group
 from spark_upsert.routed.group import COLUMNS, Batch, GroupTable, Member, TableGroup, owner_of
 from spark_upsert.table.log.manifest import TableVersion, Transaction
-from spark_upsert.table.retention import expiry
-from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 
 Q1, Q2, CHECKPOINT = "query:one", "query:two", "checkpoint:/c"
@@ -112,46 +110,6 @@ def test_a_batch_that_is_forgotten_a_batch_to_come_and_one_left_out_are_told_apa
     assert table.of_batch(7).batch == batch(Q1, 7)
     with pytest.raises(DataLossError, match="batch 0"):
         table.of_batch(0)
-
-
-@pytest.mark.slow
-def test_a_group_gives_up_its_past_by_itself_and_says_from_where_on_it_knows(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(compaction_queue, "UPKEEP_EVERY", 10)
-    monkeypatch.setattr(GroupTable, "_compact_once", lambda self: None)
-    now = [1_000_000.0]
-    table = GroupTable(MemoryStore())
-    table.table = Table(table.table.store, clock=lambda: now[0])
-    monkeypatch.setattr(expiry, "require_clock", lambda store, now_ms: None)
-
-    def write(number: int) -> None:
-        now[0] += 600  # Ten minutes
-        before = table.at().version
-        members = [member("a", Q1, number, number)]
-        commit = table.append(batch(Q1, number), members, transaction(Q1, number))
-        assert commit is not None
-        if compaction_queue.is_due(before, commit.version):
-            compaction_queue.give_up([table.table], 2 * 3_600_000)
-
-    for number in range(28):
-        write(number)
-    assert table.of_batch(27).members["a"].batch == 27
-    # Given up behind version 20 (batch 19), when batch 7 was two hours old.
-    expired = r"batch 3 .* is expired: the oldest readable batch is 7"
-    with pytest.raises(DataLossError, match=expired):
-        table.of_batch(3)
-    assert table.of_batch(7).members["a"].batch == 7
-    since = table.table.log.head().since
-    table.table.hold("reader", since)
-    for number in range(28, 60):
-        write(number)
-    assert table.table.log.head().since == since, "a consumer that follows it needs it"
-    table.table.store.put("_consumers/broken.json", b"?")
-    for number in range(60, 70):
-        write(number)
-    assert "a table keeps its past: path=mem" in caplog.text
-    assert table.at().batch == batch(Q1, 69)
 
 
 WRITERS: dict[str, tuple[tuple[str, ...], str, bool, str | None]] = {

@@ -52,27 +52,20 @@ def message(topic: str, number: int, **columns: tuple[str, Any]) -> Sent:
 
 def test_each_table_has_the_columns_of_its_topic() -> None:
     root = MemoryStore()
-    write(
-        root,
-        0,
-        [message("a", 1, n=("int32", 5)), message("b", 1, text=("string", "x"))],
-        [message("a", 2, n=("int64", 2**40), more=("boolean", True))],
-        **INLINE,
-    )
+    first = [message("a", 1, n=("int32", 5)), message("b", 1, text=("string", "x"))]
+    wider = [message("a", 2, n=("int64", 2**40), more=("boolean", True))]
+    write(root, 0, first, wider, **INLINE)
     assert rows_of(root, "b") == [{"id": 1, "text": "x"}]
-    assert rows_of(root, "a") == [
-        {"id": 1, "n": 5, "more": None},
-        {"id": 2, "n": 2**40, "more": True},
-    ]
+    rows = [{"id": 1, "n": 5, "more": None}, {"id": 2, "n": 2**40, "more": True}]
+    assert rows_of(root, "a") == rows
     later = message("b", 2, text=("string", "y"), when=("int64", 3))
+    batch: list[Sent] = [later, ("a", inline(KEY, {"id": 1}), None)]
     with pytest.raises(SchemaError, match="table 'b': the rows have a column 'when'"):
-        write(root, 1, [later, ("a", inline(KEY, {"id": 1}), None)], **INLINE)
-    write(root, 1, [later, ("a", inline(KEY, {"id": 1}), None)], **INLINE, mergeSchema="true")
+        write(root, 1, batch, **INLINE)
+    write(root, 1, batch, **INLINE, mergeSchema="true")
     assert [row["id"] for row in rows_of(root, "a")] == [2]
-    assert rows_of(root, "b") == [
-        {"id": 1, "text": "x", "when": None},
-        {"id": 2, "text": "y", "when": 3},
-    ]
+    rows = [{"id": 1, "text": "x", "when": None}, {"id": 2, "text": "y", "when": 3}]
+    assert rows_of(root, "b") == rows
 
 
 def test_a_schema_that_no_table_can_hold_stops_no_routed_query() -> None:
@@ -91,22 +84,15 @@ def test_tasks_that_let_one_table_gain_a_column_at_once_both_stage_their_rows() 
     root = MemoryStore()
     write(root, 0, [message("a", 1, n=("int64", 1))], **INLINE)
     options = RoutedOptions.parse({"path": "/lake/{topic}", **INLINE, "mergeSchema": "true"})
-    sent = [message("a", number, n=("int64", number), m=("int64", 7)) for number in (2, 3)]
-    rows = [
-        [
-            pa.RecordBatch.from_pylist(
-                [{"key": key, "value": value, "topic": topic, "partition": n, "offset": 5}], KAFKA
-            )
-        ]
-        for n, (topic, key, value) in enumerate(sent)
-    ]
-    tables = [table_below(root, "a") for _ in rows]
+    tables = [table_below(root, "a") for _ in range(2)]
     for table in tables:
         table.log.head()
-    plans = [
-        plan_rows_of(table, options.of("a", "a"), batches, KAFKA)
-        for table, batches in zip(tables, rows, strict=True)
-    ]
+    plans = []
+    for number, table in enumerate(tables):
+        _, key, value = message("a", number + 2, n=("int64", number), m=("int64", 7))
+        place = {"topic": "a", "partition": number, "offset": 5}
+        rows = pa.RecordBatch.from_pylist([{"key": key, "value": value, **place}], KAFKA)
+        plans.append(plan_rows_of(table, options.of("a", "a"), [rows], KAFKA))
     assert {plan.base.version for plan in plans} == {1}
     assert {tuple(plan.base.schema.columns.names) for plan in plans} == {("id", "n", "m")}
 
@@ -127,13 +113,8 @@ def test_a_registry_that_is_away_stops_the_batch_and_no_table() -> None:
         forget_schemas()
         ids = registry.register("a-key", key), registry.register("a-value", row)
         sent = ("a", avro(ids[0], key, {"id": 1}), avro(ids[1], row, {"n": 5}))
-        formats = {"keyFormat": "avro-confluent", "valueFormat": "avro-confluent"}
-        given = {
-            "envelope": "kafka",
-            **formats,
-            "schemaRegistry.url": registry.url,
-            "onTableError": "park",
-        }
+        given = {"envelope": "kafka", "schemaRegistry.url": registry.url, "onTableError": "park"}
+        given |= {"keyFormat": "avro-confluent", "valueFormat": "avro-confluent"}
         registry.user = ("nobody", "else")
         with pytest.raises(StorageError, match=r"table 'a': the schema registry at .* refuses"):
             write(root, 0, [sent], **given)
