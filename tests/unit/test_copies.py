@@ -83,13 +83,6 @@ def test_who_waits_for_a_fetch_does_not_repeat_it(tmp_path: Path) -> None:
     assert remote.fetched == ["a"]
 
 
-def test_the_bound_holds_after_every_fetch(tmp_path: Path) -> None:
-    remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=500)
-    for index in range(50):
-        mapped(copies, remote, f"{index:02d}")
-        assert sum(file.stat().st_size for file in copies.folder().iterdir()) <= 500
-
-
 def test_the_least_recently_mapped_copy_goes_first(tmp_path: Path) -> None:
     remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=400)
     for age, name in enumerate("abc"):

@@ -74,21 +74,6 @@ def test_a_fresh_process_publishes_and_loads_the_mirror_only_then(
     assert (tmp_path / "t" / "_delta" / "_delta_log").exists() == bool(properties)
 
 
-def test_each_commit_is_published_and_a_compaction_changes_no_data(tmp_path: Path) -> None:
-    table = table_in(tmp_path, publishChangeFeed="true")
-    place = tmp_path / "t" / "_delta"
-    for number in range(3):
-        table.upsert(rows(number, 7))
-        assert require_copy(table, place).version == number
-    table.restore(1)
-    assert require_copy(table, place).feed() is not None
-    table.upsert(rows(8))
-    table.compact(full=True)
-    mirror = require_copy(table, place)
-    assert mirror.version == 5
-    assert mirror.data_changes == {False}
-
-
 def test_another_place_by_its_template(tmp_path: Path) -> None:
     table = table_in(tmp_path, publishPath=f"{tmp_path}/mirrors/{{table}}")
     table.upsert(rows(1))

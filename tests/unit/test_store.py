@@ -193,14 +193,6 @@ def test_a_sink_that_an_error_interrupts_leaves_nothing(store: Store, byte_count
     assert paths(store, "data") == []
 
 
-def test_two_sinks_do_not_mix(store: Store) -> None:
-    with store.create("data/a") as one, store.create("data/b") as other:
-        one.write(b"a")
-        other.write(b"b")
-        one.write(b"A")
-    assert (store.read("data/a"), store.read("data/b")) == (b"aA", b"b")
-
-
 def test_what_is_mapped_has_a_length_until_it_is_gone(tmp_path: Path) -> None:
     # Not of the double, which maps no file.
     for name, make in STORES.items():
