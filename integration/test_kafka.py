@@ -84,7 +84,7 @@ for code in code_of("docs/envelopes.md", "python", runner=runner):
     names["producer"].produce(topic, key=key, value=value)
     names["producer"].flush()
     path = f"{folder}/{topic}"
-    own = {"path": path, "checkpoint": f"{path}.checkpoint", "registry": registry, "lake": folder}
+    own = {"path": path, "checkpoint": f"{path}.checkpoint", "registry": registry, "lake": f"{folder}/topics"}
     exec(code, names | own)
     (query,) = spark.streams.active
     query.processAllAvailable()
@@ -204,7 +204,7 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     [customer] = rows_of(tmp_path / "shop.public.customers")
     assert (customer["name"], str(customer["balance"])) == ("Ada", "12.34")
     assert customer["since"] == datetime(1970, 1, 1, 0, 0, 1)
-    assert rows_of(tmp_path / "shop.public.invoices") == [{"id": 7, "total": 12.5}]
+    assert rows_of(tmp_path / "topics" / "shop.public.invoices") == [{"id": 7, "total": 12.5}]
     for topic, held in {"customers": ("city", "Paris"), "orders": ("amount", 30)}.items():
         [row] = rows_of(tmp_path / "lake" / f"crm.{topic}")
         assert row[held[0]] == held[1]
