@@ -146,16 +146,6 @@ def test_fields_of_structs_and_lists_are_widened(tmp_path: Path) -> None:
         assert shown.sort_by("k").to_pylist() == [first, second, third]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_mirror_shows_the_change_at_its_next_step(table: Table, change: str) -> None:
-    table.publish()
-    CHANGES[change](table)
-    table.publish()
-    shown = DeltaTable(place_of(table.store, None)).rows().sort_by("k")
-    assert shown.to_pylist() == table.snapshot().sort_by("k").to_pylist()
-    assert shown.column_names == table.schema.columns.names
-
-
 # -- columns that a table gives up -------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Aggregations that end at a barrier: the rows of a set of splits, and of no two."""
+"""Aggregations: their functions, order, bounds and refusals; `test_task_cases` has the barriers."""
 
 from __future__ import annotations
 
@@ -42,69 +42,6 @@ def batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema = ROWS) -> pa.Recor
     )
 
 
-class Case(NamedTuple):
-    """Sets of rows, what comes out of each and at the end, and what comes out without barriers."""
-
-    plan: Group
-    sets: list[list[tuple[Any, Any]]]
-    expected: list[list[tuple[Any, ...]]]
-    without_barriers: list[tuple[Any, ...]]
-
-
-CASES = {
-    "12 hash aggregation: each barrier has sums of its own": Case(
-        node(),
-        [[(1, 10), (1, 20), (2, 70)], [(1, 50), (3, 130), (4, 80)]],
-        [[(1, 30), (2, 70)], [(1, 50), (3, 130), (4, 80)], []],
-        [(1, 80), (2, 70), (3, 130), (4, 80)],
-    ),
-    "12a streaming aggregation: a key goes on behind the barrier as another row": Case(
-        node(is_clustered=True),
-        [[(1, 10), (2, 5)], [(2, 7), (3, 1)]],
-        [[(1, 10), (2, 5)], [(2, 7), (3, 1)], []],
-        [(1, 10), (2, 12), (3, 1)],
-    ),
-    "15, 16 without keys: a sum is NULL and a count 0 of no rows": Case(
-        node(keys=(), aggregates=(COUNT, SUM)),
-        [[(0, 100), (0, None)], [], [(0, 260)]],
-        [[(2, 100)], [(0, None)], [(1, 260)], [(0, None)]],
-        [(3, 360)],
-    ),
-    "17 distinct: a value may come again behind a barrier": Case(
-        node(aggregates=()),
-        [[(1, 0), (2, 0), (1, 0)], [(1, 0), (3, 0), (4, 0)]],
-        [[(1,), (2,)], [(1,), (3,), (4,)], []],
-        [(1,), (2,), (3,), (4,)],
-    ),
-    "11 nothing since the last barrier: no groups": Case(
-        node(), [[], [(1, 1)], []], [[], [(1, 1)], [], []], [(1, 1)]
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_groups_end_at_each_barrier_or_with_the_rows(case: Case) -> None:
-    batches = chain(case.plan).run([[batch(rows)] for rows in case.sets])
-    assert [[tuple(row.values()) for row in rows_of(each)] for each in batches] == case.expected
-    driver = chain(case.plan)
-    whole = [*driver.feed(batch(rows) for rows in case.sets), *driver.end()]
-    assert [tuple(row.values()) for row in rows_of(whole)] == case.without_barriers
-
-
-def test_13_streaming_aggregation_gives_one_batch_at_each_barrier_or_at_the_end() -> None:
-    sets: list[list[int | None]] = [[1, 2, None, 3, 4], [9, 10, 11, 12], [17, 18, 19]]
-    plan = node(is_clustered=True, batch_rows=20)
-    rows = [[batch([(key, 1)]) for key in keys for _ in range(2)] for keys in sets]
-    groups = [
-        [each.column("k").to_pylist() for each in batches] for batches in chain(plan).run(rows)
-    ]
-    assert groups == [*([keys] for keys in sets), []]
-    driver = chain(plan)
-    (whole,) = [*driver.feed(each for batches in rows for each in batches), *driver.end()]
-    assert whole.column("k").to_pylist() == [key for keys in sets for key in keys]
-    assert set(whole.column("s").to_pylist()) == {2}
-
-
 HASH_AND_STREAMING = pytest.mark.parametrize(
     "is_clustered", [False, True], ids=["hash", "streaming"]
 )
@@ -121,14 +58,11 @@ def test_groups_come_in_bounded_batches_in_the_order_in_which_they_first_appear(
     assert [(row["k"], row["n"]) for row in rows_of(batches)] == [(key, 2) for key in keys]
 
 
-def test_21_many_groups_exceed_the_memory_and_many_rows_of_few_groups_fit() -> None:
+def test_21_groups_that_do_not_fit_are_an_error_that_names_the_node() -> None:
     driver = chain(node(memory_bytes_max=10_000))
     with pytest.raises(MemoryLimitError, match=r"node 'sums': .* groups have") as caught:
         driver.run([[batch([(key, 1) for key in range(10_000)])]])
     assert (caught.value.fields["node"], caught.value.fields["limit"]) == ("sums", 10_000)
-    rows = batch([(key % 7, 1) for key in range(1000)])
-    (batches, _) = chain(node(memory_bytes_max=10_000)).run([[rows] * 200])
-    assert sum(row["s"] for row in rows_of(batches)) == 200_000
 
 
 NAN = float("nan")
@@ -254,9 +188,8 @@ def test_small_batches_are_grouped_together(is_clustered: bool) -> None:
         return original(self, states, by)
 
     with patch.object(GroupComputation, "_folded", counted):
-        (given, _) = chain(node(is_clustered=is_clustered)).run(
-            [[batch([(key // 2, 1)]) for key in range(3000)]]
-        )
-    assert len(rows_of(given)) == 1500
+        rows = [[batch([(key // 2, 1)]) for key in range(3000)]]
+        (batches, _) = chain(node(is_clustered=is_clustered)).run(rows)
+    assert len(rows_of(batches)) == 1500
     assert len(folded) <= 4
     assert sum(folded) < 3100, "each row once"
