@@ -147,6 +147,8 @@ def test_an_older_version_is_stale_only_with_an_order_across_epochs(tmp_path: Pa
 
 BAD = {
     "'upsert' is no change": feed(("upsert", 1, "a", 2)),
+    "'INSERT' is no change": feed(("INSERT", 1, "a", 2)),
+    "'_diff' is null in a row of 'insert'": feed(("insert", 1, "a", 2), _diff=None),
     "'_change_type' is null": feed(("insert", 1, "a", 2), _change_type=None),
     "'_diff' is 1 in a row of 'update_preimage'": feed(("update_preimage", 1, "a", 2), _diff=1),
     "'_diff' is 2 in a row of 'insert'": feed(("insert", 1, "a", 2), _diff=2),

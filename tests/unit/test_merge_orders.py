@@ -57,6 +57,7 @@ def test_a_merge_that_cannot_be_live_has_an_order(
         pytest.param({"sed": 1}, "unknown option 'sed'", id="21: an unknown key"),
         pytest.param(seeded(-1), "from 0 up to 18446744073709551615, found -1", id="22: seed -1"),
         pytest.param(seeded(2**64), "found 18446744073709551616", id="22: seed 2^64"),
+        pytest.param(seeded("1"), "found '1'", id="a seed as text"),  # type: ignore[arg-type]
         pytest.param(seeded(True), "found True", id="a truth value as a seed"),
         pytest.param({"mode": "zip"}, "one of concat, interleave, found 'zip'", id="another mode"),
     ],

@@ -126,6 +126,30 @@ def test_text_in_another_order_than_the_log_is_refused(
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize("named", ["__scn", "__source_gtid"])
+def test_flattened_events_are_refused_alike(named: str, tmp_path: Path) -> None:
+    rows = pa.schema({"id": pa.int64(), named: pa.string()}).empty_table()
+    with pytest.raises(OptionError, match="cannot order changes"):
+        write(tmp_path / "t", rows, keys="id", sequenceBy=named)
+
+
+def test_parsed_events_are_refused_alike(tmp_path: Path) -> None:
+    source = pa.struct({"scn": pa.large_string()})
+    after = pa.struct({"id": pa.int64()})
+    rows = pa.schema({"op": pa.string(), "after": after, "source": source}).empty_table()
+    options = {"envelope": "debezium", "keys": "id", "sequenceBy": "source.scn"}
+    with pytest.raises(OptionError, match="cannot order changes"):
+        write(tmp_path / "t", rows, **options)
+
+
+def test_flattened_events_are_in_the_order_of_their_binlogs(tmp_path: Path) -> None:
+    path, options = tmp_path / "t", {"keys": "id", "sequenceBy": "__source_file"}
+    for file in (LAST_OF_SIX, "mysql-bin.1000000"):
+        rows = pa.table({"id": [1], "v": [file], "__source_file": [file]})
+        write(path, rows, exceptColumnList="__source_file", **options)
+    assert rows_of(path) == [{"id": 1, "v": "mysql-bin.1000000"}]
+
+
 def test_values_with_their_own_order_are_in_the_order_of_their_binlogs(tmp_path: Path) -> None:
     path = tmp_path / "t"
     own = {"keys": "id", "mergeEngine": "partial-update", "sequenceBy": "at"}
