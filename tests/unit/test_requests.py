@@ -98,84 +98,61 @@ def test_looks_of_a_process() -> None:
     counted.require(later, lambda: Table(store).log.head(), more=1)
 
 
-class Sink:
-    """Spark's writer of micro-batches: one process plans them, another one commits."""
+def test_a_micro_batch_that_spark_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process plans the micro-batches, another one commits."""
+    counted = Counted()
+    schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
+    options = {"path": "/t", "keys": "id", "checkpointLocation": "c"}
 
-    def __init__(self, counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._counted = counted
-        self._patch = monkeypatch
-        self._batch = 0
-
-    def _writer(self, process: str) -> UpsertStreamWriter:
-        store = FaultyStore(self._counted.store, Steps(), process=process)
-        self._patch.setattr("spark_upsert_sink.writers.open_store", lambda *_: store)
-        schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
-        options = {"path": "/t", "keys": "id", "checkpointLocation": "c"}
+    def writer(process: str) -> UpsertStreamWriter:
+        store = FaultyStore(counted.store, Steps(), process=process)
+        monkeypatch.setattr("spark_upsert_sink.writers.open_store", lambda *_: store)
         return UpsertStreamWriter(options, schema, False)
 
-    def write(self) -> tuple[list[str], list[str], list[str]]:
-        """Return what is asked by the plan, the one task and the commit of a micro-batch."""
-        batch, self._batch = self._batch, self._batch + 1
-        self._counted.asked()
-        sent = pickle.loads(pickle.dumps(self._writer("a planner")))
-        planned = self._counted.asked()
+    for batch in range(4):
+        counted.asked()
+        sent = pickle.loads(pickle.dumps(writer("a planner")))
+        planned = counted.asked()
         staged = sent.write(iter([pa.record_batch({"id": [batch, 7], "n": [batch, batch]})]))
-        written = self._counted.asked()
-        self._writer("a committer").commit([staged], batch)
-        return planned, written, self._counted.asked()
-
-
-def test_a_micro_batch_that_spark_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Sink(Counted(), monkeypatch)
-    sink.write()
-    for _ in range(3):
-        planned, written, committed = sink.write()
-        assert len(planned) == count_of("the plan of a micro-batch that Spark writes"), planned
-        assert len(written) == count_of("its task"), written
-        assert len(committed) == count_of("its commit"), committed
+        written = counted.asked()
+        writer("a committer").commit([staged], batch)
+        committed = counted.asked()
+        if batch:
+            assert len(planned) == count_of("the plan of a micro-batch that Spark writes"), planned
+            assert len(written) == count_of("its task"), written
+            assert len(committed) == count_of("its commit"), committed
 
 
 EACH = "for each table in a task, one less where its last batch was written on this machine"
 
 
-class RoutedBatch:
-    """A write into many tables: one process plans the batches, one has its task, one commits."""
+def test_a_batch_into_many_tables() -> None:
+    """One process plans the batches, one has the task, one commits."""
+    store, steps = MemoryStore(), {name: Steps() for name in ("plan", "task", "commit")}
+    roots = {name: FaultyStore(store, s, process=(store.url, name)) for name, s in steps.items()}
+    options = RoutedOptions.parse({"path": "/lake/{topic}", "keys": "id"})
 
-    def __init__(self) -> None:
-        self._steps = {name: Steps() for name in ("plan", "task", "commit")}
-        store = MemoryStore()
-        self._roots = {
-            name: FaultyStore(store, steps, process=(store.url, name))
-            for name, steps in self._steps.items()
-        }
-        self._options = RoutedOptions.parse({"path": "/lake/{topic}", "keys": "id"})
-        self._batch = 0
-
-    def write(self) -> None:
+    def write(number: int) -> None:
         """Write a batch of two rows into each of two tables."""
-        batch, self._batch = Transaction(writer=f"{QUERY}q", number=self._batch), self._batch + 1
-        ids = [self._batch, 7]
-        rows = pa.record_batch({"topic": ["a", "a", "b", "b"], "id": ids * 2})
-        plan = plan_routed(self._options, rows.schema, root=self._roots["plan"])
-        staged = stage_routed(plan, self._roots["task"], [rows], batch, 0)
-        commit_routed(self._roots["commit"], self._options, [staged], batch)
+        batch = Transaction(writer=f"{QUERY}q", number=number)
+        rows = pa.record_batch({"topic": ["a", "a", "b", "b"], "id": [number + 1, 7] * 2})
+        plan = plan_routed(options, rows.schema, root=roots["plan"])
+        staged = stage_routed(plan, roots["task"], [rows], batch, 0)
+        commit_routed(roots["commit"], options, [staged], batch)
 
-    def asked(self, process: str, folder: str) -> list[str]:
+    def asked(process: str, folder: str) -> list[str]:
         """Return what a process asked of a folder since the last time."""
-        names = self._steps[process].names
+        names = steps[process].names
         asked = [name for name in names if not name.startswith(NO_REQUEST) and folder in name]
         names[:] = [name for name in names if folder not in name]
         return asked
 
-
-def test_a_batch_into_many_tables() -> None:
-    routed = RoutedBatch()
-    routed.write()  # It makes the tables, and the next one is the first to find them.
-    routed.write()
-    for process in ("plan", "task", "commit"):
-        routed.asked(process, "")
-    for _ in range(5):
-        routed.write()
+    write(0)  # It makes the tables, and the next one is the first to find them.
+    write(1)
+    for process in steps:
+        asked(process, "")
+    for number in range(2, 7):
+        write(number)
         for line, process, folder in [
             ("the plan of a batch into many tables", "plan", ""),
             (EACH, "task", " a/"),
@@ -184,6 +161,6 @@ def test_a_batch_into_many_tables() -> None:
             ("for each table in the commit", "commit", " b/"),
             ("for the group of all in the commit", "commit", " _group/"),
         ]:
-            asked = routed.asked(process, folder)
-            assert len(asked) == count_of(line), (line, asked)
-        assert not routed.asked("task", "") + routed.asked("commit", "")
+            names = asked(process, folder)
+            assert len(names) == count_of(line), (line, names)
+        assert not asked("task", "") + asked("commit", "")
