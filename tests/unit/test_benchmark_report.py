@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 
-from benchmarks import indexing, offsets, operators, routing, topics, wide
+from benchmarks import indexing, offsets, operators, routing, wide
 from benchmarks.bare import Bare, bare
-from benchmarks.figures import STRETCHES, course, figures, written
+from benchmarks.figures import figures, written
 from benchmarks.limits import limits
 from benchmarks.limits.tables import wide_row
-from benchmarks.measure import WAITED_MAX, quiet
 from benchmarks.merging import measure
-from benchmarks.report.page import about_machines, write_report
+from benchmarks.report.page import write_report
 from benchmarks.report.plans import operators_section
-from benchmarks.report.streams import discovery_section
 from benchmarks.report.tables import (
     indexing_section,
     routing_section,
-    topics_section,
     wide_section,
 )
-from benchmarks.words import count as told
 from spark_upsert.table.table import Table
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
@@ -38,8 +32,8 @@ ROWS = pa.schema({"k": pa.int64(), "v": pa.int64()})
 
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / "figures.json").read_text())
-    return found
+    figures_: dict[str, Any] = json.loads((FOLDER / "figures.json").read_text())
+    return figures_
 
 
 def test_every_promised_figure_is_measured(measured: dict[str, Any]) -> None:
@@ -69,56 +63,11 @@ def test_the_repository_keeps_figures_and_no_samples(measured: dict[str, Any]) -
     assert len(text.splitlines()) < 2_100
 
 
-def test_a_figure_and_its_spread_share_a_line() -> None:
-    turns = [{"total_s": 0.123456789, "runs": 3.0}]
-    found = {
-        "b": {"turns": turns, "total_s": {"median": 0.123456789, "count": 1}},
-        "a": [None, "x"],
-    }
-    kept = figures(found)
-    assert kept == {"b": {"total_s": {"median": 0.12346, "count": 1}}, "a": [None, "x"]}
-    assert json.loads(written(kept)) == kept
-    assert written({"long": [kept] * 9}).splitlines()[:3] == [
-        "{",
-        ' "long": [',
-        '  {"a": [null, "x"], "b": {"total_s": {"count": 1, "median": 0.12346}}},',
-    ]
-
-
-def test_a_course_has_every_turn_in_one_stretch() -> None:
-    for count in (1, STRETCHES, 10 * STRETCHES + 3):
-        found = course([{"total_s": float(turn), "runs": 1.0} for turn in range(count)])
-        assert sum(part["total_s"]["count"] for part in found) == count
-        assert [part["first"] for part in found[1:]] == [part["last"] + 1 for part in found[:-1]]
-        assert (found[0]["first"], found[-1]["last"]) == (1, count)
-        assert len(found) <= STRETCHES + 1
-
-
 def test_a_figure_that_is_missing_is_not_passed_over(measured: dict[str, Any]) -> None:
     """Without any section each promise still has a row, and that says so."""
     rows = list(limits({}, "full"))
     assert len(rows) == 37
     assert {value for _, _, value, _, _ in rows} == {"not measured"}
-
-
-def test_the_page_says_what_another_machine_or_a_busy_one_measured() -> None:
-    ours = {"cores": 2, "cpu": "a", "memory_bytes": 1 << 34, "system": "Linux", "python": "3.11"}
-    found = {
-        "size": "full",
-        "machines": {"idle": ours, "busy": ours, "apart": {**ours, "cpu": "b"}},
-        "sections": {
-            "idle": {"busy_before": 0.5},
-            "busy": {"busy_before": 9.4},
-            "apart": {"busy_before": 0.9},
-        },
-    }
-    text = "\n".join(about_machines(found))
-    assert text.startswith("Machine: 2 cores (a), 16 GiB, Linux, Python 3.11. Form: full.")
-    assert "another machine: `apart` (2 cores (b)" in text
-    assert (
-        "Up to 9.4 processors were busy with other work when these sections began**: `busy`."
-        in text
-    )
 
 
 def test_one_write_into_many_tables_makes_requests_for_each_of_them(tmp_path: Path) -> None:
@@ -129,28 +78,17 @@ def test_one_write_into_many_tables_makes_requests_for_each_of_them(tmp_path: Pa
     assert "| 3 |" in page
 
 
-def test_what_a_program_finds_is_what_it_prints_last(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text("import sys\nprint(*sys.argv[1:])\nprint('{\\n \"lost\": 0\\n}')\n")
-    found = topics.measure(["--seed=7"], program)
-    assert found == {"arguments": "--seed=7", "found": {"lost": 0}}
-    assert "| lost | 0 |" in "\n".join(topics_section({"topics": found}))
-    program.write_text("raise SystemExit('doubled')")
-    with pytest.raises(subprocess.CalledProcessError):
-        topics.measure([], program)
-
-
-def test_joins_and_groups_of_a_task_give_as_many_rows_as_those_of_pyarrow() -> None:
+def test_each_benchmark_of_flows_and_streams_finds_its_rows(tmp_path: Path) -> None:
     found = operators.measure(400, rounds=1)
     assert len(found["cases"]) == 9
     page = "\n".join(operators_section({"operators": found}))
     assert all(f"| {name} |" in page for name in found["cases"])
-
-
-def test_each_order_of_the_bare_merge_hands_on_all_rows() -> None:
     found = measure(1_000, inputs=(2, 3), rounds=1)
     for inputs in ("2", "3"):
         assert list(found[inputs])[1:] == ["live", "concat", "roundrobin", "seeded"]
+    found = offsets.measure(tmp_path, 3, calls=2)
+    assert found["epochs"] == 3
+    assert found["warm_s"]["count"] == found["limited_s"]["count"] == 2
 
 
 def test_peers_ended_with_the_same_rows(measured: dict[str, Any]) -> None:
@@ -161,15 +99,6 @@ def test_peers_ended_with_the_same_rows(measured: dict[str, Any]) -> None:
     for contest in contests:
         assert contest["same_table"] in (True, None)
         assert contest["same_changes"] in (True, None)
-
-
-def test_how_soon_a_commit_is_planned_is_told_by_the_number_of_tables() -> None:
-    spread = {"median": 0.0087, "min": 0.008, "max": 0.02, "mean": 0.009, "count": 3}
-    each = {"latest_s": spread, "planned_s": {**spread, "max": 1.5}, "requests_per_look": 1.125}
-    text = "\n".join(discovery_section({"discovery": {"10000": each, "1000": each, "took_s": 3.0}}))
-    rows = [line for line in text.splitlines() if line.startswith("| 1")]
-    assert [row.split("|")[1].strip() for row in rows] == [told(1_000), told(10_000)]
-    assert rows[1].split("|")[3:6] == [" 9 ms ", " 1500 ms ", " 1.12 "]
 
 
 def test_reads_by_an_index_are_measured_and_told(tmp_path: Path) -> None:
@@ -190,12 +119,6 @@ def test_many_columns_are_measured_and_reported(tmp_path: Path) -> None:
     assert wide_row(measured)[2] != wide_row(None)[2] == "not measured"
 
 
-def test_a_stream_that_is_behind_is_asked_as_spark_asks_it(tmp_path: Path) -> None:
-    found = offsets.measure(tmp_path, 3, calls=2)
-    assert found["epochs"] == 3
-    assert found["warm_s"]["count"] == found["limited_s"]["count"] == 2
-
-
 def test_bare_calls_find_every_row_that_a_table_has(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "table"), ROWS, keys=["k"])
     for first in (0, 20, 30):
@@ -208,22 +131,3 @@ def test_bare_calls_find_every_row_that_a_table_has(tmp_path: Path) -> None:
     found = bare(files, [asked] * 2, keys=["k"], seed=table.schema.hash_seed)
     assert set(found) == {"upsert", "changelog"}
     assert not list(tmp_path.rglob("bare.arrow"))
-
-
-def test_a_section_waits_for_a_quiet_machine_and_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = iter([100.0, 60.0, 0.0, 100.0])
-    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: next(seen))
-    assert quiet() == 0.0
-    assert next(seen) == 100.0, "it went on at the first quiet look"
-    looks = 0
-
-    def busy(interval: float) -> float:
-        nonlocal looks
-        looks += 1
-        return 100.0
-
-    monkeypatch.setattr(psutil, "cpu_percent", busy)
-    assert quiet() >= 1
-    assert looks == WAITED_MAX

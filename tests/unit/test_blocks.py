@@ -62,7 +62,7 @@ def test_a_flipped_bit_changes_the_checksum_whatever_the_rest() -> None:
         assert np.minimum(moved, ~moved + np.uint64(1)).min() >= np.uint64(1 << 32)
 
 
-@pytest.mark.parametrize("size", [1, 8, 1023, 1024, 1025, 5000, 10_240])
+@pytest.mark.parametrize("size", [1, 1023, 1024, 1025, 10_240])
 def test_the_same_bytes_have_the_same_checksums_however_they_are_cut(size: int) -> None:
     dice = np.random.default_rng(size)
     data = dice.bytes(size)
@@ -94,7 +94,7 @@ def blocks_of(data: bytes) -> Blocks:
     return Blocks(memoryview(data), np.array(sums, dtype="<u4"))
 
 
-@pytest.mark.parametrize("wanted", [[3], [0, 5, 5, 2], [19], [20], [20, 0], range(21)])
+@pytest.mark.parametrize("wanted", [[0, 5, 5, 2], [20, 0], range(21)], ids=str)
 def test_blocks_are_verified_once_in_any_order(wanted: list[int]) -> None:
     blocks = blocks_of(np.random.default_rng(1).bytes(20 * BLOCK_BYTES + 16))
     assert len(blocks) == block_count(20 * BLOCK_BYTES + 16) == 21
@@ -107,15 +107,13 @@ def test_blocks_are_verified_once_in_any_order(wanted: list[int]) -> None:
 @pytest.mark.parametrize("damaged", [0, 7, 19, 20])
 def test_the_first_damaged_block_is_named_with_both_checksums(damaged: int) -> None:
     data = bytearray(np.random.default_rng(1).bytes(20 * BLOCK_BYTES + 16))
-    good = checksum(bytes(data[damaged * BLOCK_BYTES : (damaged + 1) * BLOCK_BYTES]))
-    blocks = blocks_of(bytes(data))
-    data[damaged * BLOCK_BYTES + 5] ^= 0x40
-    bad = checksum(bytes(data[damaged * BLOCK_BYTES : (damaged + 1) * BLOCK_BYTES]))
+    place = slice(damaged * BLOCK_BYTES, (damaged + 1) * BLOCK_BYTES)
+    good, blocks = checksum(bytes(data[place])), blocks_of(bytes(data))
+    data[place.start + 5] ^= 0x40
     broken = Blocks(memoryview(bytes(data)), blocks._sums)
-    assert broken.verify(np.arange(21)) == (damaged, good, bad)
-    others = np.array([number for number in range(21) if number != damaged])
-    assert broken.verify(others) is None
-    assert not broken.has_verified(damaged * BLOCK_BYTES, damaged * BLOCK_BYTES + 1)
+    assert broken.verify(np.arange(21)) == (damaged, good, checksum(bytes(data[place])))
+    assert broken.verify(np.delete(np.arange(21), damaged)) is None
+    assert not broken.has_verified(place.start, place.start + 1)
 
 
 def test_the_second_half_of_a_long_value_is_verified_where_it_lies_in_the_next_block() -> None:
@@ -124,13 +122,11 @@ def test_the_second_half_of_a_long_value_is_verified_where_it_lies_in_the_next_b
     schema = TableSchema.of(columns, keys=["k"])
     tried = 0
     for count in (399, 400):
-        numbers = list(range(count))
-        decimals = pa.array([Decimal(number) for number in numbers], pa.decimal128(38, 0))
-        store = MemoryStore()
+        numbers, store = list(range(count)), MemoryStore()
+        decimals = pa.array(map(Decimal, numbers), pa.decimal128(38, 0))
         rows = [pa.array(numbers, pa.uint64()), pa.array(numbers), pa.array(numbers), decimals]
-        batch = pa.RecordBatch.from_arrays(
-            [*rows, pa.array([1] * count, pa.int8())], schema=schema.run
-        )
+        rows.append(pa.array([1] * count, pa.int8()))
+        batch = pa.RecordBatch.from_arrays(rows, schema=schema.run)
         file = write_run(store, "data/x.arrow", batch)
         intact = pa.py_buffer(store.read(file.path))
         values = pa.ipc.open_file(intact).get_batch(0).column("d").buffers()[1]

@@ -14,7 +14,7 @@ from spark_upsert.errors import BatchTooLargeError, OptionError, TableFullError
 from spark_upsert.store.records import encode
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.properties import Caps, OnFull
+from spark_upsert.table.log.properties import Caps
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import PAUSE_S, PAUSE_S_MAX
@@ -32,7 +32,7 @@ class Capped:
     def __init__(
         self, properties: Mapping[str, str] | None = None, *, has_consumer: bool = True
     ) -> None:
-        self._due: list[tuple[str, int, Callable[[], object]]] = []
+        self._due: list[tuple[str, Callable[[], object]]] = []
         self.steps = Steps(watch=self._watch)
         self.store = MemoryStore()
         self.now_s = 1_000_000.0
@@ -51,18 +51,13 @@ class Capped:
         self.slept.append(seconds)
         self.when_slept()
 
-    def behind(self, step: str, do: Callable[[], object], *, after: int = 0) -> None:
-        """Do something once, behind a step of some name, and so many of them before."""
-        self._due.append((step, after, do))
+    def behind(self, step: str, do: Callable[[], object]) -> None:
+        """Do something once, behind a step of some name."""
+        self._due.append((step, do))
 
     def _watch(self) -> None:
-        if not self._due or not self.steps.names[-1].startswith(self._due[0][0]):
-            return
-        step, after, do = self._due.pop()
-        if after:
-            self._due.append((step, after - 1, do))
-        else:
-            do()
+        if self._due and self.steps.names[-1].startswith(self._due[0][0]):
+            self._due.pop()[1]()
 
     def other_appends(self) -> None:
         """Let another process append."""
@@ -74,43 +69,32 @@ class Capped:
 
     def append(self, number: int = 0, *, rows: int = 1, full_wait_ms: int = 0) -> int | None:
         """Append rows as a transaction; return its version."""
-        ids = list(range(rows))
-        done = self.table.upsert(
-            pa.table({"id": ids, "n": [number] * rows}),
-            transaction=Transaction(writer="w", number=number),
-            full_wait_ms=full_wait_ms,
-        )
+        data = pa.table({"id": list(range(rows)), "n": [number] * rows})
+        transaction = Transaction(writer="w", number=number)
+        done = self.table.upsert(data, transaction=transaction, full_wait_ms=full_wait_ms)
         return None if done is None else done.version
 
-    @property
-    def epoch_bytes(self) -> int:
-        """The bytes of the newest epoch."""
-        head = self.table.log.head()
-        return sum(file.bytes for file in self.table.log.commit(head.version).added)
 
-
-def one_epoch_bytes() -> int:
+def epoch_bytes() -> int:
+    """Return the bytes of an epoch of one row."""
     capped = Capped()
     capped.append()
-    return capped.epoch_bytes
+    return sum(file.bytes for file in capped.table.log.commit(1).added)
 
 
-EPOCH_BYTES = one_epoch_bytes()
+EPOCH_BYTES = epoch_bytes()
 
 
-@pytest.mark.parametrize(
-    ("properties", "fits"),
-    [
-        pytest.param({"maxBacklogEpochs": "1"}, 1, id="case 29: a cap of one epoch"),
-        pytest.param({"maxBacklogEpochs": "3"}, 3, id="a cap of three epochs"),
-        pytest.param({"maxBacklogBytes": str(EPOCH_BYTES)}, 1, id="bytes of exactly one epoch"),
-        pytest.param({"maxBacklogBytes": str(2 * EPOCH_BYTES - 1)}, 1, id="a byte less than two"),
-        pytest.param({"maxBacklogBytes": str(2 * EPOCH_BYTES)}, 2, id="bytes of exactly two"),
-        pytest.param(
-            {"maxBacklogEpochs": "3", "maxBacklogBytes": str(2 * EPOCH_BYTES)}, 2, id="the lesser"
-        ),
-    ],
-)
+FITS: dict[str, tuple[dict[str, str], int]] = {
+    "case 29: a cap of one epoch": ({"maxBacklogEpochs": "1"}, 1),
+    "a cap of three epochs": ({"maxBacklogEpochs": "3"}, 3),
+    "a byte less than two": ({"maxBacklogBytes": str(2 * EPOCH_BYTES - 1)}, 1),
+    "bytes of exactly two": ({"maxBacklogBytes": str(2 * EPOCH_BYTES)}, 2),
+    "the lesser": ({"maxBacklogEpochs": "3", "maxBacklogBytes": str(2 * EPOCH_BYTES)}, 2),
+}
+
+
+@pytest.mark.parametrize(("properties", "fits"), FITS.values(), ids=FITS.keys())
 def test_a_write_beyond_a_cap_is_refused_and_leaves_nothing(
     properties: dict[str, str], fits: int
 ) -> None:
@@ -122,17 +106,11 @@ def test_a_write_beyond_a_cap_is_refused_and_leaves_nothing(
         capped.append(fits)
     assert capped.store.objects == before
     assert refused.value.code == "TABLE_FULL"
+    fields = refused.value.fields
+    assert (fields["epochs"], fields["bytes"]) == (fits, fits * EPOCH_BYTES)
+    assert (fields["consumer"], fields["version"], fields["upper"]) == (READER, 0, fits + 1)
     caps = Caps.of(properties)
-    assert refused.value.fields == {
-        "path": capped.store.url,
-        "epochs": fits,
-        "bytes": fits * EPOCH_BYTES,
-        "epochs_max": caps.epochs,
-        "bytes_max": caps.bytes,
-        "upper": fits + 1,
-        "consumer": READER,
-        "version": 0,
-    }
+    assert (fields["epochs_max"], fields["bytes_max"]) == (caps.epochs, caps.bytes)
     assert READER in refused.value.hint
     assert capped.slept == []
     capped.read_all()
@@ -169,41 +147,21 @@ def test_case_36_zero_is_no_cap(cap: str) -> None:
         assert capped.append(number) is not None
 
 
-def test_without_a_live_lease_there_is_nothing_to_wait_for() -> None:
-    capped = Capped({"maxBacklogEpochs": "1", "maxBacklogBytes": "1", **REJECT}, has_consumer=False)
+def test_the_slowest_consumer_with_a_live_lease_counts() -> None:
+    capped = Capped({"maxBacklogEpochs": "1", **REJECT}, has_consumer=False)
     for number in range(3):
         assert capped.append(number) is not None
     capped.read_all(ttl_ms=1000)
-    with pytest.raises(BatchTooLargeError):
-        capped.append(3)
-    capped.now_s += 1.0
-    assert capped.append(3) is not None
-
-
-def test_the_slowest_consumer_counts() -> None:
-    capped = Capped({"maxBacklogEpochs": "2", **REJECT})
-    capped.append(0)
+    capped.append(3)
     capped.read_all("fast")
-    capped.append(1)
     with pytest.raises(TableFullError) as refused:
-        capped.append(2)
-    assert refused.value.fields["consumer"] == READER
-    capped.table.release(READER)
-    capped.append(2)
+        capped.append(4)
+    assert (refused.value.fields["consumer"], refused.value.fields["version"]) == (READER, 3)
+    capped.now_s += 1.0
+    assert capped.append(4) is not None
     with pytest.raises(TableFullError) as refused:
-        capped.append(3)
-    assert (refused.value.fields["consumer"], refused.value.fields["version"]) == ("fast", 1)
-
-
-def test_what_is_no_epoch_takes_no_room() -> None:
-    capped = Capped({"maxBacklogEpochs": "2", **REJECT})
-    capped.append(0)
-    capped.table.alter(capped.table.schema, {"tombstoneRetention": "1 day"})
-    capped.append(1)
-    assert capped.table.compact(full=True) == 1
-    with pytest.raises(TableFullError) as refused:
-        capped.append(2)
-    assert refused.value.fields["epochs"] == 2
+        capped.append(5)
+    assert (refused.value.fields["consumer"], refused.value.fields["version"]) == ("fast", 4)
 
 
 def test_a_consumer_whose_place_is_expired_is_counted_from_there() -> None:
@@ -224,9 +182,7 @@ def test_a_consumer_whose_place_is_expired_is_counted_from_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"{", encode({"format": 99}), encode({"format": 1})],
-    ids=["half of it", "of a newer format", "of an earlier format"],
+    "data", [b"{", encode({"format": 99}), encode({"format": 1})], ids=["half", "newer", "earlier"]
 )
 def test_a_lease_that_cannot_be_read_is_passed_by_with_a_warning(
     data: bytes, caplog: pytest.LogCaptureFixture
@@ -254,66 +210,44 @@ def test_a_stream_that_has_read_all_makes_room_although_spark_reports_no_last_ba
     assert capped.append(3) is not None
 
 
-class TestWaiting:
-    """With ``onFull=wait`` a write waits for consumers, in growing pauses, up to a bound."""
-
-    def test_it_goes_on_when_there_is_room(self) -> None:
-        capped = Capped({"maxBacklogEpochs": "1"})
-        capped.append(0)
-        pauses = iter([None, None, capped.read_all])
-
-        def read() -> None:
-            step = next(pauses)
-            if step is not None:
-                step()
-
-        capped.when_slept = read
-        assert capped.append(1, full_wait_ms=60_000) == 2
-        assert capped.slept == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S]
-
-    def test_it_gives_up_at_the_bound(self) -> None:
-        capped = Capped({"maxBacklogEpochs": "1"})
-        capped.append(0)
-        before = dict(capped.store.objects)
-        with pytest.raises(TableFullError):
-            capped.append(1, full_wait_ms=5000)
-        assert sum(capped.slept) == pytest.approx(5.0)
-        assert max(capped.slept) <= PAUSE_S_MAX
-        assert capped.store.objects == before
-
-    def test_a_cap_that_is_raised_meanwhile_makes_room(self) -> None:
-        capped = Capped({"maxBacklogEpochs": "1"})
-        capped.append(0)
-        other = capped.opened(capped.store)
-        capped.when_slept = lambda: other.alter(other.schema, {"maxBacklogEpochs": "2"})
-        assert capped.append(1, full_wait_ms=60_000) == 3
-        assert len(capped.slept) == 1
-
-    def test_who_takes_the_room_before_the_commit_is_waited_for(self) -> None:
-        capped = Capped({"maxBacklogEpochs": "1"})
-        capped.behind("close data/", capped.other_appends)
-        capped.when_slept = capped.read_all
-        assert capped.append(1, full_wait_ms=60_000) == 2
-        assert capped.slept == [PAUSE_S]
+# -- with ``onFull=wait`` a write waits for consumers, in growing pauses, up to a bound ----------
 
 
-def test_who_takes_the_room_before_the_commit_leaves_nothing_of_the_other() -> None:
-    capped = Capped({"maxBacklogEpochs": "1", **REJECT})
+def waiting() -> Capped:
+    """Return a full table that lets writes wait."""
+    capped = Capped({"maxBacklogEpochs": "1"})
+    capped.append(0)
+    return capped
+
+
+def test_a_write_that_waits_goes_on_when_there_is_room() -> None:
+    capped = waiting()
+
+    def read() -> None:
+        if len(capped.slept) == 3:
+            capped.read_all()
+
+    capped.when_slept = read
+    assert capped.append(1, full_wait_ms=60_000) == 2
+    assert capped.slept == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S]
+
+
+def test_a_write_that_waits_gives_up_at_the_bound() -> None:
+    capped = waiting()
+    before = dict(capped.store.objects)
+    with pytest.raises(TableFullError):
+        capped.append(1, full_wait_ms=5000)
+    assert sum(capped.slept) == pytest.approx(5.0)
+    assert max(capped.slept) <= PAUSE_S_MAX
+    assert capped.store.objects == before
+
+
+def test_a_write_waits_for_who_takes_the_room_before_the_commit() -> None:
+    capped = Capped({"maxBacklogEpochs": "1"})
     capped.behind("close data/", capped.other_appends)
-    with pytest.raises(TableFullError):
-        capped.append(1)
-    head = capped.table.log.head()
-    assert head.version == 1, "the other writer came between"
-    files = {path for path in capped.store.objects if path.startswith("data/")}
-    assert files == {slice_.file.path for slice_ in head.slices}
-
-
-def test_who_takes_the_room_within_the_commit_is_seen() -> None:
-    capped = Capped({"maxBacklogEpochs": "1", **REJECT})
-    capped.behind("list _consumers", capped.other_appends, after=1)
-    with pytest.raises(TableFullError):
-        capped.append(1)
-    assert capped.table.log.head().version == 1
+    capped.when_slept = capped.read_all
+    assert capped.append(1, full_wait_ms=60_000) == 2
+    assert capped.slept == [PAUSE_S]
 
 
 def test_an_epoch_counts_once_although_a_consumer_was_ahead_of_what_the_writer_had_seen() -> None:
@@ -332,62 +266,53 @@ def test_an_epoch_counts_once_although_a_consumer_was_ahead_of_what_the_writer_h
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("properties", "message"),
     [
-        pytest.param({"maxBacklogEpochs": "-1"}, "whole number", id="a negative number of epochs"),
-        pytest.param({"maxBacklogEpochs": "1.5"}, "whole number", id="a part of an epoch"),
-        pytest.param({"maxBacklogBytes": "64 MiB"}, "whole number", id="a unit"),
-        pytest.param({"maxBacklogBytes": "9" * 30}, "whole number", id="more than there can be"),
-        pytest.param({"onFull": "drop"}, "one of wait, reject", id="another word"),
-        pytest.param({"maxBacklogRows": "1"}, "Did you mean 'maxBacklog", id="an unknown cap"),
+        ({"maxBacklogEpochs": "-1"}, "whole number"),
+        ({"maxBacklogEpochs": "1.5"}, "whole number"),
+        ({"maxBacklogBytes": "64 MiB"}, "whole number"),
+        ({"maxBacklogBytes": "9" * 30}, "whole number"),
+        ({"onFull": "drop"}, "one of wait, reject"),
+        ({"maxBacklogRows": "1"}, "Did you mean 'maxBacklog"),
     ],
+    ids=str,
 )
 def test_a_cap_that_cannot_be_is_refused_when_it_is_set(
-    given: dict[str, str], message: str
+    properties: dict[str, str], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
-        Capped(given)
+        Capped(properties)
 
 
-def test_caps_of_properties() -> None:
-    assert Caps.of({}).is_none
-    assert Caps.of({"onFull": "reject"}).is_none
-    assert Caps.of({"maxBacklogEpochs": "3", "onFull": " Reject "}) == Caps(
-        epochs=3, on_full=OnFull.REJECT
-    )
+# -- requests ------------------------------------------------------------------------------------
 
 
-class TestRequests:
-    """A table without caps is not asked one thing more."""
+def requests(capped: Capped) -> list[str]:
+    """Return the requests of one append."""
+    del capped.steps.names[:]
+    capped.append(100)
+    return list(capped.steps.names)
 
-    @staticmethod
-    def asked(capped: Capped) -> list[str]:
-        del capped.steps.names[:]
-        capped.append(100)
-        return list(capped.steps.names)
 
-    def test_without_caps_nobody_looks_at_leases(self) -> None:
-        with_consumer, without = Capped(), Capped(has_consumer=False)
-        names = self.asked(with_consumer)
-        assert len(names) == len(self.asked(without))
-        assert not any("_consumers" in name for name in names)
+def test_leases_are_looked_at_with_caps_alone() -> None:
+    plain, capped = requests(Capped()), requests(Capped({"maxBacklogEpochs": "9"}))
+    assert len(plain) == len(requests(Capped(has_consumer=False)))
+    assert not any("_consumers" in name for name in plain)
+    of_leases = [name for name in capped if "_consumers" in name]
+    assert [name.partition(" ")[0] for name in of_leases] == ["list", "read"] * 2
+    assert len(capped) == len(plain) + 4
 
-    def test_with_caps_leases_are_looked_at_twice(self) -> None:
-        plain, capped = self.asked(Capped()), self.asked(Capped({"maxBacklogEpochs": "9"}))
-        of_leases = [name for name in capped if "_consumers" in name]
-        assert [name.partition(" ")[0] for name in of_leases] == ["list", "read"] * 2
-        assert len(capped) == len(plain) + 4
 
-    def test_the_epochs_of_a_backlog_are_read_once(self) -> None:
-        capped = Capped({"maxBacklogEpochs": "40"})
-        for number in range(20):
-            capped.append(number)
-        steps = Steps()
-        other = capped.opened(FaultyStore(capped.store, steps))
-        row = pa.table({"id": [1], "n": [1]})
-        other.upsert(row)
-        backlog = {f"read {commit_path(version)}" for version in range(1, 21)}
-        assert backlog <= set(steps.names)
-        del steps.names[:]
-        other.upsert(row)
-        assert not backlog & set(steps.names)
+def test_the_epochs_of_a_backlog_are_read_once() -> None:
+    capped = Capped({"maxBacklogEpochs": "40"})
+    for number in range(20):
+        capped.append(number)
+    steps = Steps()
+    other = capped.opened(FaultyStore(capped.store, steps))
+    row = pa.table({"id": [1], "n": [1]})
+    other.upsert(row)
+    backlog = {f"read {commit_path(version)}" for version in range(1, 21)}
+    assert backlog <= set(steps.names)
+    del steps.names[:]
+    other.upsert(row)
+    assert not backlog & set(steps.names)

@@ -54,7 +54,7 @@ def checked(lived: Lived, meanwhile: Callable[[int], None]) -> Report:
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_what_a_vacuum_removes_behind_a_check_is_no_damage(is_damaged: bool) -> None:
-    def found(step: int) -> bool:
+    def is_reached(step: int) -> bool:
         lived, seen = Lived(4), list[int]()
         old = lived.files("data")
         lived.table.compact(full=True)
@@ -74,7 +74,7 @@ def test_what_a_vacuum_removes_behind_a_check_is_no_damage(is_damaged: bool) -> 
         assert report.is_sound is not is_damaged
         return step in seen
 
-    assert any(not found(step) for step in range(1, 1_000))
+    assert any(not is_reached(step) for step in range(1, 1_000))
 
 
 def test_a_check_ends_where_each_newest_version_is_expired() -> None:
@@ -91,18 +91,14 @@ def test_a_check_ends_where_each_newest_version_is_expired() -> None:
 
 def test_a_check_finds_a_missing_file_and_goes_on() -> None:
     lived = Lived(3)
-    paths = sorted(lived.files("data"))
-    lived.store.delete(paths[0])
-    lived.store.delete(paths[2])
-    found = [finding.place for finding in lived.table.check().findings]
-    assert {paths[0], paths[2]} <= set(found)
+    paths = sorted(lived.files("data"))[::2]
+    for path in paths:
+        lived.store.delete(path)
+    assert set(paths) <= {finding.place for finding in lived.table.check().findings}
 
 
-@pytest.mark.parametrize(
-    ("field", "place"),
-    [("live_rows", "version 2"), ("counters", "version 2")],
-)
-def test_a_check_finds_numbers_that_do_not_add_up(field: str, place: str) -> None:
+@pytest.mark.parametrize("field", ["live_rows", "counters"])
+def test_a_check_finds_numbers_that_do_not_add_up(field: str) -> None:
     lived = Lived(3)
     record = body_of(lived.store, 2)
     if field == "live_rows":
@@ -110,7 +106,7 @@ def test_a_check_finds_numbers_that_do_not_add_up(field: str, place: str) -> Non
     else:
         record["counters"]["rows"] += 1
     lived.store.put(commit_path(2), encode(record))
-    assert place in [finding.place for finding in lived.reopened().check().findings]
+    assert "version 2" in [finding.place for finding in lived.reopened().check().findings]
 
 
 def test_a_check_finds_a_snapshot_with_another_number_of_rows() -> None:

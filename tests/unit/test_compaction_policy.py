@@ -41,29 +41,24 @@ def merged(jobs: list[Job]) -> list[list[int]]:
     return [[part.epochs.lower for part in job.slices] for job in jobs]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "expected"),
-    [
-        pytest.param([SMALL] * (FANOUT - 1), [], id="one too few are left alone"),
-        pytest.param([SMALL] * FANOUT, [list(range(FANOUT))], id="enough of a size are merged"),
-        pytest.param(
-            [10**7] + [SMALL] * (FANOUT - 1), [], id="a large run does not count for small ones"
-        ),
-        pytest.param(
-            [10**7] + [SMALL] * FANOUT,
-            [list(range(1, FANOUT + 1))],
-            id="small runs are merged beside a large one and not with it",
-        ),
-        pytest.param(
-            [10**7] * (FANOUT - 1) + [SMALL] * 3 + [10**7],
-            [list(range(FANOUT + 3))],
-            id="small runs between large ones are merged along",
-        ),
-        pytest.param(
-            [SMALL] * 4 + [10**7] + [SMALL] * 4, [], id="runs that are no neighbours are not merged"
-        ),
-    ],
-)
+LARGE = 10**7
+CASES = {
+    "one too few are left alone": ([SMALL] * (FANOUT - 1), []),
+    "enough of a size are merged": ([SMALL] * FANOUT, [list(range(FANOUT))]),
+    "a large run does not count for small ones": ([LARGE] + [SMALL] * (FANOUT - 1), []),
+    "small runs are merged beside a large one": (
+        [LARGE] + [SMALL] * FANOUT,
+        [list(range(1, FANOUT + 1))],
+    ),
+    "small runs between large ones are merged along": (
+        [LARGE] * (FANOUT - 1) + [SMALL] * 3 + [LARGE],
+        [list(range(FANOUT + 3))],
+    ),
+    "runs that are no neighbours are not merged": ([SMALL] * 4 + [LARGE] + [SMALL] * 4, []),
+}
+
+
+@pytest.mark.parametrize(("sizes", "expected"), CASES.values(), ids=CASES.keys())
 def test_neighbours_of_a_tier_are_merged(sizes: list[int], expected: list[list[int]]) -> None:
     table = manifest(*(run(epoch, size) for epoch, size in enumerate(sizes)))
     assert merged(choose(table)) == expected

@@ -13,6 +13,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.log import storage
+from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
 from tests.support.stores import FarStore, MemoryStore
 
@@ -59,11 +60,11 @@ def versions_of(count: int) -> MemoryStore:
 
 def doubling(upper: int) -> list[range]:
     """Return what is read at once from version 0 on: one, one, two, four and so on."""
-    found, low, size = [], 2, 2
+    groups, low, size = [], 2, 2
     while low < upper:
-        found.append(range(low, low + size))
+        groups.append(range(low, low + size))
         low, size = low + size, min(2 * size, storage.AT_ONCE)
-    return found
+    return groups
 
 
 def test_a_first_look_reads_twice_as_many_at_once_and_twice_again() -> None:
@@ -89,19 +90,14 @@ def test_commits_that_are_known_to_be_there_are_read_at_once() -> None:
     near = versions_of(VERSIONS)
     far = Far(near.objects, [range(5, 5 + 32), range(37, 39)])
     log = Table(far).log
-    found = list(log.commits(5, 39))
-    assert [commit.version for commit in found] == list(range(5, 39))
-    assert found == list(Table(near).log.commits(5, 39))
+    assert list(log.commits(5, 39)) == list(Table(near).log.commits(5, 39))
 
 
 @pytest.mark.parametrize("gone", [1, 2, 3, 20, 38])
 def test_the_end_is_where_the_first_one_is_missing(gone: int) -> None:
     # The others are written after the listing, while this one is read.
     near = versions_of(VERSIONS)
-    seen = dict(near.objects)
-    (path,) = (
-        path for path in seen if (found := _COMMIT.fullmatch(path)) and int(found[1]) == gone
-    )
+    seen, path = dict(near.objects), commit_path(gone)
     data = seen.pop(path)
     seen = {path: data for path, data in seen.items() if "checkpoint" not in path}
     far = Far(seen)
@@ -116,12 +112,11 @@ def test_the_end_is_where_the_first_one_is_missing(gone: int) -> None:
 
 @pytest.mark.parametrize("at", [0, 3, 17, 39])
 def test_damage_is_told_as_where_one_reads_after_the_other(at: int) -> None:
-    near = versions_of(VERSIONS)
-    (path,) = (p for p in near.objects if (found := _COMMIT.fullmatch(p)) and int(found[1]) == at)
+    near, path = versions_of(VERSIONS), commit_path(at)
     near.objects[path] = near.objects[path][:-1]
-    said: list[str] = []
+    messages: list[str] = []
     for store in (near, Far(near.objects)):
         with pytest.raises(CorruptionError) as caught:
             Table(store).log.head()
-        said.append(caught.value.message.replace(store.url, ""))
-    assert said[0] == said[1]
+        messages.append(caught.value.message.replace(store.url, ""))
+    assert messages[0] == messages[1]

@@ -64,9 +64,9 @@ def reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Reader:
     # A place of its own: the open runs of this process are known by their place.
-    found = Reader(bucket, tmp_path, f"s3://reader/{request.node.name}")
-    monkeypatch.setattr(obstore, "get", found.get)
-    return found
+    reader = Reader(bucket, tmp_path, f"s3://reader/{request.node.name}")
+    monkeypatch.setattr(obstore, "get", reader.get)
+    return reader
 
 
 STEPS: dict[str, Callable[[Table], object]] = {
@@ -114,40 +114,30 @@ def test_a_storage_that_does_not_answer_is_told_once(reader: Reader) -> None:
     assert len(reader.fetched) == EPOCHS, "it is not asked again for what it did not send"
 
 
-def test_few_come_at_once_and_large_ones_alone(
+def test_large_runs_and_more_than_the_copies_may_take_are_not_fetched_ahead(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = [slice_.file.bytes for slice_ in reader.table.log.head().slices]
+    sizes = {slice_.file.path: slice_.file.bytes for slice_ in reader.table.log.head().slices}
     monkeypatch.setattr(object_store, "FETCHED_AT_ONCE", 2)
     groups = list(object_store._together(["a", "b", "c"], {"a": 1, "b": 1, "c": 1}))
     assert groups == [["a", "b"], ["c"]]
     monkeypatch.setattr(object_store, "FETCHED_BYTES", 2)
     assert list(object_store._together(["a", "b"], {"a": 3, "b": 1})) == [["a"], ["b"]]
-    monkeypatch.setattr(object_store, "RANGE_BYTES", min(sizes) - 1)
-    reader.store.fetch(dict.fromkeys(("data/x", "data/y"), 1 << 40))
+    with monkeypatch.context() as patched:
+        patched.setattr(object_store, "RANGE_BYTES", min(sizes.values()) - 1)
+        reader.store.fetch(dict.fromkeys(("data/x", "data/y"), 1 << 40))
     assert not reader.fetched, "their parts are asked for side by side, as each is mapped"
-
-
-def test_more_than_the_copies_may_take_is_not_fetched_ahead(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(reader.store._copies, "_bytes_max", 1)
-    reader.store.fetch({slice_.file.path: 2 for slice_ in reader.table.log.head().slices})
+    reader.store.fetch(dict.fromkeys(sizes, 2))
     assert not reader.fetched
 
 
-@pytest.fixture
-def _stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs of any size stay in the bucket."""
-    monkeypatch.setattr(FAR, "bytes_min", 0)
-    monkeypatch.setattr(FAR, "share", 0)
-
-
 @pytest.mark.parametrize("keys", [1, 30])
-@pytest.mark.usefixtures("_stay_far")
 def test_a_client_of_buckets_reads_the_blocks_of_a_run(
-    keys: int, tmp_path: Path, request: pytest.FixtureRequest
+    keys: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(FAR, "bytes_min", 0)  # Runs of any size stay in the bucket.
+    monkeypatch.setattr(FAR, "share", 0)
     client = obstore.store.MemoryStore()
     there = ObjectStore(f"s3://writer/{request.node.name}", {}, client=client)
     schema = pa.schema({"id": pa.int64(), "s": pa.string()})
@@ -157,12 +147,12 @@ def test_a_client_of_buckets_reads_the_blocks_of_a_run(
     table.upsert(pa.table({"id": [7], "s": ["newer"]}))
     cache = {"cache_dir": str(tmp_path)}
     reader = Table(ObjectStore(f"s3://reader/{request.node.name}", cache, client=client))
-    wanted = list(range(keys + 7))[-keys:]
-    assert reader.get(wanted) == table.get(wanted)
+    lookup_keys = list(range(keys + 7))[-keys:]
+    assert reader.get(lookup_keys) == table.get(lookup_keys)
     copies = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not copies, "nothing was copied to this machine"
     gone = table.log.head().slices[0].file.path
     obstore.delete(client, gone)
     other = Table(ObjectStore(f"s3://other/{request.node.name}", cache, client=client))
     with pytest.raises(CorruptionError, match=gone):
-        other.get(wanted)
+        other.get(lookup_keys)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 from integration.pages import code_of
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import (
-    CorruptionError,
     DataLossError,
     OptionError,
     SchemaError,
@@ -32,7 +29,6 @@ from spark_upsert.table.index import lookup as index_rows
 from spark_upsert.table.index import upkeep
 from spark_upsert.table.index.build import advance
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.lookup import keys_between
 from spark_upsert.table.log.properties import index_folder
 from spark_upsert.table.state import snapshot as snapshots
 from spark_upsert.table.state.reduce import RowsByKey
@@ -53,6 +49,7 @@ from tests.support.stores import (
 )
 
 COLUMNS = pa.schema({"id": pa.int64(), "c": pa.int64(), "v": pa.string()})
+WITHOUT_UPKEEP = patch.object(upkeep.Indexes, "follow", lambda self, commit: None)
 
 
 def table_of(store: MemoryStore, *, index_by: str = "c", **how: Any) -> Table:
@@ -61,24 +58,35 @@ def table_of(store: MemoryStore, *, index_by: str = "c", **how: Any) -> Table:
     return table
 
 
-def rows(*records: tuple[int, int | None]) -> pa.Table:
-    return pa.table(
-        {
-            "id": pa.array([r[0] for r in records], pa.int64()),
-            "c": pa.array([r[1] for r in records], pa.int64()),
-            "v": ["x"] * len(records),
-        }
-    )
+def rows(*records: tuple[int | None, int | None]) -> pa.Table:
+    ids, values = (pa.array([r[place] for r in records], pa.int64()) for place in (0, 1))
+    return pa.table({"id": ids, "c": values, "v": ["x"] * len(records)})
 
 
-def ids(found: pa.Table) -> list[int]:
-    return sorted(found.column("id").to_pylist())
+def ids(table: Table, *values: Any, column: str = "c", version: int | None = None) -> list[int]:
+    """Return the keys of the rows that have one of some values."""
+    return sorted(table.rows_having(column, values, version=version).column("id").to_pylist())
 
 
 def index_of(table: Table, column: str = "c") -> Index:
     index = table.index_of(column)
     assert index is not None
     return index
+
+
+def entries(table: Table, *values: Any, column: str = "c") -> list[int]:
+    """Return the keys that the index alone has for some values."""
+    return sorted(index_of(table, column).keys_having(pa.array(values)).keys["id"].to_pylist())
+
+
+def shown_version(table: Table) -> int:
+    return index_of(table).keys_having(pa.array([0])).shows_version
+
+
+def split(store: MemoryStore) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Return the objects of a table, and those of its indexes."""
+    index = {p: data for p, data in store.objects.items() if p.startswith("_index/")}
+    return {p: data for p, data in store.objects.items() if p not in index}, index
 
 
 def test_an_index_is_a_table_below_the_table() -> None:
@@ -88,10 +96,9 @@ def test_an_index_is_a_table_below_the_table() -> None:
     assert index.store.url == f"{store.url}/_index/c"
     assert index.schema.keys == ("c", "id")
     assert index.schema.hash_prefix == 1
-    assert sorted(index.snapshot().to_pylist(), key=str) == [
-        {"c": 7, "id": 1},
-        {"c": 8, "id": 2},
-    ]
+    expected = [{"c": 7, "id": 1}, {"c": 8, "id": 2}]
+    assert sorted(index.snapshot().to_pylist(), key=str) == expected
+    assert ids(Table(store), None, 7) == [1], "a null finds nothing"
     assert all(path.startswith(("_log/", "data/", "_index/c/")) for path in store.objects)
     assert Discovery(store, Pattern.parse("*/*")).folders() == [], "it is no table of a root"
 
@@ -104,29 +111,16 @@ def test_a_name_of_a_column_is_a_name_of_a_folder(name: str) -> None:
     table = Table(MemoryStore())
     table.ensure(TableSchema.of(columns, keys=["id"]), {"indexBy": f"`{name}`"})
     table.upsert(pa.table([[1], [7]], schema=columns))
-    assert ids(table.rows_having(name, [7])) == [1]
+    assert ids(table, 7, column=name) == [1]
 
 
-def test_several_columns_have_an_index_each() -> None:
-    table = table_of(MemoryStore(), index_by="c, V")
-    table.upsert(rows((1, 7), (2, 8)))
-    assert [index.column for index in table.indexes()] == ["c", "v"]
-    assert ids(table.rows_having("v", ["x"])) == [1, 2]
-    assert index_of(table, "v").keys_having(pa.array(["x"])).keys.num_rows == 2
-    assert table.index_of("id") is None
-
-
+LISTS = pa.schema({"id": pa.int64(), "l": pa.list_(pa.int64())})
 BAD = {
     "an unknown column": ("x", COLUMNS, SchemaError, "'x'"),
     "the key": ("id", COLUMNS, OptionError, "the whole key"),
     "a column twice": ("c,C", COLUMNS, OptionError, "each column once"),
     "an empty name": ("c,,v", COLUMNS, OptionError, "comma-separated"),
-    "a list": (
-        "l",
-        pa.schema({"id": pa.int64(), "l": pa.list_(pa.int64())}),
-        SchemaError,
-        "has no hash",
-    ),
+    "a list": ("l", LISTS, SchemaError, "has no hash"),
 }
 
 
@@ -143,46 +137,18 @@ def test_a_column_that_cannot_be_indexed_is_refused(case: str) -> None:
     assert "indexBy" not in table.log.head().properties
 
 
-def test_a_table_that_is_there_gets_an_index_by_a_property() -> None:
-    table = table_of(MemoryStore(), index_by="")
-    table.upsert(rows((1, 7)))
-    table.alter(table.schema, {"indexBy": "c"})
-    assert table.index_of("c") is None
-    assert ids(table.rows_having("c", [7])) == [1], "found by reading all rows"
-    [index] = table.build_indexes()
-    assert index.keys_having(pa.array([7])).keys.column("id").to_pylist() == [1]
-
-
-def test_an_index_that_leads_is_read_as_it_was() -> None:
-    table = table_of(MemoryStore())
-    versions = []
-    for key in range(20):
-        table.upsert(rows((key, 7), (100, key)))
-        versions.append(table.log.head().version)
-    [index] = table.indexes()
-    for version, key in zip(versions, range(20), strict=True):
-        assert index.iter_keys_having(pa.array([7]), near=version)[0] == version
-        assert set(ids(table.rows_having("c", [7], version=version))) >= set(range(key + 1))
-    shows = index.iter_keys_having(pa.array([7]), near=versions[0] - 1)[0]
-    assert shows <= versions[0], "the oldest that there is"
-    Table(index.store).expire(retain_versions=0, safety_ms=0)
-    assert index.iter_keys_having(pa.array([7]), near=versions[3])[0] == versions[-1]
-    assert len(ids(table.rows_having("c", [7], version=versions[3]))) == 4
-
-
 def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
-    """The table holds what is found, and never all keys beside it; the bridge counts once."""
+    """The table holds the rows that it returns, and never all keys beside them."""
     table = table_of(MemoryStore())
     table.upsert(rows(*((key, 7) for key in range(900))))
     version = table.log.head().version
     table.upsert(rows((3, 8), (5, 7), (901, 7)))
-    [index] = table.indexes()
-    Table(index.store).expire(retain_versions=0, safety_ms=0)  # What it was is forgotten.
-    looked: list[int] = []
+    Table(index_of(table).store).expire(retain_versions=0, safety_ms=0)
+    sizes: list[int] = []
     look_up = Snapshot.look_up
 
     def noting(snapshot: Snapshot, keys: list[pa.Array], names: Any) -> RowsByKey:
-        looked.append(len(keys[0]))
+        sizes.append(len(keys[0]))
         return look_up(snapshot, keys, names)
 
     with (
@@ -190,90 +156,36 @@ def test_the_keys_of_a_value_are_looked_up_in_pieces() -> None:
         patch.object(index_rows, "CHUNK_ROWS", 2),
         patch.object(snapshots, "CHUNK_ROWS", 100),
     ):
-        found = table.rows_having("c", [7, 8, 7], version=version)
-    assert ids(found) == list(range(900))
-    assert sum(looked) == 901, "each key once, also those of the bridge"
-    assert max(looked) < 400
+        assert ids(table, 7, 8, 7, version=version) == list(range(900))
+    assert sum(sizes) == 901, "each key once, also those of the bridge"
+    assert max(sizes) < 400
 
 
-def test_an_index_that_breaks_behind_the_first_rows_is_done_without() -> None:
-    table = table_of(MemoryStore())
-    table.upsert(rows((1, 7), (2, 7), (3, 8)))
-
-    def breaking(self: Index, values: pa.Array, **_: Any) -> tuple[int, Iterator[pa.RecordBatch]]:
-        def pieces() -> Iterator[pa.RecordBatch]:
-            yield pa.record_batch({"id": [1]})
-            raise CorruptionError("a file of the index is damaged", hint="build it anew")
-
-        return table.log.head().version, pieces()
-
-    with patch.object(Index, "iter_keys_having", breaking):
-        assert ids(table.rows_having("c", [7])) == [1, 2]
+# -- types, kinds of tables ------------------------------------------------------------------
 
 
-# -- nulls, types, kinds of tables -----------------------------------------------------------
-
-
-def test_a_null_is_not_in_an_index_and_finds_nothing() -> None:
-    table = table_of(MemoryStore())
-    table.upsert(rows((1, None), (2, 7)))
-    table.upsert(rows((2, None)))
-    assert ids(table.rows_having("c", [None, 7])) == []
-    assert Table(index_of(table).store).log.head().live_rows == 0
-
-
-def test_a_widened_column_is_found_by_old_and_new_values() -> None:
-    table = Table(MemoryStore())
-    narrow = TableSchema.of(pa.schema({"id": pa.int32(), "c": pa.int32()}), keys=["id"])
-    table.ensure(narrow, {"indexBy": "c"})
-    table.upsert(pa.table([[1], [7]], schema=narrow.columns))
-    wide = TableSchema.of(pa.schema({"id": pa.int64(), "c": pa.int64()}), keys=["id"])
-    table.alter(wide)
-    lagging = index_of(table).keys_having(pa.array([2**40, 7]))
-    assert lagging.keys.to_pydict() == {"id": [1]}
-    table.upsert(pa.table([[2**50], [2**40]], schema=wide.columns))
-    assert ids(table.rows_having("c", [2**40, 7])) == [1, 2**50]
-    assert ids(table.rows_having("c", [7], version=1)) == [1]
-    assert table.rows_having("c", [7], version=1).schema == narrow.columns
-
-
-def test_errors_of_a_quarantine_are_no_rows_of_an_index() -> None:
-    table = table_of(
-        MemoryStore(), on_error=ErrorPolicy.QUARANTINE, order=[pa.field("seq", pa.int64())]
-    )
-
-    def ordered(seq: int | None, *records: tuple[int | None, int]) -> pa.Table:
-        data = pa.table({"id": pa.array([r[0] for r in records], pa.int64())})
-        data = data.append_column("c", pa.array([r[1] for r in records], pa.int64()))
-        data = data.append_column("v", pa.array(["x"] * len(records)))
-        return data.append_column("seq", pa.array([seq] * len(records), pa.int64()))
-
-    table.upsert(ordered(1, (1, 7), (2, 7), (None, 7)))
-    assert ids(table.rows_having("c", [7])) == [1, 2]
-    assert ids(table.rows_having("c", [7], version=1)) == [1, 2]
-    table.upsert(ordered(None, (3, 7)))
-    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
-    assert ids(table.rows_having("c", [7], version=1)) == [1, 2]
-
-
-def test_stale_rows_do_not_move_an_entry() -> None:
-    schema = pa.schema({"id": pa.int64(), "c": pa.int64(), "seq": pa.int64()})
-    table = Table(MemoryStore())
+def test_errors_of_a_quarantine_and_stale_rows_are_no_entries() -> None:
     order = [pa.field("seq", pa.int64())]
-    table.ensure(TableSchema.of(schema, keys=["id"], order=order), {"indexBy": "c"})
-    table.upsert(pa.table([[1], [7], [5]], schema=schema))
-    table.upsert(pa.table([[1], [8], [4]], schema=schema))
-    assert index_of(table).keys_having(pa.array([7, 8])).keys.num_rows == 1
-    assert (ids(table.rows_having("c", [7])), ids(table.rows_having("c", [8]))) == ([1], [])
+    table = table_of(MemoryStore(), on_error=ErrorPolicy.QUARANTINE, order=order)
+
+    def write(seq: int | None, *records: tuple[int | None, int]) -> None:
+        orders = pa.array([seq] * len(records), pa.int64())
+        table.upsert(rows(*records).append_column("seq", orders))
+
+    write(5, (1, 7), (2, 7), (None, 7))
+    write(None, (3, 7))
+    assert ids(table, 7) == ids(table, 7, version=1) == entries(table, 7) == [1, 2]
+    write(4, (1, 8))
+    assert (entries(table, 7), entries(table, 8)) == ([1, 2], [])
 
 
-def test_an_epoch_that_moves_nothing_writes_no_file() -> None:
+def test_an_epoch_that_moves_nothing_writes_no_file_of_the_index() -> None:
     table = table_of(MemoryStore())
     table.upsert(rows((1, 7)))
     table.upsert(rows((1, 7)).set_column(2, "v", pa.array(["other"])))
-    index = index_of(table)
-    assert index.keys_having(pa.array([7])).shows_version == 2
-    assert index.log.commit(index.log.head().version).added == ()
+    assert shown_version(table) == 2
+    log = index_of(table).log
+    assert log.commit(log.head().version).added == ()
 
 
 # -- two at once, and faults -------------------------------------------------------------------
@@ -282,29 +194,50 @@ def test_an_epoch_that_moves_nothing_writes_no_file() -> None:
 def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
     """Else the later one would undo, or leave out, what the earlier one did."""
     store = MemoryStore()
-    with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+    with WITHOUT_UPKEEP:
         table = table_of(store)
         table.upsert(rows((1, 1)))
         table.build_indexes()
         table.upsert(rows((1, 2)))
         between = Table(store).indexes()[0]
         table.upsert(rows((1, 1)))
-    own = table.indexes()[0]
+    latest = table.indexes()[0]
     whole = advancing._of_changes
 
     def slowly(index: Index, *how: Any) -> Any:
         yield from whole(index, *how)
-        if index is own:  # The other one, which has seen less, comes first.
+        if index is latest:  # The other one, which has seen less, comes first.
             with patch.object(between.table_log, "head", lambda: table.log.at(2)):
                 assert advance(between).shows == 2
 
     with patch.object(advancing, "_of_changes", slowly):
-        assert not advance(own).is_done
-    assert index_of(table).keys_having(pa.array([1, 2])).shows_version == 2
-    assert index_of(table).keys_having(pa.array([1])).keys.num_rows == 0
-    assert advance(own).is_done
-    assert index_of(table).keys_having(pa.array([1])).keys.to_pydict() == {"id": [1]}
-    assert index_of(table).keys_having(pa.array([2])).keys.num_rows == 0
+        assert not advance(latest).is_done
+    assert shown_version(table) == 2
+    assert entries(table, 1) == []
+    assert advance(latest).is_done
+    assert (entries(table, 1), entries(table, 2)) == ([1], [])
+
+
+def test_threads_that_share_versions_keep_one_index() -> None:
+    store = MemoryStore()
+    tables = [table_of(store), Table(store)]
+    go = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        go.wait(300)
+        for n in range(5):
+            tables[number % 2].upsert(rows((number * 10 + n % 3, n)))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    table = Table(store)
+    records = table.snapshot().to_pylist()
+    for value in range(5):
+        assert ids(table, value) == sorted(row["id"] for row in records if row["c"] == value)
+    assert tables[0].index_failures == tables[1].index_failures == 0
+    table.build_indexes()
+    assert table.check().is_sound
+    assert shown_version(table) == table.log.head().version
 
 
 def test_a_commit_stands_whatever_becomes_of_the_index(caplog: pytest.LogCaptureFixture) -> None:
@@ -316,9 +249,9 @@ def test_a_commit_stands_whatever_becomes_of_the_index(caplog: pytest.LogCapture
     assert "index not kept up" in caplog.text
     assert "failures=1" in caplog.text
     assert "secret" not in caplog.text
-    assert ids(table.rows_having("c", [7])) == [1, 2], "by the bridge"
+    assert ids(table, 7) == [1, 2], "by the bridge"
     table.upsert(rows((3, 8)))
-    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
+    assert entries(table, 7) == [1, 2]
 
 
 FAULTS = [
@@ -343,11 +276,16 @@ def test_after_a_fault_at_any_step_the_rows_are_found(what: str) -> None:
         else:
             table.upsert(rows((1, 8), (3, 7)))
 
+    def copied() -> MemoryStore:
+        store = MemoryStore()
+        store.objects = dict(before.objects)
+        return store
+
     whole = Steps()
-    act(Table(FaultyStore(_copy(before), whole)))
+    act(Table(FaultyStore(copied(), whole)))
     for step in range(len(whole.names)):
         kind, moment = FAULTS[step % len(FAULTS)]
-        store = _copy(before)
+        store = copied()
         forget_runs_and_logs()
         with suppress(KilledError, BrokenError, UpsertFlowError):
             act(Table(FaultyStore(store, Steps(Fault(step, moment, kind)))))
@@ -356,17 +294,10 @@ def test_after_a_fault_at_any_step_the_rows_are_found(what: str) -> None:
         for last in ("behind the fault", "behind the next commit"):
             for value in (7, 8):
                 scanned = [r["id"] for r in table.snapshot().to_pylist() if r["c"] == value]
-                found = ids(table.rows_having("c", [value]))
-                assert found == sorted(scanned), f"{whole.names[step]}, step {step}, {last}"
+                where = f"{whole.names[step]}, step {step}, {last}"
+                assert ids(table, value) == sorted(scanned), where
             table.upsert(rows((4, 9)))
-        shows = index_of(table).keys_having(pa.array([9])).shows_version
-        assert shows == table.log.head().version, f"{whole.names[step]}, step {step}"
-
-
-def _copy(store: MemoryStore) -> MemoryStore:
-    copied = MemoryStore()
-    copied.objects = dict(store.objects)
-    return copied
+        assert shown_version(table) == table.log.head().version, f"{whole.names[step]}, step {step}"
 
 
 # -- bounds, lag, and what is of no use ----------------------------------------------------------
@@ -379,36 +310,30 @@ def test_a_step_behind_a_commit_is_bounded(caplog: pytest.LogCaptureFixture) -> 
     with patch.object(upkeep, "STEP_ROWS", 10):
         table.upsert(rows((99, 1)))
         assert table.index_of("c") is None
+        assert ids(table, 1)[-1] == 99, "found by reading all rows"
         assert "run 'upsertflow index'" in caplog.text
         assert table.index_failures == 0
         table.build_indexes()
-        with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+        with WITHOUT_UPKEEP:
             for n in range(25):
                 table.upsert(rows((n, 9)))
-        shown = []
+        versions = []
         for n in range(4):
             table.upsert(rows((n, 8)))
-            shown.append(index_of(table).keys_having(pa.array([8])).shows_version)
-            assert ids(table.rows_having("c", [8])) == list(range(n + 1))
-    assert shown == [13, 23, 31, 32]
-
-
-def test_an_overwrite_of_much_is_left_to_whoever_has_time() -> None:
-    table = table_of(MemoryStore())
-    table.upsert(rows(*((n, n % 3) for n in range(50))))
-    with patch.object(upkeep, "STEP_ROWS", 10):
+            versions.append(shown_version(table))
+            assert ids(table, 8) == list(range(n + 1))
+        assert versions == [13, 23, 31, 32]
         table.upsert(rows((1, 5)), overwrite=True)
-    assert index_of(table).keys_having(pa.array([5])).shows_version == 1
-    assert ids(table.rows_having("c", [5])) == [1]
-    assert ids(table.rows_having("c", [1, 2])) == []
+        assert shown_version(table) == 32
+    assert (ids(table, 5), ids(table, 1, 2, 8, 9)) == ([1], [])
     table.build_indexes()
-    assert index_of(table).keys_having(pa.array([5])).keys.num_rows == 1
+    assert entries(table, 5) == [1]
 
 
 def test_an_index_whose_past_is_expired_is_built_anew() -> None:
     table = table_of(MemoryStore())
     table.upsert(rows((1, 7)))
-    with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+    with WITHOUT_UPKEEP:
         for n in range(4):
             table.upsert(rows((n, 8)))
     index = index_of(table)
@@ -416,38 +341,20 @@ def test_an_index_whose_past_is_expired_is_built_anew() -> None:
     assert table.index_of("c") is None
     with pytest.raises(DataLossError, match="shows no version of the table"):
         index.keys_having(pa.array([7]))
-    assert ids(table.rows_having("c", [8])) == [0, 1, 2, 3]
+    assert ids(table, 8) == [0, 1, 2, 3]
     table.upsert(rows((9, 7)))
-    assert index_of(table).keys_having(pa.array([7])).keys.to_pydict() == {"id": [9]}
+    assert entries(table, 7) == [9]
 
 
 def test_an_index_of_another_table_at_the_path_is_built_anew() -> None:
     store = MemoryStore()
     table_of(store).upsert(rows((1, 7)))
-    store.objects = {p: data for p, data in store.objects.items() if p.startswith("_index/")}
+    _, store.objects = split(store)
     forget_runs_and_logs()
     table = table_of(store)
     assert table.index_of("c") is None
     table.upsert(rows((2, 7)))
-    assert index_of(table).keys_having(pa.array([7])).keys.to_pydict() == {"id": [2]}
-
-
-@pytest.mark.parametrize("is_made_anew", [False, True], ids=["removed", "made anew"])
-def test_a_process_goes_on_when_its_index_is_replaced(is_made_anew: bool) -> None:
-    store = MemoryStore()
-    table = table_of(store)
-    table.upsert(rows((1, 7), (2, 8)))
-    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 1
-    for path in [path for path in store.objects if path.startswith("_index/")]:
-        del store.objects[path]
-    if is_made_anew:
-        Table(store).build_indexes()
-    assert (table.index_of("c") is not None) == is_made_anew
-    assert ids(table.rows_having("c", [7])) == [1]
-    table.upsert(rows((3, 7)))
-    assert table.index_failures == 0
-    assert ids(table.rows_having("c", [7])) == [1, 3]
-    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
+    assert entries(table, 7) == [2]
 
 
 def test_an_index_of_a_table_that_was_set_back_is_built_anew() -> None:
@@ -455,38 +362,39 @@ def test_an_index_of_a_table_that_was_set_back_is_built_anew() -> None:
     store = MemoryStore()
     table = table_of(store)
     table.upsert(rows((1, 7)))
-    early = {p: data for p, data in store.objects.items() if not p.startswith("_index/")}
+    early, _ = split(store)
     table.upsert(rows((2, 7)))
-    late = {p: data for p, data in store.objects.items() if p.startswith("_index/")}
+    _, late = split(store)
     store.objects = {**early, **late}
     forget_runs_and_logs()
     table = Table(store)
     assert table.index_of("c") is None
-    assert ids(table.rows_having("c", [7])) == [1]
-    with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+    assert ids(table, 7) == [1]
+    with WITHOUT_UPKEEP:
         table.upsert(rows((3, 7)))
     assert table.index_of("c") is None
     table.upsert(rows((4, 8)))
-    assert ids(table.rows_having("c", [7])) == [1, 3]
-    assert index_of(table).keys_having(pa.array([7])).keys.num_rows == 2
+    assert ids(table, 7) == entries(table, 7) == [1, 3]
 
 
-def test_the_bridge_is_the_keys_of_commands_in_between() -> None:
-    table = table_of(MemoryStore())
-    for n in range(1, 5):
-        table.upsert(rows((n, 7), (n + 1, 7)))
-    index = index_of(table)
-
-    def between(shows: int, at: int) -> list[int] | None:
-        keys = keys_between(index, shows, table.log.at(at))
-        return None if keys is None else sorted(keys.column("id").to_pylist())
-
-    assert between(2, 2) == []
-    assert between(2, 4) == between(4, 2) == [3, 4, 5]
-    table.restore(1)
-    assert between(4, 5) is None, "what a restore takes away has no command"
-    table.expire(retain_versions=2, safety_ms=0)
-    assert between(1, 4) is None
+@pytest.mark.parametrize("after", ["removed", "made anew", "in a copy without it"])
+def test_a_table_goes_on_when_its_index_is_removed_or_replaced(after: str) -> None:
+    store = MemoryStore()
+    table = table_of(store)
+    table.upsert(rows((1, 7), (2, 8)))
+    assert entries(table, 7) == [1]
+    store.objects, _ = split(store)
+    if after == "made anew":
+        Table(store).build_indexes()
+    if after == "in a copy without it":
+        forget_runs_and_logs()
+        table = Table(store)
+    assert (table.index_of("c") is not None) == (after == "made anew")
+    assert ids(table, 7) == [1]
+    assert table.check().is_sound
+    table.upsert(rows((3, 7)))
+    assert table.index_failures == 0
+    assert ids(table, 7) == entries(table, 7) == [1, 3]
 
 
 DAMAGES = {"its log": "_index/c/_log/00000000000000000000.json", "a file": "_index/c/data/"}
@@ -501,46 +409,34 @@ def test_a_damaged_index_stops_nothing(what: str) -> None:
     store.objects[path] = b"x" * len(store.objects[path])
     forget_runs_and_logs()
     table = Table(store)
-    assert ids(table.rows_having("c", [7])) == [1]
+    assert ids(table, 7) == [1]
     assert not table.check().is_sound
     table.upsert(rows((1, 8), (2, 7)))
     table.expire(retain_versions=0, safety_ms=0)
     table.vacuum(grace_ms=0)
-    assert ids(table.rows_having("c", [7])) == [2]
+    assert ids(table, 7) == [2]
     assert table.index_failures > 0
-    for damaged in [path for path in store.objects if path.startswith("_index/c/")]:
-        store.delete(damaged)
+    store.objects, _ = split(store)
     forget_runs_and_logs()
     table = Table(store)
     table.build_indexes()
     assert table.check().is_sound
-    assert index_of(table).keys_having(pa.array([7])).keys.to_pydict() == {"id": [2]}
+    assert entries(table, 7) == [2]
 
 
 # -- upkeep --------------------------------------------------------------------------------------
 
 
-def test_an_index_is_compacted_behind_commits() -> None:
-    table = table_of(MemoryStore())
-    for n in range(40):
-        table.upsert(rows((n % 5, n)))
-    own = index_of(table).log.head()
-    assert own.run_count <= 8
-    assert sum(slice_.file.rows for slice_ in own.slices) <= 5 * 8, "deletes are forgotten"
-
-
-def test_the_past_of_an_index_goes_with_that_of_its_table() -> None:
+def test_the_past_of_an_index_is_vacuumed_with_that_of_its_table() -> None:
     store = MemoryStore()
     table = table_of(store)
     for n in range(20):
         table.upsert(rows((n % 5, n)))
-    before = len([p for p in store.objects if p.startswith("_index/c/data/")])
+    assert sum(slice_.file.rows for slice_ in index_of(table).log.head().slices) <= 5 * 8
     table.expire(retain_versions=1, safety_ms=0)
     removed = table.vacuum(grace_ms=0)
     assert any(file.path.startswith("_index/c/data/") for file in removed.expired)
-    after = [p for p in store.objects if p.startswith("_index/c/data/")]
-    assert len(after) < before
-    assert ids(table.rows_having("c", [15, 16, 17])) == [0, 1, 2]
+    assert ids(table, 15, 16, 17) == [0, 1, 2]
     assert table.check().is_sound
 
 
@@ -548,22 +444,12 @@ def test_a_check_finds_an_index_that_does_not_hold_what_it_shows() -> None:
     table = table_of(MemoryStore())
     table.upsert(rows((1, 7), (2, 8)))
     assert table.check().is_sound
-    index = Table(index_of(table).store)
-    index.upsert(pa.table({"c": [9], "id": [1]}))
+    Table(index_of(table).store).upsert(pa.table({"c": [9], "id": [1]}))
     report = table.check()
     assert not report.is_sound
     assert "_index/c" in str(report.findings[0])
     table.build_indexes(rebuild=True)
     assert table.check().is_sound
-
-
-def test_a_restore_moves_the_entries_back() -> None:
-    table = table_of(MemoryStore())
-    table.upsert(rows((1, 7)))
-    table.upsert(rows((1, 8), (2, 8)))
-    table.restore(1)
-    proposals = index_of(table).keys_having(pa.array([7, 8]))
-    assert (proposals.keys.to_pydict(), proposals.shows_version) == ({"id": [1]}, 3)
 
 
 def test_a_table_without_indexes_pays_nothing() -> None:
@@ -575,22 +461,14 @@ def test_a_table_without_indexes_pays_nothing() -> None:
     assert not any(path.startswith("_index") for path in store.objects)
 
 
-def test_nothing_is_told_of_indexes_that_are_up_to_date(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    table_of(MemoryStore()).upsert(rows((1, 7)))
-    assert caplog.text == ""
-
-
 def test_indexes_are_shown_as_rows() -> None:
     table = table_of(MemoryStore(), index_by="c,v")
     table.upsert(rows((1, 7), (2, None)))
-    with patch.object(upkeep.Indexes, "follow", lambda self, commit: None):
+    with WITHOUT_UPKEEP:
         table.upsert(rows((3, 8)))
     table.alter(table.schema, {"indexBy": "c"})
-    view = VIEWS[Metadata.INDEXES]
-    [row] = [row for batch in view.read(table) for row in batch.to_pylist()]
-    assert row["column"] == "c"
-    assert row["path"] == "_index/c"
+    [row] = [row for batch in VIEWS[Metadata.INDEXES].read(table) for row in batch.to_pylist()]
+    assert (row["column"], row["path"]) == ("c", "_index/c")
     assert (row["shows_version"], row["versions_behind"]) == (1, 2)
     assert (row["entries"], row["runs"], row["files"]) == (1, 1, 1)
     assert row["bytes"] > 0
@@ -609,60 +487,4 @@ def test_an_epoch_that_makes_the_table_makes_its_index() -> None:
     base = Snapshot(store, unborn)
     commands = envelope_of_rows(unborn.schema, COLUMNS).commands(rows((1, 7)).to_batches()[0])
     table.commit(WriteSet(base=base, staged=(stage(base, [commands]),)))
-    assert index_of(table).keys_having(pa.array([7])).shows_version == 0
-
-
-def test_threads_that_share_versions_keep_one_index() -> None:
-    store = MemoryStore()
-    tables = [table_of(store), Table(store)]
-    go = threading.Barrier(8)
-
-    def write(number: int) -> None:
-        go.wait(300)
-        for n in range(5):
-            tables[number % 2].upsert(rows((number * 10 + n % 3, n)))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    table = Table(store)
-    for value in range(5):
-        scanned = sorted(r["id"] for r in table.snapshot().to_pylist() if r["c"] == value)
-        assert ids(table.rows_having("c", [value])) == scanned
-    assert tables[0].index_failures == tables[1].index_failures == 0
-    table.build_indexes()
-    assert table.check().is_sound
-    assert index_of(table).keys_having(pa.array([4])).shows_version == table.log.head().version
-
-
-def test_a_copy_without_its_indexes_is_whole() -> None:
-    store = MemoryStore()
-    table_of(store).upsert(rows((1, 7), (2, 8)))
-    copied = MemoryStore()
-    copied.objects = {p: d for p, d in store.objects.items() if not p.startswith("_index/")}
-    forget_runs_and_logs()
-    copy = Table(copied)
-    assert ids(copy.rows_having("c", [7])) == [1]
-    assert copy.check().is_sound
-    copy.upsert(rows((3, 7)))
-    assert index_of(copy).keys_having(pa.array([7])).keys.num_rows == 2
-
-
-def test_who_was_too_slow_goes_on_with_what_the_other_did(caplog: pytest.LogCaptureFixture) -> None:
-    store = MemoryStore()
-    table, other = table_of(store), Table(store)
-    table.upsert(rows((1, 1)))
-    table.upsert(rows((1, 2)))
-    write = advancing._write
-    lost: list[Index] = []
-
-    def slowly(index: Index, *how: Any, **more: Any) -> bool:
-        if index.table_log is table.log and not lost:
-            lost.append(index)
-            assert advance(other.indexes()[0]).is_done
-        return write(index, *how, **more)
-
-    with patch.object(advancing, "_write", slowly):
-        table.upsert(rows((2, 2)))
-    assert len(lost) == 1
-    assert index_of(table).keys_having(pa.array([2])).shows_version == table.log.head().version
-    assert caplog.text == ""
+    assert shown_version(table) == 0

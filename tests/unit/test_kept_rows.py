@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +20,9 @@ from spark_upsert.views.materialized import made_for_rows
 from spark_upsert.views.plan_builder import Plan
 
 ROWS = pa.schema({"id": pa.int64(), "v": pa.string()})
+WRITTEN = pa.schema(
+    {**{f.name: f.type for f in ROWS}, "_commit_version": pa.int64(), "_diff": pa.int8()}
+)
 WRITES = {
     "envelope": "changelog",
     "keys": "id",
@@ -36,17 +38,12 @@ def made(path: Path, plan: str = "a plan", clock: Clock = time.time, **more: str
     return table
 
 
-def table_of(ids: Sequence[int], values: Sequence[str], versions: Sequence[int]) -> pa.Table:
-    """Return new values of rows, as the query writes them."""
-    diffs = pa.array([1] * len(ids), pa.int8())
-    order = {"_commit_version": pa.array(versions, pa.int64()), "_diff": diffs}
-    return pa.table({"id": ids, "v": values, **order})
-
-
 def write(table: Table, query: str | None, number: int, *rows: tuple[int, str, int]) -> bool:
-    """Write rows with the versions of their steps, as a batch of a query."""
-    ids, values, versions = zip(*rows, strict=True)
-    data = table_of(ids, values, versions)
+    """Write new values of rows with the versions of their steps, as a batch of a query."""
+    records = [
+        {"id": id_, "v": v, "_commit_version": version, "_diff": 1} for id_, v, version in rows
+    ]
+    data = pa.Table.from_pylist(records, WRITTEN)
     transaction = None
     if query is not None:
         writer = Transaction.writer_of_query(query)
@@ -88,7 +85,7 @@ def test_a_query_that_was_forgotten_is_not_taken_for_none(tmp_path: Path) -> Non
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
 def test_nobody_else_writes(tmp_path: Path, overwrite: bool) -> None:
     table = made(tmp_path / "kept")
-    rows = table_of([1], ["a"], [1])
+    rows = pa.table([[1], ["a"], [1], [1]], schema=WRITTEN)
     with pytest.raises(DataError, match="the query of that view writes and no other writer"):
         table.upsert(rows, overwrite=overwrite)
     assert table.log.head().version == 0
@@ -113,8 +110,7 @@ def test_a_path_keeps_one_view(tmp_path: Path) -> None:
 
 def test_a_kept_table_of_rows_and_a_table_of_its_view_are_not_mixed(tmp_path: Path) -> None:
     """It may be behind its tables, as a table that keeps groups may be."""
-    columns = pa.schema({"id": pa.int64(), "v": pa.string()})
-    base = Table.create(str(tmp_path / "base"), columns, keys=["id"])
+    base = Table.create(str(tmp_path / "base"), ROWS, keys=["id"])
     plan = Plan.of_table(base.store.url)
     kept = Plan.of_table(made(tmp_path / "kept", plan.to_json()).store.url).select("id", w="v")
     with pytest.raises(PlanError, match="base comes in twice, maybe at two versions"):
