@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -70,82 +71,62 @@ def three_widths() -> Graph:
     return flow.graph()
 
 
-@pytest.mark.parametrize(
-    ("graph", "expected"),
-    [
-        pytest.param(
-            one_region(), "{Src} {A0} {A1} {B0} {B1} {Snk}", id="33: no configs, one per operator"
-        ),
-        pytest.param(
-            one_region(A=WITH_CHANNEL, B=WITH_CHANNEL),
-            "{Src} {A0,B0} {A1,B1} {Snk}",
-            id="34: colocated by channel",
-        ),
-        pytest.param(
-            one_region(R=WITH_CHANNEL),
-            "{Src} {A0,B0} {A1,B1} {Snk}",
-            id="34: the same, said of the composite",
-        ),
-        pytest.param(
-            one_region(A=together("AB"), B=together("AB")),
-            "{Src} {A0,A1,B0,B1} {Snk}",
-            id="35: a plain id puts all replicas together",
-        ),
-        pytest.param(
-            one_region(R=WITH_REPLICAS),
-            "{Src} {A0,A1,B0,B1} {Snk}",
-            id="35: the same by replica",
-        ),
-        pytest.param(
-            one_region(Src=together("SrcAB"), R=together("SrcAB")),
-            "{Src,A0,A1,B0,B1} {Snk}",
-            id="36: a plain id of what is outside, too",
-        ),
-        pytest.param(
-            adjacent_pairs(R=WITH_CHANNEL, S=WITH_CHANNEL),
-            "{Src} {A0,B0} {A1,B1} {C0,D0} {C1,D1} {Snk}",
-            id="38: adjacent regions, each by channel",
-        ),
-        pytest.param(
-            adjacent_pairs(Src=together("x"), R=together("x"), S=WITH_CHANNEL),
-            "{Src,A0,A1,B0,B1} {C0,D0} {C1,D1} {Snk}",
-            id="39: adjacent regions, the first with what is outside",
-        ),
-        pytest.param(
-            region_with_all(), "{Src0,A0} {Src1,A1} {Snk}", id="40: the source is in the region"
-        ),
-        pytest.param(
-            region_with_all(Snk=WITH_CHANNEL),
-            "{Src0,A0,Snk0} {Src1,A1,Snk1}",
-            id="41: all is in the region",
-        ),
-        pytest.param(
-            nested(inner=WITH_CHANNEL),
-            "{Src} {A0} {A1} {B0,C0} {B1,C1} {B2,C2} {B3,C3} {Snk}",
-            id="43: nested, by channel of the inner region",
-        ),
-        pytest.param(
-            nested(outer=WITH_CHANNEL),
-            "{Src} {A0,B0,B1,C0,C1} {A1,B2,B3,C2,C3} {Snk}",
-            id="nested, by channel of the outer region, which is what it is written on",
-        ),
-        pytest.param(
-            no_region(A=together("x"), B=together("x", "y"), C=together("y")),
-            "{Src} {A,B,C} {Snk}",
-            id="46: ids are joined transitively",
-        ),
-        pytest.param(
-            one_region(A=apart("e")),
-            "{Src} {A0} {A1} {B0} {B1} {Snk}",
-            id="47: exlocated by a plain id, replicas are apart",
-        ),
-        pytest.param(
-            no_region(A=WITH_CHANNEL, B=together("A")),
-            "{Src} {A,B} {C} {Snk}",
-            id="by channel is the bare name outside of regions",
-        ),
-    ],
-)
+LEGACY: dict[str, tuple[Graph, str]] = {
+    "33: no configs, one per operator": (one_region(), "{Src} {A0} {A1} {B0} {B1} {Snk}"),
+    "34: colocated by channel": (
+        one_region(A=WITH_CHANNEL, B=WITH_CHANNEL),
+        "{Src} {A0,B0} {A1,B1} {Snk}",
+    ),
+    "34: the same, said of the composite": (
+        one_region(R=WITH_CHANNEL),
+        "{Src} {A0,B0} {A1,B1} {Snk}",
+    ),
+    "35: a plain id puts all replicas together": (
+        one_region(A=together("AB"), B=together("AB")),
+        "{Src} {A0,A1,B0,B1} {Snk}",
+    ),
+    "35: the same by replica": (one_region(R=WITH_REPLICAS), "{Src} {A0,A1,B0,B1} {Snk}"),
+    "36: a plain id of what is outside, too": (
+        one_region(Src=together("SrcAB"), R=together("SrcAB")),
+        "{Src,A0,A1,B0,B1} {Snk}",
+    ),
+    "38: adjacent regions, each by channel": (
+        adjacent_pairs(R=WITH_CHANNEL, S=WITH_CHANNEL),
+        "{Src} {A0,B0} {A1,B1} {C0,D0} {C1,D1} {Snk}",
+    ),
+    "39: adjacent regions, the first with what is outside": (
+        adjacent_pairs(Src=together("x"), R=together("x"), S=WITH_CHANNEL),
+        "{Src,A0,A1,B0,B1} {C0,D0} {C1,D1} {Snk}",
+    ),
+    "40: the source is in the region": (region_with_all(), "{Src0,A0} {Src1,A1} {Snk}"),
+    "41: all is in the region": (
+        region_with_all(Snk=WITH_CHANNEL),
+        "{Src0,A0,Snk0} {Src1,A1,Snk1}",
+    ),
+    "43: nested, by channel of the inner region": (
+        nested(inner=WITH_CHANNEL),
+        "{Src} {A0} {A1} {B0,C0} {B1,C1} {B2,C2} {B3,C3} {Snk}",
+    ),
+    "nested, by channel of the outer region, which is what it is written on": (
+        nested(outer=WITH_CHANNEL),
+        "{Src} {A0,B0,B1,C0,C1} {A1,B2,B3,C2,C3} {Snk}",
+    ),
+    "46: ids are joined transitively": (
+        no_region(A=together("x"), B=together("x", "y"), C=together("y")),
+        "{Src} {A,B,C} {Snk}",
+    ),
+    "47: exlocated by a plain id, replicas are apart": (
+        one_region(A=apart("e")),
+        "{Src} {A0} {A1} {B0} {B1} {Snk}",
+    ),
+    "by channel is the bare name outside of regions": (
+        no_region(A=WITH_CHANNEL, B=together("A")),
+        "{Src} {A,B} {C} {Snk}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("graph", "expected"), LEGACY.values(), ids=LEGACY)
 def test_legacy_gives_a_pe_to_each_unit(graph: Graph, expected: str) -> None:
     plan = fused(expanded(graph), Legacy())
     assert said(plan) == pes(expected)
@@ -159,60 +140,53 @@ def test_case_51_each_replica_of_several_regions_has_a_pe() -> None:
 # -- conflicts
 
 
-@pytest.mark.parametrize(
-    ("graph", "names", "words"),
-    [
-        pytest.param(
-            no_region(A=Placement(colocate=("x",), isolate=True), B=together("x")),
-            ("A", "B"),
-            ("colocated by 'x'", "'A' is isolated"),
-            id="44: colocated and isolated",
+CONTRADICTIONS: dict[str, tuple[Any, ...]] = {
+    "44: colocated and isolated": (
+        no_region(A=Placement(colocate=("x",), isolate=True), B=together("x")),
+        ("A", "B"),
+        ("colocated by 'x'", "'A' is isolated"),
+    ),
+    "45: colocated and exlocated": (
+        no_region(
+            A=Placement(colocate=("x",), exlocate=("y",)),
+            B=Placement(colocate=("x",), exlocate=("y",)),
         ),
-        pytest.param(
-            no_region(
-                A=Placement(colocate=("x",), exlocate=("y",)),
-                B=Placement(colocate=("x",), exlocate=("y",)),
-            ),
-            ("A", "B"),
-            ("colocated by 'x'", "exlocated by 'y'"),
-            id="45: colocated and exlocated",
+        ("A", "B"),
+        ("colocated by 'x'", "exlocated by 'y'"),
+    ),
+    "45: colocated through another and exlocated": (
+        no_region(
+            A=Placement(colocate=("x",), exlocate=("e",)),
+            B=together("x", "y"),
+            C=Placement(colocate=("y",), exlocate=("e",)),
         ),
-        pytest.param(
-            no_region(
-                A=Placement(colocate=("x",), exlocate=("e",)),
-                B=together("x", "y"),
-                C=Placement(colocate=("y",), exlocate=("e",)),
-            ),
-            ("A", "C"),
-            ("colocated by 'x' and 'y'", "exlocated by 'e'"),
-            id="45: colocated through another and exlocated",
-        ),
-        pytest.param(
-            one_region(A=Placement(colocate=("x",), isolate=True)),
-            ("R.A[0]", "R.A[1]"),
-            ("colocated by 'x'", "'R.A' is isolated"),
-            id="a plain id puts isolated replicas together",
-        ),
-        pytest.param(
-            one_region(R=Placement(colocate=(by_channel(),), isolate=True)),
-            ("R.A[0]", "R.B[0]"),
-            ("colocated by 'R_0'", "'R' is isolated"),
-            id="isolation of a composite is one of each operator",
-        ),
-        pytest.param(
-            no_region(A=together("x"), B=ALONE, C=together("x")),
-            ("A", "B"),
-            ("rows go from what is colocated by 'x' to others and back", "'B' is isolated"),
-            id="isolated on the way between what is colocated",
-        ),
-        pytest.param(
-            one_region(Src=together("x"), A=apart("e"), Snk=together("x")),
-            ("R.A[0]", "R.A[1]"),
-            ("rows go from what is colocated by 'x'", "exlocated by 'e'"),
-            id="exlocated on the way between what is colocated",
-        ),
-    ],
-)
+        ("A", "C"),
+        ("colocated by 'x' and 'y'", "exlocated by 'e'"),
+    ),
+    "a plain id puts isolated replicas together": (
+        one_region(A=Placement(colocate=("x",), isolate=True)),
+        ("R.A[0]", "R.A[1]"),
+        ("colocated by 'x'", "'R.A' is isolated"),
+    ),
+    "isolation of a composite is one of each operator": (
+        one_region(R=Placement(colocate=(by_channel(),), isolate=True)),
+        ("R.A[0]", "R.B[0]"),
+        ("colocated by 'R_0'", "'R' is isolated"),
+    ),
+    "isolated on the way between what is colocated": (
+        no_region(A=together("x"), B=ALONE, C=together("x")),
+        ("A", "B"),
+        ("rows go from what is colocated by 'x' to others and back", "'B' is isolated"),
+    ),
+    "exlocated on the way between what is colocated": (
+        one_region(Src=together("x"), A=apart("e"), Snk=together("x")),
+        ("R.A[0]", "R.A[1]"),
+        ("rows go from what is colocated by 'x'", "exlocated by 'e'"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("graph", "names", "words"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
 @pytest.mark.parametrize(
     "scheme", [Legacy(), Manual(2), Automatic(2)], ids=lambda s: type(s).__name__
 )
@@ -301,38 +275,30 @@ def two_ways() -> Graph:
     return flow.graph()
 
 
-@pytest.mark.parametrize(
-    ("graph", "slots", "expected"),
-    [
-        pytest.param(one_region(), 1, "{Src,A0,A1,B0,B1,Snk}", id="all in one PE for one slot"),
-        pytest.param(one_region(), 2, "{Src} {A0,B0} {A1,B1} {Snk}", id="a PE for each channel"),
-        pytest.param(one_region(), 9, "{Src} {A0,B0} {A1,B1} {Snk}", id="slots that stay idle"),
-        pytest.param(no_region(), 2, "{Src} {A,B,C,Snk}", id="a chain is not cut"),
-        pytest.param(two_ways(), 2, "{Src} {A} {B} {Snk}", id="two ways side by side"),
-        pytest.param(two_ways(), 1, "{Src,A,B,Snk}", id="two ways for one slot"),
-        pytest.param(
-            row_by_row(), 2, "{Src,F} {A0} {A1} {G,Snk}", id="row by row where the rows are"
-        ),
-        pytest.param(
-            nested(),
-            2,
-            "{Src} {A0} {A1} {B0,B1,C0,C1} {B2,B3,C2,C3} {Snk}",
-            id="neighbouring channels share a PE where slots are few",
-        ),
-        pytest.param(
-            nested(), 4, "{Src} {A0} {A1} {B0,C0} {B1,C1} {B2,C2} {B3,C3} {Snk}", id="nested"
-        ),
-        pytest.param(
-            no_region(A=apart("e"), C=apart("e")),
-            2,
-            "{Src} {A,B} {C,Snk}",
-            id="what is exlocated is apart in a chain",
-        ),
-        pytest.param(
-            one_region(R=together("x")), 4, "{Src} {A0,A1,B0,B1,Snk}", id="colocation wins"
-        ),
-    ],
-)
+AUTOMATIC: dict[str, tuple[Graph, int, str]] = {
+    "all in one PE for one slot": (one_region(), 1, "{Src,A0,A1,B0,B1,Snk}"),
+    "a PE for each channel": (one_region(), 2, "{Src} {A0,B0} {A1,B1} {Snk}"),
+    "slots that stay idle": (one_region(), 9, "{Src} {A0,B0} {A1,B1} {Snk}"),
+    "a chain is not cut": (no_region(), 2, "{Src} {A,B,C,Snk}"),
+    "two ways side by side": (two_ways(), 2, "{Src} {A} {B} {Snk}"),
+    "two ways for one slot": (two_ways(), 1, "{Src,A,B,Snk}"),
+    "row by row where the rows are": (row_by_row(), 2, "{Src,F} {A0} {A1} {G,Snk}"),
+    "neighbouring channels share a PE where slots are few": (
+        nested(),
+        2,
+        "{Src} {A0} {A1} {B0,B1,C0,C1} {B2,B3,C2,C3} {Snk}",
+    ),
+    "nested": (nested(), 4, "{Src} {A0} {A1} {B0,C0} {B1,C1} {B2,C2} {B3,C3} {Snk}"),
+    "what is exlocated is apart in a chain": (
+        no_region(A=apart("e"), C=apart("e")),
+        2,
+        "{Src} {A,B} {C,Snk}",
+    ),
+    "colocation wins": (one_region(R=together("x")), 4, "{Src} {A0,A1,B0,B1,Snk}"),
+}
+
+
+@pytest.mark.parametrize(("graph", "slots", "expected"), AUTOMATIC.values(), ids=AUTOMATIC)
 def test_automatic_fuses_chains_and_gives_each_slot_a_channel(
     graph: Graph, slots: int, expected: str
 ) -> None:

@@ -147,11 +147,6 @@ def lies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.rename_columns(["k", "w"])
 
 
-def gives_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield from batch.to_pylist()
-
-
 def gives_nothing(batches: Iterator[pa.RecordBatch]) -> Any:
     del batches
 
@@ -187,7 +182,6 @@ LIES: dict[str, tuple[Function, str]] = {
         gives_nothing,
         r"\[GRAPH\] operator 'r0.o\[0\]' gave NoneType, expected an iterator",
     ),
-    "no batches": (gives_rows, r"\[GRAPH\] operator 'r0.o\[0\]' gave dict, expected batches"),
 }
 
 

@@ -70,11 +70,6 @@ def test_what_cannot_be_retracted_has_no_name(name: str) -> None:
             getattr(module, name)
 
 
-def test_an_unknown_aggregate_is_an_error_of_python() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'median_of'"):
-        agg.median_of  # noqa: B018
-
-
 def test_nothing_is_built_on_a_group_before_it_is_kept(plan: Plan) -> None:
     groups = plan.group_by("country").agg(n=agg.count())
     builds: list[Callable[[], Plan]] = [
@@ -133,27 +128,6 @@ def test_a_kept_table_is_read_as_its_groups(
         below = plan.group_by("country").agg(n=agg.count(), top=agg.max("amount"))
         assert below.refresh(str(tmp_path / "kept"))
         assert shown() == expected
-
-
-def test_groups_are_looked_up_by_their_columns(
-    orders: Table, plan: Plan, kept: Plan, tmp_path: Path
-) -> None:
-    names = Table.create(
-        str(tmp_path / "names"), pa.schema({"id": pa.string(), "name": pa.string()}), keys=["id"]
-    )
-    names.upsert(pa.table({"id": ["NO", "FI"], "name": ["Norway", "Finland"]}))
-    joined = kept.join(
-        Plan.of_table(str(tmp_path / "names")), on={"country": "id"}, how="left", reverse="scan"
-    )
-    total = joined.group_by("name").agg(n=agg.sum("n"))
-    path = str(tmp_path / "total")
-    for _ in range(2):
-        assert total.refresh(path)
-        rows = MaterializedView.opened(Table.open(path)).rows().to_pylist()
-        assert sorted(map(str, rows)) == sorted(
-            map(str, [{"name": "Norway", "n": 1}, {"name": None, "n": 1}])
-        )
-        names.upsert(pa.table({"id": ["FI"], "name": ["Suomi"]}))
 
 
 def test_two_kept_tables_of_one_base_are_refused(

@@ -30,20 +30,3 @@ def test_what_is_forwarded_of_a_document(history: str, opened: str, closed: str)
         if documents.is_forwarded(mark, name):
             forwarded.append(name)
     assert ("".join(forwarded), "".join(documents.closings())) == (opened, closed)
-
-
-def test_documents_do_not_mix_and_close_in_the_order_in_which_they_were_completed() -> None:
-    documents: Documents[str] = Documents()
-    marks: list[DocumentOpen | DocumentClose]
-    marks = [DocumentOpen("D"), DocumentOpen("E"), DocumentClose("E"), DocumentClose("D")]
-    assert [documents.is_forwarded(mark, mark.document) for mark in marks] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert list(documents.closings()) == ["E", "D"]
-
-
-def test_a_batch_is_always_forwarded() -> None:
-    assert Documents[str]().is_forwarded(object(), "a")

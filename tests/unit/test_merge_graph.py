@@ -47,65 +47,50 @@ def sink(*inputs: str, name: str = "out", needs_all: tuple[str, ...] = ()) -> Si
     return Sink(name=name, inputs=inputs, needs_all=needs_all)
 
 
-CASES = pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        pytest.param(
-            [S1, S2, merge_of("s1", "s2")],
-            "yes: no other operator reads its inputs (2), and all are sources",
-            id="26: two sources, interleave",
-        ),
-        pytest.param(
-            [S1, S2, merge_of("s1", "s2", config=SEEDED)],
-            "no: the seed 1 gives it an exact order",
-            id="27: two sources, interleave with seed 1",
-        ),
-        pytest.param(
-            [S1, S2, merge_of("s1", "s2", config=MergeConfig())],
-            "no: its mode is concat, which has an exact order",
-            id="28: two sources, concat",
-        ),
-        pytest.param(
-            [S1, S2, work("t", "s2"), merge_of("s1", "t")],
-            "no: 't' is no source",
-            id="29: a source and a transform, interleave",
-        ),
-        pytest.param(
-            [S1, S2, merge_of("s1", "s2"), sink("s1", name="copy")],
-            "no: 's1' has 2 readers: 'copy', 'm'",
-            id="30: two sources, one of which another sink reads, too",
-        ),
-        pytest.param(
-            [S1, merge_of("s1")],
-            "yes: no other operator reads its inputs (1), and all are sources",
-            id="32: a single source, interleave",
-        ),
-        pytest.param([merge_of()], "no: it has no inputs", id="no inputs"),
-        pytest.param(
-            [S1, merge_of("s1.low", "s1.high")],
-            "no: 's1' has 2 readers: 'm', 'm'",
-            id="two ports of one source",
-        ),
-        pytest.param(
-            [S1, S2, MergeNode(name="n", inputs=("s1",), config=LIVE), merge_of("n", "s2")],
-            "no: 'n' is no source",
-            id="a merge behind a merge",
-        ),
-    ],
-)
+MERGES: dict[str, tuple[list[AnyNode], str]] = {
+    "26: two sources, interleave": (
+        [S1, S2, merge_of("s1", "s2")],
+        "yes: no other operator reads its inputs (2), and all are sources",
+    ),
+    "27: two sources, interleave with seed 1": (
+        [S1, S2, merge_of("s1", "s2", config=SEEDED)],
+        "no: the seed 1 gives it an exact order",
+    ),
+    "28: two sources, concat": (
+        [S1, S2, merge_of("s1", "s2", config=MergeConfig())],
+        "no: its mode is concat, which has an exact order",
+    ),
+    "29: a source and a transform, interleave": (
+        [S1, S2, work("t", "s2"), merge_of("s1", "t")],
+        "no: 't' is no source",
+    ),
+    "30: two sources, one of which another sink reads, too": (
+        [S1, S2, merge_of("s1", "s2"), sink("s1", name="copy")],
+        "no: 's1' has 2 readers: 'copy', 'm'",
+    ),
+    "32: a single source, interleave": (
+        [S1, merge_of("s1")],
+        "yes: no other operator reads its inputs (1), and all are sources",
+    ),
+    "no inputs": ([merge_of()], "no: it has no inputs"),
+    "two ports of one source": (
+        [S1, merge_of("s1.low", "s1.high")],
+        "no: 's1' has 2 readers: 'm', 'm'",
+    ),
+    "a merge behind a merge": (
+        [S1, S2, MergeNode(name="n", inputs=("s1",), config=LIVE), merge_of("n", "s2")],
+        "no: 'n' is no source",
+    ),
+}
 
 
-@CASES
-def test_whether_a_merge_is_live(nodes: list[AnyNode], expected: str) -> None:
-    answer = fusion(MergeGraph(nodes), "m")
-    assert str(answer) == expected
-    assert bool(answer) is expected.startswith("yes")
-
-
-@CASES
-def test_a_merge_of_a_graph_runs_as_the_graph_decides(nodes: list[AnyNode], expected: str) -> None:
+@pytest.mark.parametrize(("nodes", "expected"), MERGES.values(), ids=MERGES)
+def test_a_merge_is_live_and_runs_as_its_graph_decides(nodes: list[AnyNode], expected: str) -> None:
     """Only a live merge gives rows before an input has ended that never waits for its turn."""
     graph, ended = MergeGraph(nodes), []
+    answer = fusion(graph, "m")
+    assert str(answer) == expected
+    assert bool(answer) is expected.startswith("yes")
     sizes = [CHANNEL_EVENTS] * 5
 
     def rows(name: str) -> Iterator[pa.RecordBatch]:
@@ -135,100 +120,75 @@ def test_a_merge_of_a_graph_wants_all_its_inputs() -> None:
 MERGED: list[AnyNode] = [S1, S2, merge_of("s1", "s2")]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "expected"),
-    [
-        pytest.param(
-            [*MERGED, sink("m")], "yes: the merge 'm' gives rows as it goes", id="live merge"
-        ),
-        pytest.param(
-            [S1, S2, merge_of("s1", "s2", config=SEEDED), sink("m")],
-            "yes: the merge 'm' gives rows as it goes",
-            id="seeded merge: the two answers are independent",
-        ),
-        pytest.param([*MERGED, sink("m", "s1")], "no: it reads 2 inputs", id="two inputs"),
-        pytest.param([sink()], "no: it reads 0 inputs", id="no input"),
-        pytest.param(
-            [*MERGED, sink("m"), sink("m", name="copy")],
-            "no: 'm' has 2 readers: 'copy', 'out'",
-            id="its producer has another reader",
-        ),
-        pytest.param(
-            [S1, work("t", "s1"), work("w", "t", work=TransformWork.WINDOW), sink("t")],
-            "no: the window 'w' is rooted at 't'",
-            id="its producer is the root of a window",
-        ),
-        pytest.param(
-            [S1, work("t", "s1"), sink("t")],
-            "yes: 't' works on the rows of 's1' at once",
-            id="source and transform",
-        ),
-        pytest.param(
-            [S1, work("t", "s1"), sink("t"), sink("s1", name="copy")],
-            "no: 's1' has 2 readers: 'copy', 't'",
-            id="transform behind a shared source",
-        ),
-        pytest.param(
-            [S1, S2, work("t", "s1", "s2"), sink("t")],
-            "no: 't' does not stand behind one source",
-            id="transform behind two sources",
-        ),
-        pytest.param(
-            [S1, work("r", "s1", work=TransformWork.ROUTE), sink("r.low")],
-            "yes: the route 'r' has one branch",
-            id="route with one branch",
-        ),
-        pytest.param(
-            [
-                S1,
-                work("r", "s1", work=TransformWork.ROUTE),
-                sink("r.low"),
-                sink("r.high", name="high"),
-            ],
-            "no: 'r' has 2 readers: 'high', 'out'",
-            id="route with two branches",
-        ),
-        pytest.param(
-            [S1, work("a", "s1", work=TransformWork.AGGREGATE, is_streaming=True), sink("a")],
-            "yes: 'a' gives rows before it has seen all",
-            id="streaming aggregate",
-        ),
-        pytest.param(
-            [S1, work("a", "s1", work=TransformWork.AGGREGATE), sink("a")],
-            "no: 'a' gives nothing before it has seen all rows",
-            id="aggregate that needs all rows",
-        ),
-        pytest.param(
-            [
-                S1,
-                S2,
-                work("c", "s1", "s2", work=TransformWork.COMBINE, is_streaming=True),
-                sink("c"),
-            ],
-            "yes: 'c' gives rows before it has seen all",
-            id="combine that streams",
-        ),
-        pytest.param(
-            [S1, sink("s1")],
-            "no: 's1' gives nothing before it has seen all rows",
-            id="a source without a transform",
-        ),
-        *[
-            pytest.param(
-                [*MERGED, sink("m", needs_all=(reason,))],
-                f"no: it needs all rows first, for {reason}",
-                id=f"sink with {reason}",
-            )
-            for reason in (
-                "split",
-                "sort_order",
-                "one file per source",
-                "correlation keys",
-                "an envelope",
-            )
-        ],
-    ],
-)
+SEEDED_MERGE = merge_of("s1", "s2", config=SEEDED)
+BEHIND_S1, BEHIND_BOTH = work("t", "s1"), work("t", "s1", "s2")
+WINDOW = work("w", "t", work=TransformWork.WINDOW)
+ROUTE = work("r", "s1", work=TransformWork.ROUTE)
+TOTAL = work("a", "s1", work=TransformWork.AGGREGATE)
+STREAMED_TOTAL = work("a", "s1", work=TransformWork.AGGREGATE, is_streaming=True)
+COMBINED = work("c", "s1", "s2", work=TransformWork.COMBINE, is_streaming=True)
+NEEDS = ("split", "sort_order", "one file per source", "correlation keys", "an envelope")
+
+SINKS: dict[str, tuple[list[AnyNode], str]] = {
+    "live merge": ([*MERGED, sink("m")], "yes: the merge 'm' gives rows as it goes"),
+    "seeded merge: the two answers are independent": (
+        [S1, S2, SEEDED_MERGE, sink("m")],
+        "yes: the merge 'm' gives rows as it goes",
+    ),
+    "two inputs": ([*MERGED, sink("m", "s1")], "no: it reads 2 inputs"),
+    "no input": ([sink()], "no: it reads 0 inputs"),
+    "its producer has another reader": (
+        [*MERGED, sink("m"), sink("m", name="copy")],
+        "no: 'm' has 2 readers: 'copy', 'out'",
+    ),
+    "its producer is the root of a window": (
+        [S1, BEHIND_S1, WINDOW, sink("t")],
+        "no: the window 'w' is rooted at 't'",
+    ),
+    "source and transform": (
+        [S1, BEHIND_S1, sink("t")],
+        "yes: 't' works on the rows of 's1' at once",
+    ),
+    "transform behind a shared source": (
+        [S1, BEHIND_S1, sink("t"), sink("s1", name="copy")],
+        "no: 's1' has 2 readers: 'copy', 't'",
+    ),
+    "transform behind two sources": (
+        [S1, S2, BEHIND_BOTH, sink("t")],
+        "no: 't' does not stand behind one source",
+    ),
+    "route with one branch": ([S1, ROUTE, sink("r.low")], "yes: the route 'r' has one branch"),
+    "route with two branches": (
+        [S1, ROUTE, sink("r.low"), sink("r.high", name="high")],
+        "no: 'r' has 2 readers: 'high', 'out'",
+    ),
+    "streaming aggregate": (
+        [S1, STREAMED_TOTAL, sink("a")],
+        "yes: 'a' gives rows before it has seen all",
+    ),
+    "aggregate that needs all rows": (
+        [S1, TOTAL, sink("a")],
+        "no: 'a' gives nothing before it has seen all rows",
+    ),
+    "combine that streams": (
+        [S1, S2, COMBINED, sink("c")],
+        "yes: 'c' gives rows before it has seen all",
+    ),
+    "a source without a transform": (
+        [S1, sink("s1")],
+        "no: 's1' gives nothing before it has seen all rows",
+    ),
+    **{
+        f"sink with {need}": (
+            [*MERGED, sink("m", needs_all=(need,))],
+            f"no: it needs all rows first, for {need}",
+        )
+        for need in NEEDS
+    },
+}
+
+
+@pytest.mark.parametrize(("nodes", "expected"), SINKS.values(), ids=SINKS)
 def test_whether_a_sink_streams(nodes: list[AnyNode], expected: str) -> None:
     answer = streaming_output(MergeGraph(nodes), "out")
     assert str(answer) == expected
@@ -281,36 +241,31 @@ def source(name: str, **how: Any) -> SourceNode:
     return SourceNode(name=name, **({"columns": ("id", "name")} | how))
 
 
-@pytest.mark.parametrize(
-    ("others", "expected"),
-    [
-        pytest.param(
-            {"columns": ("id", "nom")},
-            "different columns: 'a' has id, name, 'b' id, nom",
-            id="23: other columns",
-        ),
-        pytest.param(
-            {"columns": ("name", "id")},
-            "different columns: 'a' has id, name, 'b' name, id",
-            id="23: the same columns in another order",
-        ),
-        pytest.param(
-            {"unmapped": UnmappedPolicy.AUTO_WIDEN},
-            "treat unexpected columns differently: 'a' has drop, 'b' auto_widen",
-            id="24: one widens, the other drops",
-        ),
-        pytest.param(
-            {"unmapped": UnmappedPolicy.REJECT},
-            "treat unexpected columns differently: 'a' has drop, 'b' reject",
-            id="one drops, the other rejects",
-        ),
-        pytest.param(
-            {"correlation": ("id",)},
-            "different correlation keys: 'a' has none, 'b' id",
-            id="other correlation keys",
-        ),
-    ],
-)
+UNLIKE_INPUTS: dict[str, tuple[Any, ...]] = {
+    "23: other columns": (
+        {"columns": ("id", "nom")},
+        "different columns: 'a' has id, name, 'b' id, nom",
+    ),
+    "23: the same columns in another order": (
+        {"columns": ("name", "id")},
+        "different columns: 'a' has id, name, 'b' name, id",
+    ),
+    "24: one widens, the other drops": (
+        {"unmapped": UnmappedPolicy.AUTO_WIDEN},
+        "treat unexpected columns differently: 'a' has drop, 'b' auto_widen",
+    ),
+    "one drops, the other rejects": (
+        {"unmapped": UnmappedPolicy.REJECT},
+        "treat unexpected columns differently: 'a' has drop, 'b' reject",
+    ),
+    "other correlation keys": (
+        {"correlation": ("id",)},
+        "different correlation keys: 'a' has none, 'b' id",
+    ),
+}
+
+
+@pytest.mark.parametrize(("others", "expected"), UNLIKE_INPUTS.values(), ids=UNLIKE_INPUTS)
 def test_inputs_that_do_not_fit_together(others: dict[str, Any], expected: str) -> None:
     with pytest.raises(SchemaError, match=expected):
         MergeGraph([source("a"), source("b", **others), merge_of("a", "b")])
@@ -322,22 +277,22 @@ def test_the_set_of_correlation_keys_has_no_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "expected"),
+    ("nodes", "error", "expected"),
     [
-        pytest.param([S1, S1], "two nodes are named 's1'", id="one name twice"),
-        pytest.param(
-            [merge_of("s3"), S1], "'m' reads 's3', which is not there", id="an unknown name"
+        ([S1, S1], OptionError, "two nodes are named 's1'"),
+        ([merge_of("s3"), S1], OptionError, "'m' reads 's3', which is not there"),
+        (
+            [*MERGED, work("w", "m", work=TransformWork.WINDOW)],
+            *(SchemaError, "the window 'w' is rooted at the merge 'm'"),
         ),
     ],
+    ids=["one name twice", "an unknown name", "a window at a merge"],
 )
-def test_a_graph_that_cannot_be(nodes: list[AnyNode], expected: str) -> None:
-    with pytest.raises(OptionError, match=expected):
+def test_a_graph_that_cannot_be(
+    nodes: list[AnyNode], error: type[Exception], expected: str
+) -> None:
+    with pytest.raises(error, match=expected):
         MergeGraph(nodes)
-
-
-def test_no_window_is_rooted_at_a_merge() -> None:
-    with pytest.raises(SchemaError, match="the window 'w' is rooted at the merge 'm'"):
-        MergeGraph([*MERGED, work("w", "m", work=TransformWork.WINDOW)])
 
 
 def test_only_merges_and_sinks_are_asked() -> None:

@@ -92,17 +92,6 @@ def test_who_spills(needed: int, expected: list[str]) -> None:
     assert [holder.name for holder in chosen] == expected
 
 
-def test_what_holds_memory_has_an_order() -> None:
-    assert [(each.name, int(each)) for each in sorted(Holding)] == [
-        ("NODE_BUFFER", 0),
-        ("GRACE_HASH", 10),
-        ("RESHAPE", 15),
-        ("SORT", 20),
-        ("SORT_MERGE_JOIN", 25),
-        ("HASH_AGGREGATE", 30),
-    ]
-
-
 BATCH = pa.record_batch({"row": pa.array(range(100), pa.int64())})
 """800 bytes."""
 
@@ -144,15 +133,6 @@ def test_a_merge_whose_taker_stops_holds_no_more_than_its_memory(
         assert queued <= 19 * 800
 
 
-@pytest.mark.parametrize("merge", [live, concat], ids=["live", "concat"])
-def test_memory_for_less_than_one_batch_lets_one_pass_at_a_time(
-    merge: Callable[..., Iterator[Delivery]],
-) -> None:
-    inputs = {name: partial(iter, [BATCH] * 5) for name in "abc"}
-    out = list(merge(inputs, batch_rows=100, memory_bytes=1))
-    assert len(out) == 15
-
-
 def test_the_input_that_is_awaited_goes_on_although_its_peers_hold_all_the_memory() -> None:
     """Else nobody would ever make room: the first input waits for memory that its peers keep."""
     gate = threading.Event()
@@ -161,11 +141,8 @@ def test_the_input_that_is_awaited_goes_on_although_its_peers_hold_all_the_memor
         passed(gate)
         yield from [BATCH] * 30
 
-    inputs: dict[str, OpenInput] = {
-        "a": leader,
-        "b": lambda: iter([BATCH] * 30),
-        "c": lambda: iter([BATCH] * 30),
-    }
+    inputs: dict[str, OpenInput] = {"a": leader}
+    inputs |= {name: lambda: iter([BATCH] * 30) for name in "bc"}
     counters = MergeCounters()
     with watched() as waits, ThreadPoolExecutor(1) as pool:
         merge = concat(inputs, batch_rows=100, memory_bytes=3_000, counters=counters)
@@ -178,9 +155,7 @@ def test_the_input_that_is_awaited_goes_on_although_its_peers_hold_all_the_memor
 
 def test_closing_ends_readers_that_are_paused() -> None:
     inputs = {name: partial(iter, [BATCH] * 50) for name in "abc"}
-    with (
-        watched() as waits,
-        closing(live(inputs, batch_rows=100, memory_bytes=2_000)) as merge,
-    ):
+    merge = live(inputs, batch_rows=100, memory_bytes=2_000)
+    with watched() as waits, closing(merge):
         next(merge)
         waits.until(3)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_upsert.merge.readers import Bounds, MergeCancellation, MergeReaders
-from tests.support.plays import PLAYS, BrokenInputError, Play
-from tests.support.schedules import DeadlockError, at_random, every_schedule, played
+from tests.support.plays import BrokenInputError, Play
+from tests.support.schedules import at_random, every_schedule, played
 
 SEEDS = range(150)
 
@@ -42,7 +42,7 @@ def test_a_silent_input_holds_nobody_however_they_run() -> None:
         assert len(play.taken) == 8
 
 
-# -- every schedule with one preemption, of plays that are small enough ---------------------------
+# -- every schedule with one preemption, of plays that are small enough
 
 
 @pytest.mark.slow
@@ -81,37 +81,6 @@ def test_small_plays_come_to_their_end_in_every_schedule(play: Play) -> None:
         else:
             with pytest.raises(BrokenInputError):
                 play.run(choose)
-
-
-# -- the schedule itself ------------------------------------------------------------------------
-
-
-def test_a_seed_is_a_schedule() -> None:
-    play = PLAYS["live, all open"]
-    runs = [play.run(at_random(seed)).steps for seed in (5, 5, 6, 7, 8)]
-    assert runs[0] == runs[1]
-    assert len(set(runs)) > 1
-
-
-def test_every_schedule_is_played_once_and_there_is_an_end() -> None:
-    schedules = every_schedule(preemptions=1)
-    seen = ["".join(str(choose(2, True)) for _ in range(4)) for choose in schedules]
-    assert seen == ["0000", "0001", "0010", "0100", "1000"]
-
-
-def test_schedules_that_are_too_many_are_said_to_be() -> None:
-    schedules = every_schedule(preemptions=1, most=1)
-    assert next(schedules)(2, True) == 0
-    with pytest.raises(AssertionError, match="more than 1 schedules"):
-        next(schedules)
-
-
-def test_who_waits_for_ever_is_found() -> None:
-    with played(at_random(1)) as schedule:
-        lock = schedule.lock()
-        condition = schedule.condition(lock)
-        with pytest.raises(DeadlockError, match="test"), lock:
-            condition.wait()
 
 
 def test_taking_from_a_merge_that_was_closed_is_said() -> None:

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert import ChangeOptions, Table, TableSchema
-from spark_upsert.core.names import names_of
 from spark_upsert.errors import OptionError
 from spark_upsert.flow import ArrowSource, CollectSink, Flow
 from spark_upsert.task import (
@@ -151,8 +150,3 @@ def test_no_names_are_refused_by_the_name_of_the_argument(tmp_path: Path, argume
         with pytest.raises(OptionError, match="must be a name or a list of names") as caught:
             CALLS[argument](tmp_path, names)
         assert f"'{caught.value.fields['option']}'" in caught.value.message
-
-
-def test_names_keep_their_order() -> None:
-    assert names_of(["b", "a"], "keys") == ("b", "a")
-    assert names_of((), "keys") == ()

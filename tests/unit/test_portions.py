@@ -72,11 +72,7 @@ def test_a_batch_is_cut_into_portions(sizes: list[int]) -> None:
     within(found)
 
 
-def test_a_batch_without_rows_has_no_portion() -> None:
-    assert list(portions(rows_of([]))) == []
-
-
-# -- producers -----------------------------------------------------------------------------
+# -- producers
 
 
 OF_TUPLES = StructType([StructField("id", LongType()), StructField("text", StringType())])
@@ -141,7 +137,7 @@ def test_a_table_in_a_merge_is_read_in_smaller_pieces(tmp_path: Path) -> None:
     assert max(shared) < 5 * MB
 
 
-# -- what a task holds ---------------------------------------------------------------------
+# -- what a task holds
 
 
 @dataclass
