@@ -76,6 +76,7 @@ def test_a_sink_that_stops_lets_inputs_times_depth_plus_1_times_batch_be_taken(n
             waits.until(len(names))
             taken = sum(each.taken for each in inputs.values())
             assert taken - handed * BATCH == len(names) * (DEPTH + 1) * BATCH
+    assert all(each.is_closed for each in inputs.values())
 
 
 def test_one_input_is_read_by_the_task_itself_and_not_ahead() -> None:
@@ -132,14 +133,7 @@ def test_an_input_that_fails_releases_the_others_and_is_named(failure: Exception
     assert merge_threads() == []
 
 
-def test_closing_ends_the_threads() -> None:
-    inputs = counted("abc")
-    with watched() as waits:
-        rows = reading(inputs)
-        next(rows)
-        waits.until(3)
-        rows.close()
-    assert all(each.is_closed for each in inputs.values())
+
 
 
 def test_closing_does_not_wait_for_silent_inputs() -> None:

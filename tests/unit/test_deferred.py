@@ -96,10 +96,9 @@ def test_what_is_kept_by_deferred_reads_is_the_view(tmp_path: Path, fails_once: 
         assert query.shown() == shop.expected()
 
 
-def test_spark_sees_a_row_for_each_split_and_nothing_of_the_rows(tmp_path: Path) -> None:
-    shop = KeptShop(tmp_path)
-    shop.customer((1, "ada"))
-    shop.order(*((key, 1, key) for key in range(50)))
+def test_spark_sees_a_row_for_each_split_and_nothing_of_the_rows(
+    shop: KeptShop, tmp_path: Path
+) -> None:
     query = Keeping(shop, tmp_path / "kept", splits="3")
     query.run()
     [seen] = query.rows
@@ -139,32 +138,21 @@ def test_a_deferred_read_is_of_streams_of_a_view_and_of_a_sink_that_knows(tmp_pa
     with pytest.raises(SchemaError, match=f"expected the column '{SPLIT}', found id"):
         UpsertStreamWriter(given, columns, False)
     assert shop.orders.log.head().version == 0
+    changes = read_schema({**plan, "readChangeFeed": "true"})
+    deferred = read_schema({**plan, "readChangeFeed": "true", **DEFERRED})
+    assert not changes["_diff"].nullable
+    assert all(field.nullable for field in deferred)
+    assert deferred.names == [*changes.names, SPLIT]
 
 
 @pytest.mark.parametrize(
     "text", ["true", "7", "{}", '{"plan": 7}', "[" * 100_000], ids=lambda text: text[:9]
 )
-def test_a_sink_is_told_which_view_it_reads(text: str) -> None:
+def test_a_sink_is_told_which_view_it_reads_and_no_secret(text: str) -> None:
     with pytest.raises(OptionError, match="expects the options of a read of a view, as a JSON"):
         WriteOptions.parse({"path": "/t", "deferred": text})
-
-
-def test_secrets_of_the_storage_do_not_stand_in_the_option_of_a_read() -> None:
-    assert json.loads(put_off_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"})) == {
-        "plan": "{}"
-    }
-
-
-def test_columns_of_a_deferred_read_may_all_be_null(tmp_path: Path) -> None:
-    shop = KeptShop(tmp_path)
-    given = {"plan": shop.plan(JoinType.LEFT).to_json(), "readChangeFeed": "true"}
-    assert not read_schema(given)["_diff"].nullable
-    schema = read_schema({**given, **DEFERRED})
-    assert all(field.nullable for field in schema)
-    assert schema.names == [*read_schema(given).names, SPLIT]
-
-
-# -- what stands in a row ---------------------------------------------------------------
+    put_off = json.loads(put_off_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"}))
+    assert put_off == {"plan": "{}"}
 
 
 class _Runs:
@@ -208,6 +196,10 @@ def _altered(data: bytes, **fields: Any) -> bytes:
     return json.dumps({**json.loads(data), **fields}).encode()
 
 
+def _step(before: Any, after: Any, way: str = "look-ups") -> Callable[[bytes], bytes]:
+    return lambda data: _altered(data, steps=[[before, after, 1, 1, way]])
+
+
 FOREIGN: dict[str, Callable[[bytes], bytes | None]] = {
     "nothing": lambda _: None,
     "no byte": lambda _: b"",
@@ -221,12 +213,10 @@ FOREIGN: dict[str, Callable[[bytes], bytes | None]] = {
     "another plan": lambda data: _altered(data, plan="0" * 32),
     "another table": lambda data: _altered(data, tables=["/etc", "/passwd"]),
     "fewer tables": lambda data: _altered(data, tables=[]),
-    "a step of one version": lambda data: _altered(data, steps=[[[1], [1], 1, 1, "look-ups"]]),
-    "a step in no way": lambda data: _altered(data, steps=[[[1, 1], [1, 2], 1, 1, "at random"]]),
-    "versions by a text": lambda data: _altered(data, steps=[["ab", "cd", 1, 1, "look-ups"]]),
-    "a version below none": lambda data: _altered(
-        data, steps=[[[-1, 1], [1, 2], 1, 1, "look-ups"]]
-    ),
+    "a step of one version": _step([1], [1]),
+    "a step in no way": _step([1, 1], [1, 2], "at random"),
+    "versions by a text": _step("ab", "cd"),
+    "a version below none": _step([-1, 1], [1, 2]),
     "hashes that end before they begin": lambda data: _altered(data, hashes=["f", "0"]),
     "hashes beyond all": lambda data: _altered(data, hashes=["0", "f" * 17]),
     "a number that is none": lambda data: _altered(data, rows=float("nan")),
@@ -247,14 +237,10 @@ def test_bytes_of_somebody_else_are_refused(
     assert "Hint: drop 'deferred'" in str(refused.value)
 
 
-def test_a_split_of_a_newer_version_is_told_as_such(shop: KeptShop) -> None:
-    data = split_to_json(_splits(shop)[0], shop.view)
-    with pytest.raises(NewerFormatError, match="split in a row of a deferred read has format 2"):
-        split_from_json(_altered(data, version=2), shop.view)
-
-
 def test_altered_bytes_are_refused_or_are_a_split_of_the_view(shop: KeptShop) -> None:
     data, chance = split_to_json(_splits(shop)[-1], shop.view), random.Random(11)
+    with pytest.raises(NewerFormatError, match="split in a row of a deferred read has format 2"):
+        split_from_json(_altered(data, version=2), shop.view)
     paths, refused = set(View(shop.view).paths), 0
     for _ in range(1000):
         altered = bytearray(data)
@@ -266,8 +252,7 @@ def test_altered_bytes_are_refused_or_are_a_split_of_the_view(shop: KeptShop) ->
         except (DataError, NewerFormatError):
             refused += 1
         else:
-            named = {path for timed in split.steps for path in timed.step.after}
-            assert named <= paths
+            assert {path for timed in split.steps for path in timed.step.after} <= paths
     assert refused > 500
 
 

@@ -84,8 +84,6 @@ def test_the_rows_of_a_version(table: Table) -> None:
     )
 
 
-def test_one_run_is_read_through(table: Table) -> None:
-    assert "  runs      1: read through" in explained(table, versionAsOf="1")
 
 
 def test_changes_say_where_they_are_cut_and_why(table: Table) -> None:
@@ -121,19 +119,26 @@ def look_ups(table: Table, version: str) -> list[str]:
     return [line[12:] for line in lines[first : lines.index("1 split")]]
 
 
-def test_look_ups_say_whether_they_are_dense_or_sparse_and_why(table: Table) -> None:
-    assert look_ups(table, "2") == [f"dense in 1 file, 1,000 entries: {DENSE}"]
-    assert look_ups(table, "3") == [
-        f"dense in 1 file, 100 entries: {DENSE}",
-        f"sparse in 1 file, 1,000 entries: {SPARSE}",
-    ]
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (2, [f"dense in 1 file, 1,000 entries: {DENSE}"]),
+        (
+            3,
+            [
+                f"dense in 1 file, 100 entries: {DENSE}",
+                f"sparse in 1 file, 1,000 entries: {SPARSE}",
+            ],
+        ),
+    ],
+    ids=["dense", "sparse"],
+)
 def test_what_is_told_of_look_ups_is_what_they_do(
-    table: Table, version: int, monkeypatch: pytest.MonkeyPatch
+    table: Table, version: int, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = look_ups(table, str(version))
+    assert look_ups(table, str(version)) == expected
     searches = []
     search_few = lookup._search_few
 
@@ -143,7 +148,7 @@ def test_what_is_told_of_look_ups_is_what_they_do(
 
     monkeypatch.setattr(lookup, "_search_few", watched)
     table.changes(version, version + 1)
-    assert len(searches) == sum(line.startswith("sparse") for line in told)
+    assert len(searches) == sum(line.startswith("sparse") for line in expected)
 
 
 def test_the_mode_is_told(table: Table) -> None:
@@ -163,10 +168,6 @@ def test_the_mode_is_told(table: Table) -> None:
     assert "  mode      none: every change, those included that leave all" in apart
 
 
-def test_error_entries_are_read_like_rows(tmp_path: Path) -> None:
-    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"], on_error=ErrorPolicy.QUARANTINE)
-    append(table, [1])
-    assert explained(table, metadata="quarantine").startswith("error entries of version 1\n")
 
 
 def test_a_batch_of_a_stream_may_have_both(table: Table) -> None:
@@ -182,17 +183,13 @@ def test_a_batch_of_a_stream_may_have_both(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        pytest.param({}, "an error", id="by default"),
-        pytest.param({"ignoreDeletes": "true"}, "left out", id="if the reader says so"),
-    ],
+    ("options", "expected"), [({}, "an error"), ({"ignoreDeletes": "true"}, "left out")]
 )
 def test_a_stream_of_new_values_says_what_becomes_of_deletes(
-    table: Table, given: dict[str, str], expected: str
+    table: Table, options: dict[str, str], expected: str
 ) -> None:
-    options = ReadOptions.parse({"path": table.store.url, **given})
-    text = explain(changes_splits(table.log, options, 1, 3), options, ["id"])
+    read = ReadOptions.parse({"path": table.store.url, **options})
+    text = explain(changes_splits(table.log, read, 1, 3), read, ["id"])
     assert f"  shown     the new values alone; a delete is {expected}\n" in text
 
 
@@ -225,7 +222,6 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert f"```text\n{text}\n```" in SIZES.sub("", page)
 
 
-# -- in the program's log -------------------------------------------------------------------
 
 
 def planned(table: Table, **given: str) -> None:
@@ -238,8 +234,15 @@ def told(caplog: pytest.LogCaptureFixture, table: Table) -> list[str]:
     return [message.replace(table.store.url, "PATH") for message in messages]
 
 
-def test_a_planned_read_is_one_line(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "spark_upsert")
+def test_a_planned_read_is_one_line_and_explained_at_debug(
+    table: Table, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, "spark_upsert.streams")
+    planned(table, versionAsOf="1")
+    assert told(caplog, table)[1].startswith("read planned:\nrows of version 1\n  columns ")
+    caplog.clear()
+    caplog.set_level(logging.INFO, "spark_upsert.streams")
+    monkeypatch.delattr("spark_upsert.streams.reads.explain.explain")
     sizes = {v: table.log.at(v).bytes for v in (1, 2)}
     planned(table, versionAsOf="1")
     planned(table, readChangeFeed="true", startingVersion="2", endingVersion="2")
@@ -271,21 +274,10 @@ def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCapture
     ]
 
 
-def test_at_debug_it_is_explained(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "spark_upsert.streams")
-    planned(table, versionAsOf="1")
-    assert told(caplog, table)[1].startswith("read planned:\nrows of version 1\n  columns ")
 
 
-def test_what_nobody_hears_is_not_made(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*_: object) -> str:
-        raise AssertionError("explained")
-
-    monkeypatch.setattr("spark_upsert.streams.reads.explain.explain", never)
-    planned(table, versionAsOf="1")
 
 
-# -- the command ----------------------------------------------------------------------------
 
 
 def command(*arguments: str) -> str:
@@ -309,15 +301,14 @@ def test_the_command_explains_what_a_consumer_has_yet_to_read(table: Table) -> N
     table.hold("sums", 3)
     path = table.store.url
     assert command(path, "--consumer", "sums").startswith("changes of versions 4 to 5,")
-    assert "option '--consumer' expects the name of a lease, found 'sum'" in command(
-        path, "--consumer", "sum"
-    )
+    unknown = command(path, "--consumer", "sum")
+    assert "option '--consumer' expects the name of a lease, found 'sum'" in unknown
+    twice = command(path, "--consumer", "sums", "--starting-version", "2")
+    assert "Say where changes begin once" in twice
+    text = command(path, "--version", "2", "--starting-version", "2")
+    assert text.startswith("Error: [OPTION] ")
 
 
-def test_the_command_is_told_once_where_changes_begin(table: Table) -> None:
-    table.hold("sums", 3)
-    text = command(table.store.url, "--consumer", "sums", "--starting-version", "2")
-    assert "Say where changes begin once" in text
 
 
 def test_the_command_takes_any_option_of_the_read(table: Table) -> None:
@@ -334,6 +325,3 @@ def test_the_command_takes_any_option_of_the_read(table: Table) -> None:
     assert "no meaning in a batch read" in command(path, "--set", "maxRowsPerTrigger=1")
 
 
-def test_the_command_refuses_what_a_read_would_refuse(table: Table) -> None:
-    text = command(table.store.url, "--version", "2", "--starting-version", "2")
-    assert text.startswith("Error: [OPTION] ")

@@ -96,13 +96,14 @@ def told(rows: list[Row]) -> Counter[tuple[str, int, int]]:
 FIRST = Counter({("east", 1, 1): 1, ("east", 2, 1): 1, ("west", 3, 1): 1})
 
 
-# -- what is read -------------------------------------------------------------------------
-
-
 def test_each_table_below_the_root_is_an_input(lake: Lake) -> None:
     query = lake.query()
     query.drain()
     assert told(query.rows) == FIRST
+    plan = lake.plan()
+    read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
+    rows = [r for pack in read.splits() for batch in read.read(pack) for r in batch.to_pylist()]
+    assert {(row["_input"], row["k"]) for row in rows} == {("east", 1), ("east", 2), ("west", 3)}
 
 
 def test_an_input_is_called_by_its_path_below_the_root(lake: Lake) -> None:
@@ -112,13 +113,6 @@ def test_an_input_is_called_by_its_path_below_the_root(lake: Lake) -> None:
     query.drain()
     assert told(query.rows) == Counter({("region=north/orders", 7, 1): 1})
     assert list(json.loads(query.noted[-1])["positions"]) == ["region=north/orders"]
-
-
-def test_a_batch_reads_the_tables_that_are_there(lake: Lake) -> None:
-    plan = lake.plan()
-    read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
-    rows = [r for pack in read.splits() for batch in read.read(pack) for r in batch.to_pylist()]
-    assert {(row["_input"], row["k"]) for row in rows} == {("east", 1), ("east", 2), ("west", 3)}
 
 
 def test_where_no_table_is_the_pattern_is_named(lake: Lake) -> None:
@@ -134,18 +128,19 @@ def test_columns_must_agree_whatever_the_input(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "message"),
     [
-        pytest.param({"inputs": "east"}, "contradict", id="named and found"),
-        pytest.param({"input.east.path": "/x"}, "but not 'inputs'", id="of a named one"),
-        pytest.param({"metadata": "files"}, "of one table", id="about a table"),
-        pytest.param({"inputsPattern": "**"}, "expects a glob", id="no pattern"),
-        pytest.param({"path": ""}, "path", id="no root"),
+        ({"inputs": "east"}, "contradict"),
+        ({"input.east.path": "/x"}, "but not 'inputs'"),
+        ({"metadata": "files"}, "of one table"),
+        ({"inputsPattern": "**"}, "expects a glob"),
+        ({"path": ""}, "path"),
     ],
+    ids=str,
 )
-def test_what_contradicts_a_pattern_is_refused(given: Mapping[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
-        ReadPlan.parse({"path": "/lake", "inputsPattern": "*", **given})
+def test_what_contradicts_a_pattern_is_refused(options: Mapping[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        ReadPlan.parse({"path": "/lake", "inputsPattern": "*", **options})
 
 
 @pytest.mark.parametrize(
@@ -162,22 +157,6 @@ def test_the_path_of_a_table_is_the_roots_and_its_name(root: str, name: str, pat
     assert plan.input_below(name).of_table().path == path
 
 
-# -- tables that come ---------------------------------------------------------------------
-
-
-def test_a_table_that_comes_joins_with_all_that_is_in_it(lake: Lake) -> None:
-    query = lake.query()
-    query.drain()
-    north = lake.add("north", 5)
-    write(north, 6)
-    query.drain()
-    write(north, 7)
-    query.drain()
-    news = told(query.rows) - FIRST
-    assert {name for name, _, _ in news} == {"north"}
-    assert sorted(key for _, key, _ in news) == [5, 6, 7]
-
-
 def test_a_copy_of_a_table_does_not_join(lake: Lake) -> None:
     query = lake.query()
     query.drain()
@@ -190,28 +169,26 @@ def test_a_copy_of_a_table_does_not_join(lake: Lake) -> None:
     assert told(query.rows) == FIRST
 
 
-def test_a_folder_is_an_input_when_it_has_become_a_table(lake: Lake) -> None:
-    (lake.root / "north").mkdir()
-    query = lake.query()
-    query.drain()
-    lake.add("north", 5)
-    query.drain()
-    assert told(query.rows) - FIRST == Counter({("north", 5, 1): 1})
-
-
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "latest"}], ids=["rows", "latest"])
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
-def test_what_begins_at_the_latest_leaves_out_nothing_of_a_table_that_comes(
-    lake: Lake, is_restarted: bool
+def test_a_table_that_comes_joins_with_all_that_is_in_it(
+    lake: Lake, is_restarted: bool, start: dict[str, str]
 ) -> None:
-    query = lake.query(startingVersion="latest")
+    (lake.root / "north").mkdir()
+    query = lake.query(**start)
     query.drain()
-    assert query.rows == []
+    first = Counter() if start else FIRST
+    assert told(query.rows) == first
     if is_restarted:
         query.restart()
     north = lake.add("north", 5)
     write(north, 6)
     query.drain()
-    assert told(query.rows) == Counter({("north", 5, 1): 1, ("north", 6, 2): 1})
+    write(north, 7)
+    query.drain()
+    news = told(query.rows) - first
+    assert {name for name, _, _ in news} == {"north"}
+    assert sorted(key for _, key, _ in news) == [5, 6, 7]
 
 
 def test_a_table_that_comes_with_other_columns_is_an_error_that_names_it(lake: Lake) -> None:
@@ -238,9 +215,6 @@ def test_a_frozen_stream_takes_in_no_table_that_comes_later(lake: Lake) -> None:
     assert told(query.rows) - FIRST == Counter({("north", 5, 1): 1})
 
 
-# -- tables that go -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("pattern", ["*", "*/orders"])
 def test_a_table_that_goes_is_an_error_that_names_it(
@@ -263,45 +237,28 @@ def test_a_table_that_goes_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
-def test_a_table_that_may_go_is_a_warning(
+def test_a_table_that_may_go_is_a_warning_and_another_input_when_it_comes_again(
     lake: Lake, is_restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = lake.query(failOnDataLoss="false")
     query.drain()
-    lake.drop("west")
+    write(Table.open(str(lake.root / "west")), 8)
     write(Table.open(str(lake.root / "east")), 9)
     if is_restarted:
+        assert query.plan()
         query.restart()
+    lake.drop("west")
     with caplog.at_level(logging.WARNING):
         query.drain()
     assert "an input is gone, and read no more: input=west" in caplog.text
-    assert told(query.rows)[("east", 9, 2)] == 1
+    assert told(query.rows) - FIRST == Counter({("east", 9, 2): 1})
     assert list(json.loads(query.noted[-1])["positions"]) == ["east"]
     caplog.clear()
     query.drain()
     assert caplog.text == "", "it is told once"
-
-
-def test_a_table_that_went_and_comes_again_is_another_input(lake: Lake) -> None:
-    query = lake.query(failOnDataLoss="false")
-    query.drain()
-    lake.drop("west")
-    query.drain()
     lake.add("west", 4)
     query.drain()
-    assert told(query.rows) - FIRST == Counter({("west", 4, 1): 1})
-
-
-def test_a_batch_of_a_table_that_may_go_is_replayed_without_it(lake: Lake) -> None:
-    query = lake.query(failOnDataLoss="false")
-    query.drain()
-    write(Table.open(str(lake.root / "west")), 8)
-    write(Table.open(str(lake.root / "east")), 9)
-    assert query.plan()
-    lake.drop("west")
-    query.restart()
-    query.drain()
-    assert told(query.rows) - FIRST == Counter({("east", 9, 2): 1})
+    assert told(query.rows) - FIRST == Counter({("east", 9, 2): 1, ("west", 4, 1): 1})
 
 
 @pytest.mark.parametrize("given", [{}, {"failOnDataLoss": "false"}], ids=["strict", "lenient"])
@@ -350,27 +307,20 @@ def test_an_exact_order_goes_on_through_tables_that_come(lake: Lake, merge: str)
     assert [row["_merge_seq"] for row in rows] == list(range(6))
 
 
-# -- very many ----------------------------------------------------------------------------
-
-
-def test_positions_of_many_tables_lie_beside_them(lake: Lake) -> None:
+@pytest.mark.parametrize("is_told", [False, True], ids=["beside them", "where it is told"])
+def test_positions_of_many_tables_lie_beside_them_or_where_it_is_told(
+    lake: Lake, tmp_path: Path, is_told: bool
+) -> None:
+    folder = tmp_path / "kept" if is_told else lake.root / "_offsets"
     with few_are_many(inputs=1):
-        query = lake.query()
+        query = lake.query(**({"offsetsPath": str(folder)} if is_told else {}))
         query.drain()
-        stream = json.loads(query.noted[-1])["stream"]
-        assert len(list((lake.root / "_offsets" / stream).iterdir())) == 1
+        assert len(list((folder / json.loads(query.noted[-1])["stream"]).iterdir())) == 1
+        assert (lake.root / "_offsets").exists() != is_told
         query.restart()
         write(Table.open(str(lake.root / "west")), 8)
         query.drain()
         assert told(query.rows) - FIRST == Counter({("west", 8, 2): 1})
-
-
-def test_positions_of_many_tables_lie_where_they_are_told(lake: Lake, tmp_path: Path) -> None:
-    with few_are_many(inputs=1):
-        query = lake.query(offsetsPath=str(tmp_path / "kept"))
-        query.drain()
-    assert len(list((tmp_path / "kept").iterdir())) == 1
-    assert not (lake.root / "_offsets").exists()
 
 
 def test_a_stream_travels_to_a_task_without_its_tables(lake: Lake) -> None:
@@ -381,23 +331,24 @@ def test_a_stream_travels_to_a_task_without_its_tables(lake: Lake) -> None:
     assert len(pickle.dumps(stream)) == before
 
 
+IN_BUCKET = {"path": "s3://lake/tenants", "inputsPattern": "*"}
+NAMED = {"inputs": "east", "input.east.path": "s3://lake/east"}
+
+
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
-        {"path": "s3://lake/tenants", "inputsPattern": "*"},
-        {"path": "s3://lake/tenants", "inputsPattern": "*", "failOnDataLoss": "false"},
-        {"inputs": "east", "input.east.path": "s3://lake/east"},
-        {
-            "inputs": "east",
-            "input.east.path": "s3://lake/east",
-            "offsetsPath": "s3://lake/offsets",
-            "merge": "roundrobin",
-        },
+        IN_BUCKET,
+        {**IN_BUCKET, "failOnDataLoss": "false"},
+        NAMED,
+        {**NAMED, "offsetsPath": "s3://lake/offsets", "merge": "roundrobin"},
     ],
     ids=["found", "found, and may go", "named", "kept beside, in an exact order"],
 )
-def test_a_stream_travels_to_a_task_without_its_clients_of_a_bucket(given: dict[str, str]) -> None:
-    plan = ReadPlan.parse({**given, "storage.endpoint": "https://localhost:1"})
+def test_a_stream_travels_to_a_task_without_its_clients_of_a_bucket(
+    options: dict[str, str],
+) -> None:
+    plan = ReadPlan.parse({**options, "storage.endpoint": "https://localhost:1"})
     inputs = stream_inputs(plan, COLUMNS)
     stream = Stream(inputs, plan.query, offsets=stream_offsets(plan), columns=COLUMNS)
     sent = pickle.loads(pickle.dumps(stream))
@@ -443,14 +394,10 @@ class Thousand:
         return names
 
 
-@pytest.fixture(scope="module")
-def thousand() -> Thousand:
-    return Thousand()
-
-
 @pytest.mark.slow
-def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
+def test_what_a_thousand_tables_are_asked() -> None:
     """One request a table and look, two in an eighth of the looks, and one for each listing."""
+    thousand = Thousand()
     query = thousand.query
     query.drain()
     thousand.asked()
@@ -470,15 +417,5 @@ def test_what_a_thousand_tables_are_asked(thousand: Thousand) -> None:
     thousand.asked()
     assert query.plan()
     assert thousand.asked() == [], "a batch is planned from memory"
-    rows = query.deliver()
-    assert len(rows) == COUNT // 100
-    per_table = len(thousand.asked()) / (COUNT // 100)
-    assert per_table <= 8
-
-
-@pytest.mark.slow
-def test_what_is_in_none_of_a_thousand_tables_is_not_planned(thousand: Thousand) -> None:
-    thousand.query.drain()
-    began_s = thousand.now()
-    assert not thousand.query.plan()
-    assert thousand.now() > began_s, "it was waited for a look at all"
+    assert len(query.deliver()) == COUNT // 100
+    assert len(thousand.asked()) / (COUNT // 100) <= 8

@@ -36,9 +36,6 @@ def expire(world: RoutedBatch, folder: str) -> None:
     world.table(folder).expire(retain_versions=0, safety_ms=0)
 
 
-# -- the group table ------------------------------------------------------------------------
-
-
 def group_rows(world: RoutedBatch, **given: str) -> list[dict[str, Any]]:
     plan = ReadPlan.parse({"path": str(world.root), "metadata": "group", **given})
     read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
@@ -48,11 +45,8 @@ def group_rows(world: RoutedBatch, **given: str) -> list[dict[str, Any]]:
 def test_the_group_is_a_row_for_each_table_and_one_for_the_batch(world: RoutedBatch) -> None:
     rows = {row["folder"]: (row["batch"], row["version"]) for row in group_rows(world)}
     assert rows == {"": (1, None), "a": (1, 2), "b": (0, 1)}
-
-
-def test_the_group_has_a_past(world: RoutedBatch) -> None:
-    rows = {row["folder"]: row["batch"] for row in group_rows(world, versionAsOf="1")}
-    assert rows == {"": 0, "a": 0, "b": 0}
+    past = {row["folder"]: row["batch"] for row in group_rows(world, versionAsOf="1")}
+    assert past == {"": 0, "a": 0, "b": 0}
 
 
 def test_a_root_without_a_group_is_told(world: RoutedBatch) -> None:
@@ -64,21 +58,14 @@ def test_a_root_without_a_group_is_told(world: RoutedBatch) -> None:
         world.read()
 
 
-# -- what takes part ------------------------------------------------------------------------
-
-
 def test_what_is_not_in_a_whole_batch_is_not_read(world: RoutedBatch) -> None:
     world.write("a", {7: 7})
     world.write("others", {1: 1})
     world.begin({"b": {5: 5}, "c": {1: 1}})
     world.commit_next()
-    assert world.read() == {"a": {1: 2, 2: 2}, "b": {1: 10}}
-    assert world.read(consistent="false").keys() == {"a", "b", "others"}
-
-
-def test_an_earlier_batch_is_read_by_its_number(world: RoutedBatch) -> None:
+    assert world.read() == world.read(asOfBatch=1) == {"a": {1: 2, 2: 2}, "b": {1: 10}}
     assert world.read(asOfBatch=0) == {"a": {1: 1}, "b": {1: 10}}
-    assert world.read(asOfBatch=1) == world.read()
+    assert world.read(consistent="false").keys() == {"a", "b", "others"}
 
 
 def test_a_pattern_chooses_among_the_tables_of_the_batch(world: RoutedBatch) -> None:
@@ -96,36 +83,35 @@ def test_changes_end_at_the_batch(world: RoutedBatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "message"),
     [
-        pytest.param({"versionAsOf": "1"}, "at which version", id="a version"),
-        pytest.param({"timestampAsOf": "0"}, "at which version", id="a time"),
-        pytest.param({"endingVersion": "1"}, "at which version", id="another end"),
-        pytest.param({"failOnDataLoss": "false"}, "has not the same batch", id="lenient"),
-        pytest.param({"consistent": "false", "asOfBatch": "1"}, "contradict", id="not consistent"),
-        pytest.param({"inputsPattern": ""}, "below one root", id="one table"),
-        pytest.param({"asOfBatch": "-1"}, "whole number", id="no batch"),
+        ({"versionAsOf": "1"}, "at which version"),
+        ({"timestampAsOf": "0"}, "at which version"),
+        ({"endingVersion": "1"}, "at which version"),
+        ({"failOnDataLoss": "false"}, "has not the same batch"),
+        ({"consistent": "false", "asOfBatch": "1"}, "contradict"),
+        ({"inputsPattern": ""}, "below one root"),
+        ({"asOfBatch": "-1"}, "whole number"),
     ],
+    ids=str,
 )
 def test_what_contradicts_one_batch_is_refused(
-    world: RoutedBatch, given: Mapping[str, str], told: str
+    world: RoutedBatch, options: Mapping[str, str], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=told):
-        world.plan(**{"consistent": "true", **given})
+    with pytest.raises(OptionError, match=message):
+        world.plan(**{"consistent": "true", **options})
+    with pytest.raises(OptionError, match="'asOfBatch' has no meaning in a stream"):
+        world.stream(asOfBatch=1)
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        pytest.param({"inputs": "a,b"}, id="by their folders"),
-        pytest.param({"inputs": "one,b", "input.one.path": "/ROOT/a"}, id="by a path"),
-    ],
+    "options", [{"inputs": "a,b"}, {"inputs": "one,b", "input.one.path": "/ROOT/a"}], ids=str
 )
 def test_named_tables_below_one_root_are_read_at_one_batch(
-    world: RoutedBatch, more: dict[str, str]
+    world: RoutedBatch, options: dict[str, str]
 ) -> None:
-    names = more["inputs"].split(",")
-    texts = {name: text.replace("/ROOT", str(world.root)) for name, text in more.items()}
+    names = options["inputs"].split(",")
+    texts = {name: text.replace("/ROOT", str(world.root)) for name, text in options.items()}
 
     def renamed(tables: Any) -> Any:
         return dict(zip(names, (tables[folder] for folder in "ab"), strict=True))
@@ -147,41 +133,41 @@ def test_named_tables_below_one_root_are_read_at_one_batch(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "message"),
     [
-        pytest.param({"inputs": "a,typo"}, "no table there has batch 1", id="not there"),
-        pytest.param({"input.a.path": "/elsewhere/a"}, "and not below", id="elsewhere"),
-        pytest.param({"input.b.startingVersion": "1"}, "alone", id="told by itself"),
-        pytest.param({"input.b.path": "/ROOT/a"}, "each row would come twice", id="twice"),
-        pytest.param({"consistent": "false"}, "below one root", id="a batch, and not consistent"),
-        pytest.param({"versionAsOf": "1"}, "at which version", id="a version"),
-        pytest.param({"metadata": "epochs"}, "no meaning", id="metadata"),
-        pytest.param({"path": ""}, "path", id="no root"),
+        ({"inputs": "a,typo"}, "no table there has batch 1"),
+        ({"input.a.path": "/elsewhere/a"}, "and not below"),
+        ({"input.b.startingVersion": "1"}, "alone"),
+        ({"input.b.path": "/ROOT/a"}, "each row would come twice"),
+        ({"consistent": "false"}, "below one root"),
+        ({"versionAsOf": "1"}, "at which version"),
+        ({"metadata": "epochs"}, "no meaning"),
+        ({"path": ""}, "path"),
     ],
+    ids=str,
 )
 def test_named_tables_that_cannot_be_at_one_batch_are_refused(
-    world: RoutedBatch, given: Mapping[str, str], told: str
+    world: RoutedBatch, options: Mapping[str, str], message: str
 ) -> None:
-    texts = {name: text.replace("/ROOT", str(world.root)) for name, text in given.items()}
-    with pytest.raises(OptionError, match=told):
+    texts = {name: text.replace("/ROOT", str(world.root)) for name, text in options.items()}
+    with pytest.raises(OptionError, match=message):
         world.read(**{"inputs": "a,b", "asOfBatch": 1, "inputsPattern": None, **texts})
 
 
-def test_a_stream_has_no_number_of_a_batch(world: RoutedBatch) -> None:
-    with pytest.raises(OptionError, match="'asOfBatch' has no meaning in a stream"):
-        world.stream(asOfBatch=1)
-
-
-# -- what is gone ---------------------------------------------------------------------------
-
-
 def test_a_version_that_only_compactions_followed_may_be_expired(world: RoutedBatch) -> None:
-    world.table("a").compact(full=True)
-    expire(world, "a")
+    idle = world.query()
+    idle.drain()
+    for folder in "ab":
+        world.table(folder).compact(full=True)
+        expire(world, folder)
     assert world.read() == present(world.whole[-1])
     query = world.query()
-    query.drain()
-    assert folds(query.batches) == world.whole[-1]
+    for value in (5, 6):
+        world.batch(**{"ab"[value % 2]: {1: value}})
+        for each in (idle, query):
+            each.drain()
+            each.restart()
+            assert folds(each.batches) == world.whole[-1]
 
 
 def test_a_version_whose_rows_are_gone_names_the_table_and_the_batch(world: RoutedBatch) -> None:
@@ -258,69 +244,32 @@ def test_numbers_are_those_of_the_query_that_owns_the_root(world: RoutedBatch) -
         world.read(asOfBatch=1)
 
 
-# -- streams --------------------------------------------------------------------------------
-
-
-def test_a_stream_waits_for_the_batch_to_be_whole(world: RoutedBatch) -> None:
-    query = world.query()
-    query.drain()
-    world.begin({"a": {1: 3}, "b": {1: 3}})
-    world.commit_next()
-    world.commit_next()
-    assert not query.plan()
-    world.commit_next()
-    query.drain()
-    assert folds(query.batches) == world.whole[-1]
-    assert query.stream.report()["complete"] == 2
-
-
-def test_a_table_joins_with_its_first_whole_batch(world: RoutedBatch) -> None:
+def test_a_stream_from_the_latest_begins_behind_the_batch_and_tables_join_with_their_first(
+    world: RoutedBatch,
+) -> None:
+    world.write("a", {7: 7})
     query = world.query(startingVersion="latest")
     query.drain()
     world.write("c", {1: 1})
     query.drain()
     assert query.rows == []
-    world.batch(c={2: 2})
+    world.batch(a={8: 8}, c={2: 2})
     world.write("c", {3: 3})
     query.drain()
-    assert folds(query.batches) == {"c": {1: 1, 2: 2}}
-
-
-def test_latest_is_behind_the_batch_and_not_behind_what_others_wrote(world: RoutedBatch) -> None:
-    world.write("a", {7: 7})
-    query = world.query(startingVersion="latest")
-    query.drain()
-    world.batch(a={8: 8})
-    query.drain()
-    assert folds(query.batches) == {"a": {7: 7, 8: 8}}
-
-
-def test_an_idle_table_may_be_compacted_and_expired(world: RoutedBatch) -> None:
-    query = world.query()
-    query.drain()
-    world.table("b").compact(full=True)
-    expire(world, "b")
-    world.batch(a={1: 5})
-    query.drain()
-    query.restart()
-    world.batch(b={1: 11})
-    query.drain()
-    assert folds(query.batches) == world.whole[-1]
+    assert folds(query.batches) == {"a": {7: 7, 8: 8}, "c": {1: 1, 2: 2}}
 
 
 @pytest.mark.parametrize(
     ("limit", "ends"),
     [
-        pytest.param({"maxRowsPerTrigger": "1"}, [1, 2, 3, 5, 6], id="one row"),
-        pytest.param({"maxRowsPerTrigger": "3"}, [1, 4, 5, 6], id="three rows"),
-        pytest.param({"maxRowsPerTrigger": "6"}, [1, 5, 6], id="six rows"),
-        pytest.param({"maxRowsPerTrigger": "99"}, [1, 6], id="as many as there are"),
-        pytest.param({"maxBytesPerTrigger": "1"}, [1, 2, 3, 5, 6], id="one byte"),
-        pytest.param({"maxEpochsPerTrigger": "1"}, [1, 2, 3, 5, 6], id="one epoch"),
-        pytest.param(
-            {"maxBytesPerTrigger": "1", "minRowsPerTrigger": "3"}, [1, 4, 5], id="three at least"
-        ),
+        ({"maxRowsPerTrigger": "3"}, [1, 4, 5, 6]),
+        ({"maxRowsPerTrigger": "6"}, [1, 5, 6]),
+        ({"maxRowsPerTrigger": "99"}, [1, 6]),
+        ({"maxBytesPerTrigger": "1"}, [1, 2, 3, 5, 6]),
+        ({"maxEpochsPerTrigger": "1"}, [1, 2, 3, 5, 6]),
+        ({"maxBytesPerTrigger": "1", "minRowsPerTrigger": "3"}, [1, 4, 5]),
     ],
+    ids=str,
 )
 @pytest.mark.sweep(3)
 def test_a_limit_ends_behind_a_whole_batch(
@@ -329,7 +278,7 @@ def test_a_limit_ends_behind_a_whole_batch(
     query = world.query(**limit)
     assert query.plan()
     query.deliver()
-    found = [query.stream.report()["complete"]]
+    reached = [query.stream.report()["complete"]]
     world.batch(a={1: 3})
     world.batch(a={2: 4}, b={1: 4})
     world.batch()
@@ -338,10 +287,10 @@ def test_a_limit_ends_behind_a_whole_batch(
     query.restart()
     while query.plan():
         query.deliver()
-        found.append(query.stream.report()["complete"])
-        assert folds(query.batches) == world.whole[found[-1]]
+        reached.append(query.stream.report()["complete"])
+        assert folds(query.batches) == world.whole[reached[-1]]
         query.restart()
-    assert found == ends
+    assert reached == ends
 
 
 def test_a_table_that_the_group_does_not_know_any_more_is_told(world: RoutedBatch) -> None:

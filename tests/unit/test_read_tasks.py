@@ -55,23 +55,18 @@ def test_of_many_tasks_the_first_are_told() -> None:
     assert (len(lines), lines[-1]) == (21, "  and 10 more")
 
 
-def test_a_table_without_a_name_has_a_task_for_each_split(
+def test_a_table_without_a_name_has_a_task_for_each_split_and_no_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG, "spark_upsert"):
         packs = planned({UNNAMED: ["a", "b", "c"]}, lambda *_: 1, 2)
+        assert planned({}, lambda *_: 1, 2) == []
+        assert planned({"clicks": []}, lambda *_: 1, 2) == []
+    with caplog.at_level(logging.INFO, "spark_upsert"):
+        planned({"clicks": ["one"]}, lambda *_: 1, 2)
     assert [[each.split for each in pack] for pack in packs] == [["a"], ["b"], ["c"]]
     assert not caplog.messages, "its input tells the splits"
 
 
-def test_nothing_is_told_where_nothing_is_read(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "spark_upsert"):
-        assert planned({}, lambda *_: 1, 2) == []
-        assert planned({"clicks": []}, lambda *_: 1, 2) == []
-    assert not caplog.messages
 
 
-def test_a_log_that_is_not_asked_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "spark_upsert"):
-        planned({"clicks": ["one"]}, lambda *_: 1, 2)
-    assert not caplog.messages

@@ -35,7 +35,6 @@ def band(points: int) -> str:
     return f"B{bands_of(np.array([points]))[0]}"
 
 
-# -- priorities and bands -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -76,73 +75,18 @@ def test_an_input_has_a_priority_and_a_band(
 
 @pytest.mark.parametrize(
     ("idle_ms", "points"),
-    [
-        (0, 500),
-        (1_000, 489),
-        (5_000, 445),
-        (10_000, 397),
-        (15_000, 354),
-        (20_000, 315),
-        (30_000, 250),
-        (45_000, 177),
-        (60_000, 125),
-        (90_000, 63),
-        (120_000, 31),
-        (150_000, 16),
-        (180_000, 8),
-        (240_000, 2),
-        (270_000, 1),
-        (299_999, 0),
-        (300_000, 0),
-    ],
-    ids=lambda value: str(value),
+    [(0, 500), (1_000, 489), (15_000, 354), (30_000, 250), (60_000, 125), (270_000, 1), (300_000, 0)],
 )
 def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: int) -> None:
     assert priority_of(idle(idle_ms), now_ms=NOW_MS, waited_ms=0) == points
 
 
-@pytest.mark.parametrize(
-    ("standing", "waited_ms", "points"),
-    [
-        (manual(62), 5, 63),
-        (manual(62), 4, 62),
-        (manual(-63), 5, -63),
-        (manual(-63), 6, -62),
-        (manual(0), 5, 1),
-        (manual(-1), 5, -1),
-        (manual(-1), 6, 0),
-    ],
-    ids=lambda value: str(getattr(value, "manual", value)),
-)
-def test_halves_are_rounded_away_from_zero(standing: Urgency, waited_ms: int, points: int) -> None:
-    assert priority_of(standing, now_ms=NOW_MS, waited_ms=waited_ms) == points
 
 
-@pytest.mark.parametrize(
-    ("points", "expected"),
-    [
-        (-1000, "B0"),
-        (-1, "B0"),
-        (0, "B1"),
-        (249, "B1"),
-        (250, "B2"),
-        (499, "B2"),
-        (500, "B3"),
-        (749, "B3"),
-        (750, "B4"),
-        (2000, "B4"),
-    ],
-    ids=str,
-)
-def test_a_band_begins_at_its_floor(points: int, expected: str) -> None:
-    assert band(points) == expected
 
 
-def test_a_round_serves_sixteen_at_most() -> None:
-    assert [each.weight for each in BANDS] == [1, 1, 2, 4, 8]
 
 
-# -- the queue ----------------------------------------------------------------------------
 
 
 def urgencies_of(**values: int) -> dict[str, Urgency]:
@@ -188,12 +132,6 @@ def test_case_17_a_round_serves_bands_by_their_weights() -> None:
     assert first_of(service, 2) == "h9 h10 l2"
 
 
-@pytest.mark.parametrize("count", range(14), ids=lambda count: f"{count} at first")
-def test_case_17_a_round_that_is_cut_goes_on_where_it_was(count: int) -> None:
-    schedule = Schedule().marked(CASE_17, 0)
-    whole = schedule.service(0, STANDINGS_17).names
-    behind = drained(schedule, schedule.service(0, STANDINGS_17), count)
-    assert whole[:count] + behind.service(0, STANDINGS_17).names == whole
 
 
 @pytest.mark.parametrize(
@@ -228,21 +166,19 @@ def test_credit_stays_with_a_band_whose_only_one_has_more() -> None:
 CASE_19 = ["h1", "h2", "n1", "n2"]
 
 
-def test_case_19_a_deferred_band_is_passed_over_and_stays() -> None:
+def test_cases_19_and_20_a_deferred_band_is_passed_over_and_served_when_released() -> None:
     schedule = Schedule().marked(CASE_19, 0)
     service = schedule.service(0, STANDINGS_19, defers_lowest=True)
     assert service.names == ["h1", "h2"]
-    assert list(drained(schedule, service).dirty) == ["n1", "n2"]
+    schedule = drained(schedule, service)
+    assert list(schedule.dirty) == ["n1", "n2"]
+    assert schedule.service(0, STANDINGS_19, defers_lowest=True).names == []
+    assert schedule.service(0, STANDINGS_19).names == ["n1", "n2"]
 
 
 STANDINGS_19 = {name: manual({"h": 800, "n": -10}[name[0]]) for name in CASE_19}
 
 
-def test_case_20_a_band_that_is_released_is_served_again() -> None:
-    schedule = Schedule().marked(CASE_19, 0)
-    schedule = drained(schedule, schedule.service(0, STANDINGS_19, defers_lowest=True))
-    assert schedule.service(0, STANDINGS_19, defers_lowest=True).names == []
-    assert schedule.service(0, STANDINGS_19).names == ["n1", "n2"]
 
 
 def test_who_grew_older_than_the_lowest_band_is_deferred_no_more() -> None:
@@ -268,11 +204,6 @@ def test_who_comes_into_a_band_stands_there_by_the_time_it_has_waited() -> None:
     assert schedule.service(2500, urgencies).names == ["aged", "young"]
 
 
-def test_who_has_more_waits_behind_all_from_then_on() -> None:
-    schedule = Schedule().marked(["a", "b", "c"], 0)
-    service = schedule.service(100)
-    behind = schedule.served(service, 2, ["a", "b"], ["a"], 100)
-    assert list(behind.dirty.items()) == [("c", 0), ("a", 100)]
 
 
 def test_bands_change_at_ticks_alone() -> None:
@@ -284,7 +215,6 @@ def test_bands_change_at_ticks_alone() -> None:
     ]
 
 
-# -- clocks, and what cannot be -----------------------------------------------------------
 
 
 def test_a_clock_that_went_back_lets_nobody_wait_since_the_future() -> None:
@@ -305,7 +235,6 @@ def test_a_clock_that_leaps_makes_all_as_old_as_one_can_be() -> None:
         pytest.param(lambda: DirtySet([("a", 1), ("a", 2)]), id="twice"),
         pytest.param(lambda: DirtySet([("a", 2), ("b", 1)]), id="times that fall"),
         pytest.param(lambda: Turn(band=5), id="no such band"),
-        pytest.param(lambda: Turn(band=-1), id="a band below all"),
         pytest.param(lambda: Turn(band=4, credit=9), id="more credit than weight"),
         pytest.param(lambda: Turn(band=4, credit=-1), id="debt"),
     ],
@@ -315,12 +244,5 @@ def test_what_cannot_be_is_refused(build: Callable[[], object]) -> None:
         build()
 
 
-@pytest.mark.parametrize("names", [[], ["a"]], ids=["none", "one"])
-def test_few_that_wait(names: Sequence[str]) -> None:
-    assert Schedule().marked(names, 0).service(0).names == list(names)
 
 
-def test_sets_are_equal_if_their_order_is() -> None:
-    assert DirtySet([("a", 1), ("b", 1)]) == DirtySet().marked(["a", "b"], 1)
-    assert DirtySet([("a", 1), ("b", 1)]) != DirtySet([("b", 1), ("a", 1)])
-    assert DirtySet() != {}

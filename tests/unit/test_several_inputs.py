@@ -14,8 +14,7 @@ import pytest
 from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.inputs import Described, Heads, Inputs, NamedInputs, agreed
-from spark_upsert.streams.inputs.protocol import Input
+from spark_upsert.streams.inputs.inputs import Described, Heads, NamedInputs, agreed
 from spark_upsert.streams.planner.formats import (
     MergedRead,
     batch_inputs,
@@ -24,10 +23,9 @@ from spark_upsert.streams.planner.formats import (
     stream_offsets,
 )
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.packing import OPENING_BYTES, InputSplit, packed
+from spark_upsert.streams.reads.packing import InputSplit, packed
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
-from tests.support.inputs import Told
 from tests.support.streams import Query, folded, versions
 from tests.support.tables import rows_at
 
@@ -85,9 +83,6 @@ def by_input(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-# -- streams ------------------------------------------------------------------------------
-
-
 def test_each_input_folds_to_its_table_through_restarts(three: Tables) -> None:
     query = three.query(maxRowsPerTrigger=3)
     for round_ in range(4):
@@ -104,15 +99,13 @@ def test_each_input_folds_to_its_table_through_restarts(three: Tables) -> None:
     assert {name: folded(own) for name, own in rows.items()} == {
         name: rows_at(table) for name, table in three.by_name.items()
     }
-
-
-def test_a_small_input_does_not_wait_for_a_large_one(three: Tables) -> None:
-    for version in range(20):
-        write(three.by_name["east"], {version: 1})
-    write(three.by_name["west"], {1: 1})
-    query = three.query(maxRowsPerTrigger=4, startingVersion="earliest")
-    query.plan()
-    assert {row["_input"] for row in query.deliver()} == {"east", "west"}
+    start = json.loads(query.noted[-1])
+    assert query.stream.latest(start) is start
+    for table in three.by_name.values():
+        write(table, {0: 99})
+        table.compact(full=True)
+    query.restart()
+    assert [query.replayed(number) for number in range(len(query.batches))] == query.batches
 
 
 def ahead(tables: Tables, epochs: int = 3) -> None:
@@ -135,24 +128,18 @@ def served_by(query: Query, batches: int) -> list[str]:
 def test_whose_turn_it_is_is_in_the_offset(three: Tables) -> None:
     ahead(three)
     query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
-    assert served_by(query, 6) == ["east", "north", "west"] * 2
+    assert served_by(query, 5) == ["east", "north", "west", "east", "north"]
     now_ms = int(three.now() * 1000)
-    assert json.loads(query.noted[-1])["state"] == {
+    state = json.loads(query.noted[-1])["state"]
+    assert state == {
         "pressure": {"is_behind": True},
-        "schedule": {"band": 1, "credit": 0, "dirty": [[now_ms, "east", "north", "west"]]},
+        "schedule": {"band": 1, "credit": 0, "dirty": [[now_ms, "west", "east", "north"]]},
     }
+    older = {**json.loads(query.noted[-1]), "state": {"turn": "north"}}
+    query.noted[-1] = json.dumps(older)
+    assert served_by(query, 3) == ["north", "west", "east"], "as an older release says"
     query.drain()
     assert json.loads(query.noted[-1])["state"] == {}
-
-
-def test_whose_turn_it_is_is_read_from_an_older_release(three: Tables) -> None:
-    ahead(three)
-    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
-    query.plan()
-    query.deliver()
-    older = {**json.loads(query.noted[-1]), "state": {"turn": "west"}}
-    query.noted[-1] = json.dumps(older)
-    assert served_by(query, 3) == ["west", "east", "north"]
 
 
 def test_since_when_an_input_waits_outlives_its_process(three: Tables) -> None:
@@ -164,32 +151,19 @@ def test_since_when_an_input_waits_outlives_its_process(three: Tables) -> None:
     assert served_by(query, 2) == ["north", "west"]
 
 
-@pytest.mark.parametrize("is_found", [False, True], ids=["named", "found"])
-def test_a_table_says_itself_how_urgent_it_is(tmp_path: Path, is_found: bool) -> None:
+def test_a_table_says_itself_how_urgent_it_is(tmp_path: Path) -> None:
     tables = Tables(tmp_path, "a", "b", "c")
     ahead(tables)
     for name, priority in (("b", "300"), ("c", "-5")):
         table = tables.by_name[name]
         table.alter(table.log.head().schema, {"priority": priority})
-    limits = {"maxEpochsPerTrigger": 1, "startingVersion": "earliest"}
-    if not is_found:
-        query = tables.query(**limits, **{"input.c.priority": "800"})
-        assert served_by(query, 3) == ["c", "c", "c"]
-        assert served_by(query, 3) == ["b", "b", "a"]
-        return
-    given = {"path": str(tmp_path), "inputsPattern": "*", "mergeColumns": "_input"}
-    texts = {name: str(each) for name, each in limits.items()}
-    plan = ReadPlan.parse({**given, "readChangeFeed": "true", **texts})
-    columns = plan_columns(plan)
-    query = Query(
-        lambda: Stream(
-            stream_inputs(plan, columns),
-            plan.query,
-            offsets=stream_offsets(plan),
-            clock=Now(),
-            wall=Now(),
-        )
-    )
+    limits = {"maxEpochsPerTrigger": "1", "startingVersion": "earliest"}
+    query = tables.query(**limits, **{"input.c.priority": "800"})
+    assert served_by(query, 6) == ["c", "c", "c", "b", "b", "a"]
+    found = {"path": str(tmp_path), "inputsPattern": "*", "mergeColumns": "_input"}
+    plan = ReadPlan.parse({**found, "readChangeFeed": "true", **limits})
+    inputs, offsets = partial(stream_inputs, plan, plan_columns(plan)), stream_offsets(plan)
+    query = Query(lambda: Stream(inputs(), plan.query, offsets=offsets, clock=Now(), wall=Now()))
     assert served_by(query, 5) == ["b", "b", "a", "c", "b"]
 
 
@@ -214,22 +188,6 @@ def test_a_table_that_is_emptied_while_it_waits_is_no_batch(three: Tables) -> No
     write(three.by_name["west"], {7: 7})
     assert served_by(query, 1) == ["west"]
     assert json.loads(query.noted[-1])["state"] == {}
-
-
-def test_any_batch_repeats_and_an_idle_stream_stays(three: Tables) -> None:
-    for number, table in enumerate(three.by_name.values()):
-        for version in range(4):
-            write(table, {version: number})
-    query = three.query(maxRowsPerTrigger=2, startingVersion="earliest")
-    query.drain()
-    start = json.loads(query.noted[-1])
-    assert query.stream.latest(start) is start
-    for table in three.by_name.values():
-        write(table, {0: 99})
-        table.compact(full=True)
-    query.restart()
-    for number, rows in enumerate(query.batches):
-        assert query.replayed(number) == rows
 
 
 def test_each_input_begins_where_it_is_told(three: Tables) -> None:
@@ -268,9 +226,6 @@ def test_what_fails_in_one_input_names_it(three: Tables, tmp_path: Path) -> None
         query.plan()
 
 
-# -- batches ------------------------------------------------------------------------------
-
-
 def test_a_batch_reads_the_rows_of_all(three: Tables) -> None:
     for number, table in enumerate(three.by_name.values()):
         write(table, {number: 7, 5: 5})
@@ -287,17 +242,15 @@ def test_a_batch_reads_the_rows_of_all(three: Tables) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("maxRowsPerTrigger", "1"), ("input.east.priority", "1"), ("autoPriority", "true")],
-    ids=["a limit", "a priority", "recency"],
+    "option",
+    [{"maxRowsPerTrigger": 1}, {"input.east.priority": 1}, {"autoPriority": "true"}],
+    ids=str,
 )
-def test_what_is_of_a_trigger_is_none_of_a_batch(three: Tables, name: str, value: str) -> None:
-    plan = ReadPlan.parse(three.given(**{name: value}))
+def test_what_is_of_a_trigger_is_none_of_a_batch(three: Tables, option: dict[str, Any]) -> None:
+    plan = ReadPlan.parse(three.given(**option))
     with pytest.raises(OptionError, match="no meaning in a batch read"):
         MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
 
-
-# -- columns ------------------------------------------------------------------------------
 
 K, V = pa.field("k", pa.int64()), pa.field("v", pa.int64())
 
@@ -305,23 +258,12 @@ K, V = pa.field("k", pa.int64()), pa.field("v", pa.int64())
 @pytest.mark.parametrize(
     ("west", "message"),
     [
-        pytest.param([K], "input 'west' lacks the column 'v', which 'east' has", id="23 lacks one"),
-        pytest.param(
-            [K, V, pa.field("w", pa.int8())],
-            "input 'west' has a column 'w', which 'east' lacks",
-            id="23 has one more",
-        ),
-        pytest.param(
-            [K, V.with_type(pa.string())],
-            "column 'v' is string in the input 'west', and int64 in 'east'",
-            id="23 another type",
-        ),
-        pytest.param(
-            [V, K],
-            r"input 'west' are in another order \(v, k\) than those of 'east'",
-            id="23 order",
-        ),
+        ([K], "input 'west' lacks the column 'v', which 'east' has"),
+        ([K, V, V.with_name("w")], "input 'west' has a column 'w', which 'east' lacks"),
+        ([K, V.with_type(pa.string())], "column 'v' is string in the input 'west', and int64 in"),
+        ([V, K], r"input 'west' are in another order \(v, k\) than those of 'east'"),
     ],
+    ids=["23 lacks one", "23 has one more", "23 another type", "23 order"],
 )
 def test_columns_that_differ_are_named_with_their_input(west: list[pa.Field], message: str) -> None:
     east = pa.schema([K, V])
@@ -332,53 +274,25 @@ def test_columns_that_differ_are_named_with_their_input(west: list[pa.Field], me
 
 
 def test_a_column_may_be_null_if_it_may_in_any_input() -> None:
-    strict = V.with_nullable(False)
-    inputs = {
-        "east": Described(pa.schema([K, strict]), "1"),
-        "west": Described(pa.schema([K, V]), "2"),
-    }
-    assert agreed(inputs).field("v").nullable
-    assert not agreed({"east": inputs["east"]}).field("v").nullable
+    east = Described(pa.schema([K, V.with_nullable(False)]), "1")
+    west = Described(pa.schema([K, V]), "2")
+    assert agreed({"east": east, "west": west}).field("v").nullable
+    assert not agreed({"east": east}).field("v").nullable
 
 
-def test_one_table_under_two_names_is_refused_whatever_its_paths(
-    three: Tables, tmp_path: Path
-) -> None:
-    (tmp_path / "south").symlink_to(tmp_path / "east")
+def test_one_table_under_two_names_is_refused_whatever_its_paths(three: Tables) -> None:
+    (three.folder / "south").symlink_to(three.folder / "east")
     three.by_name["south"] = three.by_name["east"]
     with pytest.raises(OptionError, match="inputs 'east' and 'south' are the same") as caught:
         three.stream()
     assert "drop 'south'" in caught.value.hint
-
-
-def test_one_table_under_two_names_is_refused_if_columns_are_given_by_hand(
-    three: Tables, tmp_path: Path
-) -> None:
-    (tmp_path / "south").symlink_to(tmp_path / "east")
-    three.by_name["south"] = three.by_name["east"]
     plan = ReadPlan.parse(three.given())
     by_hand = pa.schema([*COLUMNS, *CHANGELOG_FIELDS])
-    twice = "inputs 'east' and 'south' are the same"
     stream = Stream(stream_inputs(plan, by_hand), plan.query, clock=Now())
-    with pytest.raises(OptionError, match=twice):
+    with pytest.raises(OptionError, match="inputs 'east' and 'south' are the same"):
         stream.latest(stream.initial())
-    with pytest.raises(OptionError, match=twice):
+    with pytest.raises(OptionError, match="inputs 'east' and 'south' are the same"):
         batch_inputs(plan, by_hand)
-
-
-def test_who_an_input_is_is_asked_once() -> None:
-    class PublicationSettings(Told):
-        asked = 0
-
-        def identity(self) -> str:
-            self.asked += 1
-            return super().identity()
-
-    inputs = {name: PublicationSettings(name, [1]) for name in "ab"}
-    named = NamedInputs(inputs)
-    for _ in range(3):
-        named.look()
-    assert [each.asked for each in inputs.values()] == [1, 1]
 
 
 def test_a_column_of_the_inputs_under_a_name_of_the_merge_is_refused(tmp_path: Path) -> None:
@@ -388,18 +302,16 @@ def test_a_column_of_the_inputs_under_a_name_of_the_merge_is_refused(tmp_path: P
         tables.stream()
 
 
-# -- packing ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("sizes", "slots", "expected"),
     [
-        pytest.param([5, 5, 5], 8, [[0], [1], [2]], id="fewer than slots"),
-        pytest.param([], 8, [], id="nothing"),
-        pytest.param([1, 1, 1, 1], 2, [[0, 2], [1, 3]], id="many small ones"),
-        pytest.param([9 << 20, 1, 1, 1], 2, [[0], [1, 2, 3]], id="one huge, many small"),
-        pytest.param([1, 2 << 20, 3 << 20, 4 << 20], 2, [[0, 3], [1, 2]], id="by bytes"),
+        ([5, 5, 5], 8, [[0], [1], [2]]),
+        ([], 8, []),
+        ([1, 1, 1, 1], 2, [[0, 2], [1, 3]]),
+        ([9 << 20, 1, 1, 1], 2, [[0], [1, 2, 3]]),
+        ([1, 2 << 20, 3 << 20, 4 << 20], 2, [[0, 3], [1, 2]]),
     ],
+    ids=["fewer than slots", "nothing", "many small", "one huge", "by bytes"],
 )
 def test_splits_are_packed_by_bytes(
     sizes: list[int], slots: int, expected: list[list[int]]
@@ -410,53 +322,33 @@ def test_splits_are_packed_by_bytes(
 
 
 def test_a_thousand_nearly_empty_inputs_make_as_many_tasks_as_run_at_once() -> None:
-    splits = [(InputSplit(str(number), number), number % 7) for number in range(1000)]
-    packs = packed(splits, 8)
+    packs = packed([(InputSplit(str(number), number), number % 7) for number in range(1000)], 8)
     assert [len(pack) for pack in packs] == [125] * 8
     assert sorted(each.split for pack in packs for each in pack) == list(range(1000))
-    assert OPENING_BYTES > 7
 
 
-# -- looking at the inputs ---------------------------------------------------------------
+def test_an_idle_stream_reads_memory_until_it_is_time_to_look(
+    three: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, looks, look = Now(), [], NamedInputs.look
 
+    def slow_look(inputs: NamedInputs) -> Heads:
+        looks.append(now())
+        now.advance(1.0)
+        return look(inputs)
 
-class Slow:
-    """Inputs that take a second to look at."""
-
-    def __init__(self, inputs: Inputs, now: Now) -> None:
-        self._inputs = inputs
-        self._now = now
-        self.looks = 0
-
-    def look(self) -> Heads:
-        self.looks += 1
-        self._now.advance(1.0)
-        return self._inputs.look()
-
-    def polled(self) -> None:
-        return None
-
-    def settle(self, standing: Heads, heads: Heads) -> None:
-        self._inputs.settle(standing, heads)
-
-    def __getitem__(self, name: str) -> Input:
-        return self._inputs[name]
-
-
-def test_an_idle_stream_reads_memory_until_it_is_time_to_look(three: Tables) -> None:
-    now = Now()
+    monkeypatch.setattr(NamedInputs, "look", slow_look)
     write(three.by_name["east"], {1: 1})
     write(three.by_name["west"], {1: 1, 2: 2})
     plan = ReadPlan.parse(three.given(maxRowsPerTrigger=1, startingVersion=1))
-    inputs = Slow(stream_inputs(plan, plan_columns(plan)), now)
+    inputs = stream_inputs(plan, plan_columns(plan))
     query = Query(partial(Stream, inputs, plan.query, clock=now))
     query.drain()
     assert len(query.batches) == 2
-    assert inputs.looks == 1, "several batches are planned by one look"
+    assert len(looks) == 1, "several batches are planned by one look"
     write(three.by_name["east"], {99: 1})
-    for _ in range(5):
-        assert not query.plan()
-    assert inputs.looks == 1
+    assert not query.plan()
+    assert len(looks) == 1
     now.advance(4.0)
     assert query.plan()
-    assert inputs.looks == 2
+    assert len(looks) == 2

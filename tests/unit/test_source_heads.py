@@ -47,21 +47,19 @@ class World:
 
 
 @pytest.mark.parametrize(
-    ("after_s", "is_new"),
-    [
-        pytest.param(0.0, False, id="at once"),
-        pytest.param(1.4, False, id="earlier"),
-        pytest.param(4.0, True, id="after four times as long as it took"),
-        pytest.param(99.0, True, id="much later"),
-    ],
+    ("after_s", "is_new"), [(0.0, False), (1.4, False), (4.0, True), (99.0, True)]
 )
 def test_a_look_stands_for_four_times_as_long_as_it_took(after_s: float, is_new: bool) -> None:
     world = World(look_s=1.0)
     first = world.heads.seen().heads
     world.now.advance(after_s)
+    assert world.heads.last() is first, "a report tells of the last look"
     assert (world.heads.seen().heads is not first) == is_new
     assert len(world.looks) == 1 + is_new
     assert world.slept == []
+    second = world.heads.look()
+    assert len(world.looks) == 2 + is_new
+    assert world.heads.seen().heads is second
 
 
 def test_a_look_that_is_almost_due_is_waited_for() -> None:
@@ -74,6 +72,8 @@ def test_a_look_that_is_almost_due_is_waited_for() -> None:
     assert max(world.slept) <= PAUSE_MAX_S
 
 
+
+
 @pytest.mark.parametrize("look_s", [0.0001, 0.01, 1.0, 30.0])
 def test_looking_takes_at_most_a_fifth_of_the_time(look_s: float) -> None:
     world = World(look_s=look_s)
@@ -83,12 +83,6 @@ def test_looking_takes_at_most_a_fifth_of_the_time(look_s: float) -> None:
     assert 19 * look_s <= 0.2 * (world.looks[-1] - world.looks[0]) + 1e-9
 
 
-def test_who_needs_to_know_looks_at_once() -> None:
-    world = World(look_s=1.0)
-    first = world.heads.seen().heads
-    second = world.heads.look()
-    assert second != first
-    assert world.heads.seen().heads is second
 
 
 def test_what_a_look_leads_to_belongs_to_it() -> None:
@@ -104,12 +98,6 @@ def test_what_a_look_leads_to_belongs_to_it() -> None:
     assert len(world.looks) == 2
 
 
-def test_a_report_tells_of_the_last_look() -> None:
-    world = World(look_s=1.0)
-    first = world.heads.last()
-    world.now.advance(99.0)
-    assert world.heads.last() is first
-    assert len(world.looks) == 1
 
 
 def test_a_look_that_fails_is_not_remembered() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -79,9 +79,12 @@ def failing(text: str = "no answer") -> StorageError:
     return StorageError(text, hint="try again.")
 
 
-def test_what_comes_is_seen_and_nothing_else_is_told_to_have_moved() -> None:
-    world = World(50)
+def test_what_comes_is_seen_once_and_nothing_else_has_moved() -> None:
+    world = World(50, may_come=False)
     before = world.heads()
+    world.crew.go(5.0)
+    assert world.heads() is before, "while nothing comes"
+    assert len(world.lake.looks) >= 50 * 9
     world.lake.grow("t007", 2)
     world.crew.go(1.0)
     seen = world.poller.seen()
@@ -90,38 +93,29 @@ def test_what_comes_is_seen_and_nothing_else_is_told_to_have_moved() -> None:
     assert seen.moved == {"t007"}
     assert seen.has_same_names
     assert all(seen.heads[name] is before[name] for name in before if name != "t007")
-
-
-def test_while_nothing_comes_the_heads_are_the_very_object() -> None:
-    world = World(50)
-    before = world.heads()
-    world.crew.go(5.0)
-    assert world.heads() is before
-    assert len(world.lake.looks) >= 50 * 9
-
-
-def test_what_was_told_once_is_not_told_again() -> None:
-    world = World(3)
-    world.lake.grow("t001", 2)
-    world.crew.go(1.0)
-    told = world.poller.seen()
     again = world.poller.seen()
-    assert (again.heads, again.before, again.moved) == (told.heads, told.heads, frozenset())
-    assert again.heads is told.heads
+    assert (again.before, again.moved) == (seen.heads, frozenset())
+    assert again.heads is seen.heads
+    assert world.lake.listings == 0, "inputs that are named are not looked for"
 
 
-def test_an_input_that_comes_has_its_place_by_name() -> None:
+def test_an_input_that_comes_has_its_place_by_name_and_may_come_again() -> None:
     world = World(3)
-    world.lake.grow("t000b", 5)
-    world.crew.go(2.0)
-    seen = world.poller.seen()
-    assert list(seen.heads) == ["t000", "t000b", "t001", "t002"]
-    assert not seen.has_same_names
-    assert seen.moved == {"t000b"}
+    for place in (5, 6):
+        world.lake.grow("t000b", place)
+        world.crew.go(2.0)
+        seen = world.poller.seen()
+        assert list(seen.heads) == ["t000", "t000b", "t001", "t002"]
+        assert seen.heads["t000b"] == at(place)
+        assert not seen.has_same_names
+        assert seen.moved == {"t000b"}
+        del world.lake.there["t000b"]
+        world.crew.go(2.0)
+        assert "t000b" not in world.heads()
 
 
 @pytest.mark.parametrize("is_listed", [False, True], ids=["by a look", "by a listing"])
-def test_an_input_that_is_gone_has_no_head(is_listed: bool) -> None:
+def test_an_input_that_is_gone_has_no_head_and_is_not_looked_at(is_listed: bool) -> None:
     world = World(3)
     if is_listed:
         world.lake.hidden.add("t001")
@@ -132,25 +126,9 @@ def test_an_input_that_is_gone_has_no_head(is_listed: bool) -> None:
     seen = world.poller.seen()
     assert list(seen.heads) == ["t000", "t002"]
     assert not seen.has_same_names
-    looks = len([name for name, _ in world.lake.looks if name == "t001"])
+    del world.lake.looks[:]
     world.crew.go(5.0)
-    assert len([name for name, _ in world.lake.looks if name == "t001"]) == looks
-
-
-def test_an_input_that_is_gone_and_comes_again_is_looked_at_anew() -> None:
-    world = World(3)
-    del world.lake.there["t001"]
-    world.crew.go(2.0)
-    world.heads()
-    world.lake.grow("t001", 1)
-    world.crew.go(2.0)
-    assert world.heads()["t001"] == at(1)
-
-
-def test_inputs_that_are_named_are_not_looked_for() -> None:
-    world = World(3, may_come=False)
-    world.crew.go(60.0)
-    assert world.lake.listings == 0
+    assert "t001" not in {name for name, _ in world.lake.looks}
 
 
 @pytest.mark.parametrize("name", ["t001", ""], ids=["a look", "a listing"])
@@ -197,30 +175,21 @@ def test_a_question_that_finds_nothing_waits_for_a_look_at_all_behind_it() -> No
     assert world.lake.now() - asked_s <= 1.0
 
 
-def test_news_end_the_wait() -> None:
-    world = World(40, most_s=0.5)
-    world.lake.grow("t039", 2)
-    asked_s = world.lake.now()
-    assert world.poller.wait_for_news(asked_s, 2.5)
-    assert world.heads()["t039"] == at(2)
-
-
-def test_a_question_waits_for_tables_that_came_before_it() -> None:
-    world = World(3, most_s=0.1)
-    world.crew.go(0.2)
-    world.lake.grow("t007", 1)
-    assert world.poller.wait_for_news(world.lake.now(), 2.5)
-    assert "t007" in world.heads()
-
-
 @pytest.mark.parametrize(
-    ("most_s", "waits"),
-    [
-        pytest.param(30.0, False, id="inputs at rest are left alone for longer"),
-        pytest.param(2.0, True, id="it can be over in time"),
-    ],
+    ("name", "most_s"), [("t039", 0.5), ("t040", 0.1)], ids=["rows", "a table that came"]
 )
-def test_nobody_waits_for_what_the_intervals_do_not_allow(most_s: float, waits: bool) -> None:
+def test_news_end_the_wait(name: str, most_s: float) -> None:
+    world = World(40, most_s=most_s)
+    world.crew.go(0.2)
+    world.lake.grow(name, 2)
+    assert world.poller.wait_for_news(world.lake.now(), 2.5)
+    assert world.heads()[name] == at(2)
+
+
+@pytest.mark.parametrize(("most_s", "waits"), [(30.0, False), (2.0, True)])
+def test_nobody_waits_for_a_look_at_all_that_cannot_be_over_in_time(
+    most_s: float, waits: bool
+) -> None:
     world = World(40, most_s=most_s)
     asked_s = world.lake.now()
     assert not world.poller.wait_for_news(asked_s, 2.5)
@@ -239,32 +208,22 @@ def test_nobody_waits_for_longer_than_it_is_said() -> None:
     assert world.lake.now() <= asked_s + 0.6 + 1e-9
 
 
-def test_a_poller_that_is_stopped_does_nothing_more() -> None:
-    world = World(3)
-    world.poller.stop()
-    world.poller.stop()
-    assert world.crew.is_stopped
-    assert world.poller.work() is None
-
-
-# -- with threads --------------------------------------------------------------------------
-
-
-def threads() -> Collection[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name.startswith("upsertflow-discovery")]
-
-
-def test_threads_look_until_they_are_stopped_and_never_keep_a_process() -> None:
-    others = set(threads())
+def test_threads_wake_waiters_look_until_they_are_stopped_and_never_keep_a_process() -> None:
+    others = set(threading.enumerate())
     lake = Lake(now=Now(0.0))
     for number in range(20):
         lake.grow(f"t{number:03}", 1)
-    poller = Poller(
-        lake, dict(lake.there), PollBounds(most_s=0.02, least_s=0.02), crew=DaemonThreads(3)
+    bounds = PollBounds(most_s=0.02, least_s=0.02)
+    poller = Poller(lake, dict(lake.there), bounds, crew=DaemonThreads(3))
+    threads = [
+        thread
+        for thread in set(threading.enumerate()) - others
+        if thread.name.startswith("upsertflow-discovery")
+    ]
+    assert [thread.daemon for thread in threads] == [True] * 3
+    assert not poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS), (
+        "a look at all is over long before"
     )
-    own = [each for each in threads() if each not in others]
-    assert len(own) == 3
-    assert all(each.daemon for each in own)
     lake.grow("t003", 2)
     assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
     assert poller.seen().heads["t003"] == at(2)
@@ -276,21 +235,8 @@ def test_threads_look_until_they_are_stopped_and_never_keep_a_process() -> None:
     assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
     assert poller.seen().heads["t004"] == at(2)
     poller.stop()
-    for each in own:
-        each.join(PATIENCE_SECONDS)
-    assert not any(each.is_alive() for each in own)
-
-
-def test_threads_wake_who_waits() -> None:
-    lake = Lake()
-    for number in range(5):
-        lake.grow(f"t{number:03}", 1)
-    poller = Poller(
-        lake, dict(lake.there), PollBounds(most_s=0.02, least_s=0.02), crew=DaemonThreads(2)
-    )
-    try:
-        assert not poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS), (
-            "a look at all is over long before"
-        )
-    finally:
-        poller.stop()
+    poller.stop()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+        assert not thread.is_alive()
+    assert poller.work() is None

@@ -46,25 +46,18 @@ def urgencies(inputs: Mapping[str, Any], **more: str) -> Urgencies:
     return Urgencies(cast(Inputs, inputs), query)
 
 
-def test_what_the_read_says_comes_before_what_a_table_says() -> None:
-    inputs = {"a": Known(-5), "b": Known(7), "c": Known(), "d": object()}
-    known = urgencies(inputs, **{"input.a.priority": "3", "input.d.priority": "4"})
-    assert known.of(inputs, 0) == {
-        "a": Urgency(manual=3),
-        "b": Urgency(manual=7),
-        "d": Urgency(manual=4),
-    }
-    assert not any(each.asked for each in inputs.values() if isinstance(each, Known))
+def test_what_the_read_says_comes_before_what_a_table_says_and_before_who_read_it() -> None:
+    inputs = {"a": Known(-5, 5), "b": Known(7, 5), "c": Known(read_ms=6), "d": object(), "e": Known()}
+    said = {"input.a.priority": "3", "input.d.priority": "4"}
+    manual = {"a": Urgency(manual=3), "b": Urgency(manual=7), "d": Urgency(manual=4)}
+    assert urgencies(inputs, **said).of(inputs, 10) == manual
+    automatic = urgencies(inputs, autoPriority="true", **said)
+    read = {"c": Urgency(read_ms=6), "e": Urgency()}
+    assert automatic.of(inputs, 10) == manual | read
+    asked = {name: each.asked for name, each in inputs.items() if isinstance(each, Known)}
+    assert asked == {"a": 0, "b": 0, "c": 1, "e": 1}
 
 
-def test_who_has_no_priority_is_asked_by_whom_it_was_read() -> None:
-    inputs = {"a": Known(0, read_ms=5), "b": Known(read_ms=6), "c": Known()}
-    assert urgencies(inputs, autoPriority="true").of(inputs, 10) == {
-        "a": Urgency(manual=0),
-        "b": Urgency(read_ms=6),
-        "c": Urgency(),
-    }
-    assert inputs["a"].asked == 0
 
 
 @pytest.mark.parametrize(
@@ -96,15 +89,8 @@ def test_few_are_asked_at_once_and_all_in_turn() -> None:
     assert later == {name: Urgency(read_ms=each.read_ms) for name, each in inputs.items()}
 
 
-def test_what_was_asked_of_very_many_is_forgotten() -> None:
-    inputs = {f"t{number}": Known() for number in range(2_000)}
-    known = urgencies(inputs, autoPriority="true")
-    for first in range(0, 2_000, ASKED_MAX):
-        known.of(list(inputs)[first : first + ASKED_MAX], 0)
-    assert len(known._read) < 1_100
 
 
-# -- leases -------------------------------------------------------------------------------
 
 
 @pytest.fixture

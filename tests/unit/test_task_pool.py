@@ -44,16 +44,15 @@ def use(pool: TaskPool[Node], plan: Node) -> Task:
     return task
 
 
-def test_a_task_is_used_again(pool: TaskPool[Node], made: list[Task]) -> None:
+def test_a_task_is_used_again_and_by_one_at_once(pool: TaskPool[Node], made: list[Task]) -> None:
     assert use(pool, ONE) is use(pool, scan("one")), "an equal plan is the same"
     assert use(pool, OTHER) is not made[0]
     assert len(made) == 2
     assert made[0].statistics.barriers == 2
-
-
-def test_two_at_once_have_one_each(pool: TaskPool[Node]) -> None:
     with pool.taken(ONE) as first, pool.taken(ONE) as second:
         assert first is not second
+
+
 
 
 def test_what_is_kept_has_a_bound(pool: TaskPool[Node], made: list[Task]) -> None:
@@ -130,11 +129,6 @@ def test_a_stretch_ends_with_a_barrier_and_the_next_split_has_the_same_task(
     assert task.statistics.rows == 2 * len(first)
 
 
-def test_a_version_is_one_barrier(table: Table, tasks: list[Task]) -> None:
-    how = options(table)
-    [split] = rows_splits(table.log.head(), how)
-    assert sorted(values_of(read(table, split, how), "id")) == [1, 2, 4, 5]
-    assert [task.statistics.barriers for task in tasks] == [1]
 
 
 def test_who_stops_reading_leaves_nothing_open(table: Table, tasks: list[Task]) -> None:

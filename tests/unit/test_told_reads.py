@@ -33,20 +33,18 @@ def test_a_task_says_once_how_it_has_read_its_inputs(caplog: pytest.LogCaptureFi
     assert " blocked_s=" in line
 
 
-def test_a_task_that_is_stopped_says_it_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_is_stopped_says_it_too_and_one_that_merges_nothing_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG, "spark_upsert")
+    assert list(read_pack(told({"a": [3]}), PACK[:1], ()))
+    assert read_of(caplog) == []
     batches: Any = read_pack(told({"a": [3], "b": [5]}), PACK, ())
     with closing(batches):
         next(batches)
     assert len(read_of(caplog)) == 1
 
 
-def test_who_reads_one_input_merges_nothing_and_says_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.DEBUG, "spark_upsert")
-    assert list(read_pack(told({"a": [3]}), PACK[:1], ()))
-    assert read_of(caplog) == []
 
 
 @pytest.mark.parametrize(

@@ -76,26 +76,25 @@ class Batches:
         return [(row["id"], row["name"], row["_diff"]) for row in rows]
 
 
-def test_the_next_batch_has_the_same_task_and_a_stretch_ends_with_a_barrier(
+def test_the_next_batch_has_the_same_task_and_plan_and_a_stretch_ends_with_a_barrier(
     shop: Shop, tasks: list[Task]
 ) -> None:
     batches = Batches(shop.plan())
     assert sorted(batches.next()) == [(1, "ada", 1), (2, "bob", 1)]
     shop.order((3, 7, 30))
     shop.customer((8, "eve"))
-    assert batches.next() == [(3, "ada", 1), (2, "bob", -1), (2, "eve", 1)]
+    with (
+        patch.object(views, "open_view", side_effect=AssertionError("bound again")),
+        patch.object(View, "is_bound", autospec=True, side_effect=View.is_bound) as looked,
+    ):
+        assert batches.next() == [(3, "ada", 1), (2, "bob", -1), (2, "eve", 1)]
+    assert looked.call_count == 1, "tables are looked at once for each split"
     shop.customer((7, "zoe"))
     assert sorted(batches.next()) == [(1, "ada", -1), (1, "zoe", 1), (3, "ada", -1), (3, "zoe", 1)]
     [task] = tasks
     assert task.statistics.barriers == task.statistics.splits.finished == 3
 
 
-def test_the_plan_is_bound_once(shop: Shop) -> None:
-    batches = Batches(shop.plan())
-    batches.next()
-    with patch.object(views, "open_view", side_effect=AssertionError("bound again")):
-        shop.order((3, 7, 30))
-        assert batches.next() == [(3, "ada", 1)]
 
 
 def test_a_table_that_was_made_anew_in_the_same_place_is_read_itself(shop: Shop) -> None:
@@ -151,12 +150,3 @@ def test_a_split_that_is_left_early_leaves_no_task_behind(shop: Shop, tasks: lis
     assert len(tasks) == 2
 
 
-def test_tables_are_looked_at_once_for_each_split(shop: Shop) -> None:
-    batches = Batches(shop.plan())
-    batches.next()
-    shop.order((3, 7, 30))
-    shop.customer((8, "eve"))
-    [split] = batches.splits()
-    with patch.object(View, "is_bound", autospec=True, side_effect=View.is_bound) as looked:
-        assert list(batches.read(split))
-    assert looked.call_count == 1
