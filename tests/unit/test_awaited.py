@@ -52,8 +52,6 @@ def test_a_read_waits_until_its_table_is_there() -> None:
     assert waiting.pauses == []
 
 
-
-
 def test_a_read_waits_for_no_longer_than_it_may() -> None:
     waiting = Waiting(made_s=1_000)
     with pytest.raises(TableNotFoundError, match="after 2 seconds") as found:

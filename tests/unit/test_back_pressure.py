@@ -133,9 +133,6 @@ def test_an_input_that_fails_releases_the_others_and_is_named(failure: Exception
     assert merge_threads() == []
 
 
-
-
-
 def test_closing_does_not_wait_for_silent_inputs() -> None:
     inputs = counted("ab")
     gate = inputs["b"].gate = threading.Event()

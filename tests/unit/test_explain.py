@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.keys import Positions
-from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.inputs.batch import BatchRead
@@ -24,7 +23,7 @@ from spark_upsert.streams.inputs.table import TableInput
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.streams.reads.explain import explain
-from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
+from spark_upsert.streams.reads.splits import changes_splits, rows_splits
 from spark_upsert.table.run.rows import Part
 from spark_upsert.table.state import lookup
 from spark_upsert.table.table import Table
@@ -72,20 +71,6 @@ SPARSE = (
 )
 
 
-def test_the_rows_of_a_version(table: Table) -> None:
-    assert explained(table, versionAsOf="2", splits="2") == (
-        "rows of version 2\n"
-        "  columns   id, v\n"
-        "  files     2 files, 1,100 entries\n"
-        "  runs      2: entries of one key are compared, the winner is read\n"
-        "2 splits\n"
-        "  [0000000000000000, 8000000000000000) reads 2 files, 550 entries\n"
-        "  [8000000000000000, 10000000000000000) reads 2 files, 548 entries"
-    )
-
-
-
-
 def test_changes_say_where_they_are_cut_and_why(table: Table) -> None:
     assert explained(table, readChangeFeed="true", columns="v") == (
         "changes of versions 1 to 5, in 3 stretches\n"
@@ -117,8 +102,6 @@ def look_ups(table: Table, version: str) -> list[str]:
     lines = text.splitlines()
     first = next(at for at, line in enumerate(lines) if "look-ups" in line)
     return [line[12:] for line in lines[first : lines.index("1 split")]]
-
-
 
 
 @pytest.mark.parametrize(
@@ -168,15 +151,11 @@ def test_the_mode_is_told(table: Table) -> None:
     assert "  mode      none: every change, those included that leave all" in apart
 
 
-
-
 def test_a_batch_of_a_stream_may_have_both(table: Table) -> None:
     options = ReadOptions.parse({"path": table.store.url, "readChangeFeed": "true", "splits": "1"})
-    both: list[Split] = [
-        *rows_splits(table.log.at(2), options),
-        *changes_splits(table.log, options, 3, 4),
-    ]
-    lines = explain(both, options, ["id"]).splitlines()
+    rows = rows_splits(table.log.at(2), options)
+    changes = changes_splits(table.log, options, 3, 4)
+    lines = explain([*rows, *changes], options, ["id"]).splitlines()
     assert lines[0] == "rows of version 2, shown as insertions"
     assert "changes of version 3, in 1 stretch" in lines
     assert "2 splits" in lines
@@ -193,12 +172,9 @@ def test_a_stream_of_new_values_says_what_becomes_of_deletes(
     assert f"  shown     the new values alone; a delete is {expected}\n" in text
 
 
-def test_without_epochs_there_is_nothing_to_read(table: Table) -> None:
+def test_of_many_stretches_and_splits_only_the_first_are_told(table: Table) -> None:
     text = explained(table, readChangeFeed="true", startingVersion="latest")
     assert text == "nothing to read: no epoch that is asked for has rows"
-
-
-def test_of_many_stretches_and_splits_only_the_first_are_told(table: Table) -> None:
     for _ in range(20):
         append(table, [1], overwrite=True)
     text = explained(table, readChangeFeed="true", splits="25")
@@ -220,8 +196,6 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
         orders, readChangeFeed="true", startingVersion="3", endingVersion="4", splits="2"
     )
     assert f"```text\n{text}\n```" in SIZES.sub("", page)
-
-
 
 
 def planned(table: Table, **given: str) -> None:
@@ -274,12 +248,6 @@ def test_a_batch_of_a_stream_is_told_too(table: Table, caplog: pytest.LogCapture
     ]
 
 
-
-
-
-
-
-
 def command(*arguments: str) -> str:
     return CliRunner().invoke(upsertflow, ["explain", *arguments]).output
 
@@ -309,8 +277,6 @@ def test_the_command_explains_what_a_consumer_has_yet_to_read(table: Table) -> N
     assert text.startswith("Error: [OPTION] ")
 
 
-
-
 def test_the_command_takes_any_option_of_the_read(table: Table) -> None:
     path = table.store.url
     assert command(path, "--set", "versionAsOf=2").startswith("rows of version 2\n")
@@ -323,5 +289,3 @@ def test_the_command_takes_any_option_of_the_read(table: Table) -> None:
     assert "number 1 of them, of 11 characters, is not of the form OPTION=VALUE." in text
     assert "nothing to explain" in command(path, "--set", "metadata=history")
     assert "no meaning in a batch read" in command(path, "--set", "maxRowsPerTrigger=1")
-
-

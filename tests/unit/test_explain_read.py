@@ -148,12 +148,6 @@ def test_a_task_of_many_inputs_names_the_first(tmp_path: Path) -> None:
     )
 
 
-
-
-
-
-
-
 def test_the_command_takes_inputs_by_their_names_and_paths(lake: Path) -> None:
     two = ("--input", f"east={lake / 'east'}", "--input", f"west={lake / 'west'}")
     text = command(*two, "--set", "parallelism=2")
@@ -162,8 +156,6 @@ def test_the_command_takes_inputs_by_their_names_and_paths(lake: Path) -> None:
     changes = command(*two, "--set", "input.east.startingVersion=2", "--change-feed")
     assert "  changes of version 2, in 1 stretch\n" in changes
     assert "  changes of version 1, in 1 stretch\n" in changes
-
-
 
 
 def test_the_command_takes_inputs_as_spark_is_told_them(lake: Path) -> None:
@@ -212,8 +204,6 @@ def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert f"```text\n{SIZES.sub('? bytes', text)}\n```" in SIZES.sub("? bytes", page)
 
 
-
-
 @pytest.mark.parametrize(
     "more", [{}, {"merge": "concat"}, {"mergeSchema": "true"}], ids=["live", "concat", "merged"]
 )
@@ -230,8 +220,6 @@ def test_of_a_python_source_it_says_that_nothing_is_planned(
         "    planned   nothing: it is known where Spark runs, and its tasks come on top\n"
         "1 task, "
     ) in text
-
-
 
 
 def test_a_format_that_nobody_knows_is_still_refused(lake: Path) -> None:

@@ -95,8 +95,6 @@ def test_case_20_a_deferral_stays_until_the_pressure_is_low(
     assert deferring.after(at(pressure), 0).is_deferring is is_deferring
 
 
-
-
 @pytest.mark.parametrize(
     ("sample", "pressure"),
     [

@@ -66,16 +66,9 @@ def test_what_is_not_in_a_whole_batch_is_not_read(world: RoutedBatch) -> None:
     assert world.read() == world.read(asOfBatch=1) == {"a": {1: 2, 2: 2}, "b": {1: 10}}
     assert world.read(asOfBatch=0) == {"a": {1: 1}, "b": {1: 10}}
     assert world.read(consistent="false").keys() == {"a", "b", "others"}
-
-
-def test_a_pattern_chooses_among_the_tables_of_the_batch(world: RoutedBatch) -> None:
     assert world.read(inputsPattern="b*") == {"b": {1: 10}}
     with pytest.raises(OptionError, match=r"of the 2 tables that have batch 1 .* none matches"):
         world.read(inputsPattern="x*")
-
-
-def test_changes_end_at_the_batch(world: RoutedBatch) -> None:
-    world.write("a", {7: 7})
     plan = world.plan(readChangeFeed="true", asOfBatch=1)
     read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
     rows = [row for work in read.splits() for b in read.read(work) for row in b.to_pylist()]

@@ -66,7 +66,3 @@ def test_a_table_without_a_name_has_a_task_for_each_split_and_no_line_in_the_log
         planned({"clicks": ["one"]}, lambda *_: 1, 2)
     assert [[each.split for each in pack] for pack in packs] == [["a"], ["b"], ["c"]]
     assert not caplog.messages, "its input tells the splits"
-
-
-
-

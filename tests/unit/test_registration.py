@@ -72,31 +72,27 @@ def write_archive(file: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("place", "root"),
+    ("place", "root", "installed"),
     [
-        pytest.param("files", "files", id="the files of the session"),
-        pytest.param("files", "files/streaming_job", id="the folder above, for a streaming source"),
-        pytest.param("driver", "files", id="where the driver has it"),
-        pytest.param(".", "files", id="the working folder"),
+        pytest.param("files", "files", "hidden", id="the files of the session"),
+        pytest.param("files", "files/streaming_job", "hidden", id="the folder above"),
+        pytest.param("driver", "files", "hidden", id="where the driver has it"),
+        pytest.param(".", "files", "hidden", id="the working folder"),
+        # What the driver imported is what the workers must import, else their pickles do not fit.
+        pytest.param("driver", "files", "visible", id="before an installed package"),
     ],
 )
 @pytest.mark.sweep(1)
-def test_the_archive_is_found_in(tmp_path: Path, place: str, root: str) -> None:
+def test_the_archive_is_found_in(tmp_path: Path, place: str, root: str, installed: str) -> None:
     archive = write_archive(tmp_path / place / "upsertflow.jar")
     driver = str(tmp_path / "driver" / "upsertflow.jar")
-    done = work(tmp_path, driver, tmp_path / root)
+    # The class travels with every query. The engine does not.
+    assert len(cloudpickle.dumps(by_value(driver))) < 8_192  # type: ignore[no-untyped-call]
+    done = work(tmp_path, driver, tmp_path / root, installed)
     assert done.returncode == 0, done.stderr
     name, file, path = done.stdout.split()
     assert (name, path) == ("upsertflow", "/lake")
     assert Path(tmp_path, file).resolve().is_relative_to(archive)
-
-
-def test_the_archive_wins_over_an_installed_package(tmp_path: Path) -> None:
-    # What the driver imported is what the workers must import, else their pickles do not fit.
-    archive = write_archive(tmp_path / "upsertflow.jar")
-    done = work(tmp_path, archive, tmp_path, installed="visible")
-    assert done.returncode == 0, done.stderr
-    assert archive in done.stdout
 
 
 def test_a_package_that_is_nowhere_is_an_error_with_a_hint(tmp_path: Path) -> None:
@@ -106,24 +102,17 @@ def test_a_package_that_is_nowhere_is_an_error_with_a_hint(tmp_path: Path) -> No
     assert "\n\nHint: run `pip install upsertflow`" in done.stderr
 
 
-def test_the_class_is_small() -> None:
-    # It travels with every query. The engine does not.
-    pickled = cloudpickle.dumps(by_value("/some/archive.jar"))  # type: ignore[no-untyped-call]
-    assert len(pickled) < 8_192
-
-
 PATH = {"path": "/lake"}
 
 
 @pytest.mark.parametrize(
     ("given", "parallelism", "read"),
     [
-        pytest.param(PATH, 7, {**PATH, "parallelism": "7"}, id="the session's"),
-        pytest.param(PATH, None, PATH, id="none, as the session does not know"),
-        pytest.param(
-            {**PATH, "Parallelism": "3"}, 7, {**PATH, "Parallelism": "3"}, id="the user's"
-        ),
+        (PATH, 7, {**PATH, "parallelism": "7"}),
+        (PATH, None, PATH),
+        ({**PATH, "Parallelism": "3"}, 7, {**PATH, "Parallelism": "3"}),
     ],
+    ids=["the session's", "none, as the session does not know", "the user's"],
 )
 def test_a_read_takes_the_parallelism_and_a_write_does_not(
     monkeypatch: pytest.MonkeyPatch,
@@ -151,19 +140,16 @@ class Context:
         return self._configured
 
 
+EXECUTORS = {"executor_instances": "10", "executor_cores": "4"}
+
+
 @pytest.mark.parametrize(
     ("context", "expected"),
     [
         pytest.param(Context("local[2]", 2), 2, id="threads of a local session"),
         pytest.param(Context("spark://host", 48), 48, id="executors that have come"),
-        pytest.param(
-            Context("yarn", 2, executor_instances="10", executor_cores="4"), 40, id="yet to come"
-        ),
-        pytest.param(
-            Context("yarn", 2, executor_instances="10", executor_cores="4", task_cpus="2"),
-            20,
-            id="tasks of two cores",
-        ),
+        pytest.param(Context("yarn", 2, **EXECUTORS), 40, id="yet to come"),
+        pytest.param(Context("yarn", 2, **EXECUTORS, task_cpus="2"), 20, id="tasks of two cores"),
         pytest.param(Context("spark://host", 2), None, id="nothing is known yet"),
         pytest.param(None, None, id="a session of Spark Connect"),
     ],

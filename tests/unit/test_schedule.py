@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from spark_upsert.scheduler.scheduler import (
-    BANDS,
     TICK_MS,
     DirtySet,
     Schedule,
@@ -33,8 +32,6 @@ def idle(ms: int) -> Urgency:
 
 def band(points: int) -> str:
     return f"B{bands_of(np.array([points]))[0]}"
-
-
 
 
 @pytest.mark.parametrize(
@@ -75,18 +72,18 @@ def test_an_input_has_a_priority_and_a_band(
 
 @pytest.mark.parametrize(
     ("idle_ms", "points"),
-    [(0, 500), (1_000, 489), (15_000, 354), (30_000, 250), (60_000, 125), (270_000, 1), (300_000, 0)],
+    [
+        (0, 500),
+        (1_000, 489),
+        (15_000, 354),
+        (30_000, 250),
+        (60_000, 125),
+        (270_000, 1),
+        (300_000, 0),
+    ],
 )
 def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: int) -> None:
     assert priority_of(idle(idle_ms), now_ms=NOW_MS, waited_ms=0) == points
-
-
-
-
-
-
-
-
 
 
 def urgencies_of(**values: int) -> dict[str, Urgency]:
@@ -130,8 +127,6 @@ def test_case_17_a_round_serves_bands_by_their_weights() -> None:
     service = Schedule().marked(CASE_17, 0).service(0, STANDINGS_17)
     assert first_of(service, 1) == "h1 h2 h3 h4 h5 h6 h7 h8 l1 n1"
     assert first_of(service, 2) == "h9 h10 l2"
-
-
 
 
 @pytest.mark.parametrize(
@@ -179,8 +174,6 @@ def test_cases_19_and_20_a_deferred_band_is_passed_over_and_served_when_released
 STANDINGS_19 = {name: manual({"h": 800, "n": -10}[name[0]]) for name in CASE_19}
 
 
-
-
 def test_who_grew_older_than_the_lowest_band_is_deferred_no_more() -> None:
     schedule = Schedule().marked(["n"], 0)
     urgencies = urgencies_of(n=-10)
@@ -204,8 +197,6 @@ def test_who_comes_into_a_band_stands_there_by_the_time_it_has_waited() -> None:
     assert schedule.service(2500, urgencies).names == ["aged", "young"]
 
 
-
-
 def test_bands_change_at_ticks_alone() -> None:
     schedule = Schedule().marked(["other"], 0).marked(["one"], 1)
     urgencies = urgencies_of(other=249, one=250)
@@ -213,8 +204,6 @@ def test_bands_change_at_ticks_alone() -> None:
     assert [bands[now] != bands[now - 1] for now in range(1, 3 * TICK_MS)] == [
         now == TICK_MS for now in range(1, 3 * TICK_MS)
     ]
-
-
 
 
 def test_a_clock_that_went_back_lets_nobody_wait_since_the_future() -> None:
@@ -242,7 +231,3 @@ def test_a_clock_that_leaps_makes_all_as_old_as_one_can_be() -> None:
 def test_what_cannot_be_is_refused(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"twice|cannot have"):
         build()
-
-
-
-

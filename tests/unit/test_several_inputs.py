@@ -176,20 +176,6 @@ def test_who_was_read_lately_comes_first(three: Tables) -> None:
     assert served_by(query, 4) == ["west", "west", "east", "west"]
 
 
-def test_a_table_that_is_emptied_while_it_waits_is_no_batch(three: Tables) -> None:
-    ahead(three, epochs=1)
-    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
-    assert served_by(query, 3) == ["east", "north", "west"]
-    waiting = json.loads(query.noted[-1])
-    waiting["state"] = {"schedule": {"band": 1, "credit": 0, "dirty": [[1, "east", "gone"]]}}
-    query.noted[-1] = json.dumps(waiting)
-    query.restart()
-    assert not query.plan()
-    write(three.by_name["west"], {7: 7})
-    assert served_by(query, 1) == ["west"]
-    assert json.loads(query.noted[-1])["state"] == {}
-
-
 def test_each_input_begins_where_it_is_told(three: Tables) -> None:
     for table in three.by_name.values():
         for version in range(3):
@@ -319,12 +305,6 @@ def test_splits_are_packed_by_bytes(
     splits = [(InputSplit("a", number), size) for number, size in enumerate(sizes)]
     packs = packed(splits, slots)
     assert [[each.split for each in pack] for pack in packs] == expected
-
-
-def test_a_thousand_nearly_empty_inputs_make_as_many_tasks_as_run_at_once() -> None:
-    packs = packed([(InputSplit(str(number), number), number % 7) for number in range(1000)], 8)
-    assert [len(pack) for pack in packs] == [125] * 8
-    assert sorted(each.split for pack in packs for each in pack) == list(range(1000))
 
 
 def test_an_idle_stream_reads_memory_until_it_is_time_to_look(

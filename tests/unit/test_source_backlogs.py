@@ -74,10 +74,6 @@ def test_an_input_that_has_nothing_is_not_asked_again_before_something_comes() -
     assert world.plan() == ["a", "b"], "all are asked where the stream stands elsewhere"
 
 
-
-
-
-
 @pytest.mark.parametrize(
     ("other", "asked"),
     [

@@ -72,8 +72,6 @@ def test_a_look_that_is_almost_due_is_waited_for() -> None:
     assert max(world.slept) <= PAUSE_MAX_S
 
 
-
-
 @pytest.mark.parametrize("look_s", [0.0001, 0.01, 1.0, 30.0])
 def test_looking_takes_at_most_a_fifth_of_the_time(look_s: float) -> None:
     world = World(look_s=look_s)
@@ -81,8 +79,6 @@ def test_looking_takes_at_most_a_fifth_of_the_time(look_s: float) -> None:
         world.heads.seen()
         world.now.advance(look_s / 7)
     assert 19 * look_s <= 0.2 * (world.looks[-1] - world.looks[0]) + 1e-9
-
-
 
 
 def test_what_a_look_leads_to_belongs_to_it() -> None:
@@ -96,8 +92,6 @@ def test_what_a_look_leads_to_belongs_to_it() -> None:
     world.now.advance(2.7)
     world.heads.seen()
     assert len(world.looks) == 2
-
-
 
 
 def test_a_look_that_fails_is_not_remembered() -> None:

@@ -57,12 +57,6 @@ def test_an_offset_of_version_1_is_one_of_one_unnamed_input() -> None:
     assert Offset.from_json(not_begun) == Offset()
 
 
-
-
-
-
-
-
 def test_an_offset_of_a_newer_version_asks_for_an_upgrade() -> None:
     record = {**Offset().to_json(), "version": VERSION_OF_MANY + 1, "pace": {}}
     with pytest.raises(

@@ -38,8 +38,6 @@ def test_a_report_tells_what_a_batch_leaves_behind_and_since_when_it_waits() -> 
     assert query.stream.report()["dirty"] == 0
 
 
-
-
 def test_who_waits_is_counted_by_band() -> None:
     inputs = {name: Told(name, [1] * 3) for name in ("high", "low", "none", "served")}
     priorities = {"high": 800, "low": -1000, "served": 1000}
@@ -75,10 +73,6 @@ def test_the_newest_epoch_is_told_with_what_became_of_its_rows() -> None:
     told = query.stream.report()["newest"][""]
     assert (told["rows"], told["inserts"]) == (1, 1)
     assert told["version"] == lived.table.log.head().version
-
-
-
-
 
 
 def test_of_many_inputs_few_are_named() -> None:

@@ -34,7 +34,6 @@ from tests.support.streams import (
     folded,
     options_of,
     ordered,
-    position_in,
     read,
     stream_of,
     version_1,
@@ -138,18 +137,14 @@ def test_an_idle_poll_keeps_the_offset_and_costs_one_look_at_the_end_of_the_log(
     start = json.loads(query.noted[-1])
     del steps.names[:]
     assert query.stream.latest(start) is start
-    head = lived.table.log.head().version
-    assert steps.names == [f"read {commit_path(head + 1)}", f"read {commit_path(head)}"]
+    head = lived.table.log.head()
+    assert steps.names == [f"read {commit_path(head.upper)}", f"read {commit_path(head.version)}"]
     query.restart()
     assert query.stream.latest(start) is start
-
-
-def test_the_report_says_where_the_table_ends(lived: Lived) -> None:
-    lived.write(*FIVE)
-    query = lived.query(startingVersion=1, maxEpochsPerTrigger=1)
-    query.plan()
-    assert position_in(query.noted[-1]).upper == 2
-    assert query.stream.report()["positions"][""]["upper"] == 6
+    lived.table.restore(2)
+    query.drain()
+    assert folded(query.rows) == lived.rows
+    assert query.stream.report()["positions"][""]["upper"] == lived.table.log.head().upper
 
 
 @pytest.mark.parametrize(
@@ -167,17 +162,20 @@ def test_a_snapshot_is_never_in_one_batch_with_changes(
     assert versions(query.batches) == [[1]] * pieces + [[2]]
 
 
-def test_splits_are_a_function_of_the_offsets_alone(lived: Lived) -> None:
+def test_splits_are_small_and_a_function_of_the_offsets_alone(lived: Lived) -> None:
     query = lived.query(splits=2)
     query.drain()
     assert query.rows == [], "an empty table is a batch without rows"
+    for key in range(30):
+        lived.write({key: key})
+    lived.table.compact(full=True)
     query = lived.query(splits=2)
-    lived.write({key: key for key in range(40)})
     query.drain()
     lived.write(*FIVE)
     query.drain()
     ends = [(json.loads(a), json.loads(b)) for a, b in pairwise(query.noted)]
     planned = [query.stream.splits(*pair) for pair in ends]
+    assert max(len(pickle.dumps(work)) for batch in planned for work in batch) < 4_000
     lived.write({77: 7})
     lived.table.compact(full=True)
     query.restart()
@@ -185,16 +183,6 @@ def test_splits_are_a_function_of_the_offsets_alone(lived: Lived) -> None:
     kinds = [[type(split) for work in batch for split in splits_of(work)] for batch in planned]
     assert kinds == [[RowsSplit, RowsSplit], [ChangesSplit, ChangesSplit]]
     assert [query.stream.splits(end, end) for _, end in ends] == [[], []]
-
-
-def test_a_split_is_small_however_many_versions_the_table_has(lived: Lived) -> None:
-    for key in range(30):
-        lived.write({key: key})
-    lived.table.compact(full=True)
-    query = lived.query(splits=4)
-    query.drain()
-    splits = query.stream.splits(*map(json.loads, query.noted))
-    assert max(len(pickle.dumps(split)) for split in splits) < 4_000
 
 
 def test_a_stream_travels_to_its_tasks_without_what_it_keeps_open(tmp_path: Path) -> None:
@@ -407,15 +395,6 @@ def test_a_file_that_is_removed_under_a_running_read_is_an_expiry_and_no_damage(
     forget_runs_and_logs()
     with pytest.raises(DataLossError, match="read while an expiry removed it"):
         list(query.stream.read(splits[0]))
-
-
-def test_a_version_that_restores_the_table_is_an_epoch_like_others(lived: Lived) -> None:
-    lived.write(*FIVE)
-    query = lived.query()
-    query.drain()
-    lived.table.restore(2)
-    query.drain()
-    assert folded(query.rows) == lived.rows
 
 
 def test_columns_that_have_another_type_in_the_table_stop_the_stream(lived: Lived) -> None:

@@ -47,7 +47,13 @@ def urgencies(inputs: Mapping[str, Any], **more: str) -> Urgencies:
 
 
 def test_what_the_read_says_comes_before_what_a_table_says_and_before_who_read_it() -> None:
-    inputs = {"a": Known(-5, 5), "b": Known(7, 5), "c": Known(read_ms=6), "d": object(), "e": Known()}
+    inputs = {
+        "a": Known(-5, 5),
+        "b": Known(7, 5),
+        "c": Known(read_ms=6),
+        "d": object(),
+        "e": Known(),
+    }
     said = {"input.a.priority": "3", "input.d.priority": "4"}
     manual = {"a": Urgency(manual=3), "b": Urgency(manual=7), "d": Urgency(manual=4)}
     assert urgencies(inputs, **said).of(inputs, 10) == manual
@@ -56,8 +62,6 @@ def test_what_the_read_says_comes_before_what_a_table_says_and_before_who_read_i
     assert automatic.of(inputs, 10) == manual | read
     asked = {name: each.asked for name, each in inputs.items() if isinstance(each, Known)}
     assert asked == {"a": 0, "b": 0, "c": 1, "e": 1}
-
-
 
 
 @pytest.mark.parametrize(
@@ -87,10 +91,6 @@ def test_few_are_asked_at_once_and_all_in_turn() -> None:
     assert counts == [ASKED_MAX, 2 * ASKED_MAX, 2 * ASKED_MAX + 1, 2 * ASKED_MAX + 1]
     later = known.of(inputs, 4)
     assert later == {name: Urgency(read_ms=each.read_ms) for name, each in inputs.items()}
-
-
-
-
 
 
 @pytest.fixture

@@ -49,15 +49,19 @@ def advanced_through(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 REPLACED = {name: accident for name, accident in ACCIDENTS.items() if accident is not removed}
 
 
+@pytest.mark.parametrize("options", [{}, {"failOnDataLoss": "false"}], ids=["strict", "lenient"])
 @pytest.mark.parametrize("accident", REPLACED.values(), ids=REPLACED)
-def test_a_restarted_stream_is_refused_where_the_table(accident: Any, folder: Path) -> None:
+def test_a_restarted_stream_is_refused_where_the_table(
+    accident: Any, folder: Path, options: dict[str, str]
+) -> None:
     start, end = advanced_through(folder)
+    assert advanced(reader(folder), end) == end, "another text would be a batch"
     accident(folder)
     with pytest.raises(OtherTableError, match="the checkpoint of this query") as caught:
-        advanced(reader(folder), end)
+        advanced(reader(folder, **options), end)
     assert "new checkpointLocation" in str(caught.value)
     with pytest.raises(OtherTableError):  # A replay of the last batch.
-        reader(folder).partitions(start, end)
+        reader(folder, **options).partitions(start, end)
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS.values(), ids=ACCIDENTS)
@@ -67,13 +71,6 @@ def test_a_running_stream_is_refused_where_the_table(accident: Any, folder: Path
     accident(folder)
     with pytest.raises(OtherTableError):
         advanced(stream, end)
-
-
-def test_data_loss_that_is_allowed_is_no_other_table(folder: Path) -> None:
-    _, end = advanced_through(folder)
-    ACCIDENTS["was made anew and has more versions"](folder)
-    with pytest.raises(OtherTableError):
-        advanced(reader(folder, failOnDataLoss="false"), end)
 
 
 def test_a_stream_goes_on_in_a_table_that_was_moved(folder: Path, tmp_path: Path) -> None:
@@ -86,14 +83,10 @@ def test_a_stream_goes_on_in_a_table_that_was_moved(folder: Path, tmp_path: Path
 def test_a_stream_that_has_not_begun_knows_no_table(folder: Path) -> None:
     start = reader(folder).initialOffset()
     removed(folder)
+    with pytest.raises(TableNotFoundError):
+        reader(folder)
     made(LocalStore(folder), 1)
     assert position(advanced(reader(folder), start))["upper"] == 2
-
-
-def test_a_stream_at_rest_stays_at_its_offset(folder: Path) -> None:
-    """Spark compares offsets as text: another text would be a batch."""
-    _, end = advanced_through(folder)
-    assert advanced(reader(folder), end) == end
 
 
 def test_a_stream_may_begin_behind_the_next_version(folder: Path) -> None:
@@ -102,9 +95,3 @@ def test_a_stream_may_begin_behind_the_next_version(folder: Path) -> None:
     assert (position(end)["upper"], position(end)["place"][1]) == (5, 3)
     append(Table(LocalStore(folder)), [Command(7, 7, 7)])
     assert advanced(stream, end) == end
-
-
-def test_a_restarted_stream_without_a_table_says_so(folder: Path) -> None:
-    removed(folder)
-    with pytest.raises(TableNotFoundError):
-        reader(folder)

@@ -53,8 +53,6 @@ def test_a_task_is_used_again_and_by_one_at_once(pool: TaskPool[Node], made: lis
         assert first is not second
 
 
-
-
 def test_what_is_kept_has_a_bound(pool: TaskPool[Node], made: list[Task]) -> None:
     for name in ("a", "b", "c"):
         use(pool, scan(name))
@@ -127,8 +125,6 @@ def test_a_stretch_ends_with_a_barrier_and_the_next_split_has_the_same_task(
     assert task.statistics.barriers == 6
     assert task.statistics.splits.finished == 6
     assert task.statistics.rows == 2 * len(first)
-
-
 
 
 def test_who_stops_reading_leaves_nothing_open(table: Table, tasks: list[Task]) -> None:

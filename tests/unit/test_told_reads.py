@@ -45,8 +45,6 @@ def test_a_task_that_is_stopped_says_it_too_and_one_that_merges_nothing_does_not
     assert len(read_of(caplog)) == 1
 
 
-
-
 @pytest.mark.parametrize(
     ("blocked_s", "level"),
     [(BLOCKED_TOLD_SECONDS - 1, logging.DEBUG), (BLOCKED_TOLD_SECONDS, logging.INFO)],

@@ -95,8 +95,6 @@ def test_the_next_batch_has_the_same_task_and_plan_and_a_stretch_ends_with_a_bar
     assert task.statistics.barriers == task.statistics.splits.finished == 3
 
 
-
-
 def test_a_table_that_was_made_anew_in_the_same_place_is_read_itself(shop: Shop) -> None:
     assert len(Batches(shop.plan()).next()) == 2
     for name in ("orders", "customers"):
@@ -148,5 +146,3 @@ def test_a_split_that_is_left_early_leaves_no_task_behind(shop: Shop, tasks: lis
     assert tasks[0].phase is Phase.ABORTED
     assert len(list(batches.read(split))) == 1
     assert len(tasks) == 2
-
-
