@@ -29,13 +29,12 @@ def test_whether_a_merge_is_live_is_told_with_the_reason(
     assert f"  live      {live}" in text
 
 
-def test_the_log_says_it_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_it_in_a_line_and_nothing_of_one_table(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "spark_upsert")
     tell_merge(ReadPlan.parse({**TWO, "merge": "concat"}))
     tell_merge(ReadPlan.parse({"path": "/a"}))
     [line] = caplog.messages
     assert line.startswith('merge planned: inputs=2 merge=concat live="no: its mode is concat')
-
-
-def test_a_read_of_one_table_merges_nothing() -> None:
     assert explain_merge(ReadPlan.parse({"path": "/a"})) == ""
