@@ -59,7 +59,7 @@ class ChannelPath:
     def all(self) -> tuple[int, ...]:
         """The global channel at each level, the innermost first.
 
-        >>> Channel((1, 2, 1), (2, 3, 2)).all
+        >>> ChannelPath((1, 2, 1), (2, 3, 2)).all
         (11, 5, 1)
         """
         return tuple(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -22,6 +21,7 @@ from spark_upsert.store.local import LocalStore
 from spark_upsert.store.object_store import ObjectStore
 from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
+from tests.support.calls import raising
 
 COLUMNS = pa.schema({"k": pa.int64()})
 ROWS = pa.table({"k": [1]})
@@ -105,7 +105,7 @@ def test_an_upload_that_does_not_fit_into_the_cache_folder_is_named(
     store = ObjectStore("s3://b/t", {"cache_dir": str(tmp_path)}, client=MemoryStore())
     sink = store.create("data/a")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(sink._file, "write", Mock(side_effect=full))
+    monkeypatch.setattr(sink._file, "write", raising(full))
     with pytest.raises(OptionError, match="No space left") as caught:
         sink.write(b"too much")
     assert "storage.cache_dir" in caught.value.hint

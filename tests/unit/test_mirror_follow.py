@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -21,6 +21,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.routed.plan import table_below
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
+from tests.support.calls import raising
 from tests.support.clocked import DAY_S, HOUR_S, KnownStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
@@ -114,7 +115,7 @@ def test_a_process_that_knows_a_mirror_reads_no_vector_again(
 ) -> None:
     table = table_in(tmp_path)
     table.upsert(rows(1, 2))
-    monkeypatch.setattr(Mirror, "vector_of", Mock(side_effect=AssertionError("read again")))
+    monkeypatch.setattr(Mirror, "vector_of", raising(AssertionError("read again")))
     for number in range(3):
         Table.open(str(tmp_path / "t")).upsert(rows(number))
     require_copy(table, tmp_path / "t" / "_delta")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -30,6 +30,7 @@ from spark_upsert.store import LocalStore
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table
+from tests.support.calls import raising
 from tests.support.clocked import ClockedStore, Now
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import KINDS, MirroredTable, canonical, require_copy
@@ -486,7 +487,7 @@ def test_a_vacuum_of_the_table_goes_on_without_a_mirror_that_cannot_be_reached(
 ) -> None:
     lived = Lived()
     lived.go(3)
-    monkeypatch.setattr(publish.Mirror, "state", Mock(side_effect=OSError("the network is down")))
+    monkeypatch.setattr(publish.Mirror, "state", raising(OSError("the network is down")))
     lived.table.vacuum()
     assert "the network is down" in caplog.text
 

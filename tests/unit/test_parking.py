@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -41,6 +40,7 @@ from spark_upsert.table.compaction import CompactionResult, due_jobs
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.retention import expiry
 from spark_upsert.table.table import Table
+from tests.support.calls import Recorded, raising
 from tests.support.routed_worlds import transaction
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
@@ -143,11 +143,11 @@ def test_an_outage_stops_an_unpark_at_once(
 ) -> None:
     table_below(root, "b").ensure(NARROW)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
-    unpark_one = Mock(side_effect=StorageError("the storage does not answer."))
+    unpark_one = Recorded(raising(StorageError("the storage does not answer.")))
     monkeypatch.setattr(replay, "_unpark_one", unpark_one)
     with pytest.raises(StorageError):
         unpark(root)
-    assert unpark_one.call_count == 1
+    assert len(unpark_one.calls) == 1
 
 
 def test_batches_of_a_query_that_took_over_come_behind_those_before(root: MemoryStore) -> None:
@@ -543,14 +543,14 @@ def test_a_batch_gives_up_the_past_of_both(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compaction_queue, "UPKEEP_EVERY", 4)
-    given_up = Mock()
+    given_up = Recorded(lambda *_: None)
     monkeypatch.setattr(commit, "give_up", given_up)
     root = MemoryStore()
     for number in range(9):
         write(root, number, [("a", number, number)], groupRetention="2 days")
     both = [GroupTable(root).table.store.url, ParkedTable(root).table.store.url]
-    assert given_up.call_count == GroupTable(root).table.log.head().version // 4
-    for tables, retention_ms in (each.args for each in given_up.mock_calls):
+    assert len(given_up.calls) == GroupTable(root).table.log.head().version // 4
+    for tables, retention_ms in given_up.calls:
         assert [table.store.url for table in tables] == both
         assert retention_ms == 2 * DAY_MS
     monkeypatch.setattr(commit, "give_up", compaction_queue.give_up)
@@ -591,14 +591,14 @@ def of_one_row(root: MemoryStore) -> Steps:
 def test_p7_one_row_costs_as_much_beside_many_tables_as_beside_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    of_row = Mock(side_effect=Member.of_row)
+    of_row = Recorded(Member.of_row)
     monkeypatch.setattr(Member, "of_row", of_row)
     asked = {}
     for tables in (10, 150):
         root = beside(tables)
-        of_row.reset_mock()
+        of_row.calls.clear()
         asked[tables] = len(of_one_row(root).names)
-        assert {call.args[0]["folder"] for call in of_row.mock_calls} <= {"t3"}
+        assert {row["folder"] for (row, *_) in of_row.calls} <= {"t3"}
         assert GroupTable(root).at().members["t3"].rows == 1
         assert len(GroupTable(root).at().members) == tables
     assert asked[150] == asked[10]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +16,7 @@ from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.writers import plan_sink
+from tests.support.calls import Recorded
 from tests.support.stores import BrokenError, MemoryStore, SlowStore
 
 COLUMNS = StructType([StructField("id", LongType()), StructField("n", LongType())])
@@ -27,9 +28,9 @@ def writer(path: Path, **options: str) -> UpsertStreamWriter:
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> Mock:
+def plans(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Return the calls of the planner."""
-    plans = Mock(side_effect=plan_sink)
+    plans = Recorded(plan_sink)
     monkeypatch.setattr("spark_upsert_sink.writers.plan_sink", plans)
     return plans
 
@@ -50,28 +51,30 @@ def rows_of(table: Table) -> dict[int, int]:
 
 
 def test_a_micro_batch_is_planned_once_and_its_commit_not_at_all(
-    tmp_path: Path, plans: Mock
+    tmp_path: Path, plans: Recorded
 ) -> None:
     for batch in range(3):
         messages = [sent(tmp_path / "t").write(iter([rows((1, batch), (batch, 7))]))]
         writer(tmp_path / "t").commit(messages, batch)
-        assert plans.call_count == batch + 1
+        assert len(plans.calls) == batch + 1
     table = Table.open(str(tmp_path / "t"))
     assert rows_of(table) == {0: 7, 1: 2, 2: 7}
 
 
-def test_a_micro_batch_without_tasks_is_planned_by_its_commit(tmp_path: Path, plans: Mock) -> None:
+def test_a_micro_batch_without_tasks_is_planned_by_its_commit(
+    tmp_path: Path, plans: Recorded
+) -> None:
     writer(tmp_path / "t").commit([], 0)
-    assert plans.call_count == 1
+    assert len(plans.calls) == 1
     assert Table.open(str(tmp_path / "t")).snapshot().num_rows == 0
 
 
-def test_an_abort_plans_nothing(tmp_path: Path, plans: Mock) -> None:
+def test_an_abort_plans_nothing(tmp_path: Path, plans: Recorded) -> None:
     messages = [sent(tmp_path / "t").write(iter([rows((1, 1))])), None]
     assert list((tmp_path / "t").rglob("*.arrow"))
-    plans.reset_mock()
+    plans.calls.clear()
     writer(tmp_path / "t").abort(messages, 0)
-    assert not plans.called
+    assert not plans.calls
     assert not list((tmp_path / "t").rglob("*.arrow"))
 
 
@@ -123,8 +126,7 @@ def test_a_batch_that_does_not_fit_is_refused_before_the_tasks_begin(tmp_path: P
 def run_as(query: str, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Spark name a micro-batch to its tasks."""
     properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
-    task = Mock(getLocalProperty=properties.get)
-    task.partitionId.return_value = 0
+    task = SimpleNamespace(getLocalProperty=properties.get, partitionId=lambda: 0)
     monkeypatch.setattr("spark_upsert_sink.writers.TaskContext.get", lambda: task)
 
 
