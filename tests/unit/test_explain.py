@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.keys import Positions
+from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.inputs.batch import BatchRead
@@ -149,6 +150,12 @@ def test_the_mode_is_told(table: Table) -> None:
     )
     assert "  shown     an update as delete and insert\n" in apart
     assert "  mode      none: every change, those included that leave all" in apart
+
+
+def test_error_entries_are_read_like_rows(tmp_path: Path) -> None:
+    table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"], on_error=ErrorPolicy.QUARANTINE)
+    append(table, [1])
+    assert explained(table, metadata="quarantine").startswith("error entries of version 1\n")
 
 
 def test_a_batch_of_a_stream_may_have_both(table: Table) -> None:

@@ -192,3 +192,10 @@ def test_of_a_python_source_it_says_that_nothing_is_planned(
 def test_a_format_that_nobody_knows_is_still_refused(lake: Path) -> None:
     with pytest.raises(OptionError, match="input 'east': option 'format' expects one of"):
         explained(given(lake, **{"input.east.format": "pythn:x"}))
+
+
+def test_of_python_sources_alone_nothing_is_planned() -> None:
+    options = ("inputs=a,b", "input.a.format=python:x", "input.b.format=Python:y")
+    text = command(*(part for option in options for part in ("--set", option)))
+    for name in "xy":
+        assert f"the Python source '{name}'\n    planned   nothing" in text

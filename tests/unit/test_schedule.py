@@ -70,22 +70,6 @@ def test_an_input_has_a_priority_and_a_band(
     assert (found, band(found)) == (points, expected)
 
 
-@pytest.mark.parametrize(
-    ("idle_ms", "points"),
-    [
-        (0, 500),
-        (1_000, 489),
-        (15_000, 354),
-        (30_000, 250),
-        (60_000, 125),
-        (270_000, 1),
-        (300_000, 0),
-    ],
-)
-def test_what_was_read_lately_halves_every_thirty_seconds(idle_ms: int, points: int) -> None:
-    assert priority_of(idle(idle_ms), now_ms=NOW_MS, waited_ms=0) == points
-
-
 def urgencies_of(**values: int) -> dict[str, Urgency]:
     return {name: manual(value) for name, value in values.items()}
 
@@ -127,23 +111,6 @@ def test_case_17_a_round_serves_bands_by_their_weights() -> None:
     service = Schedule().marked(CASE_17, 0).service(0, STANDINGS_17)
     assert first_of(service, 1) == "h1 h2 h3 h4 h5 h6 h7 h8 l1 n1"
     assert first_of(service, 2) == "h9 h10 l2"
-
-
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        pytest.param(0, Turn(), id="none"),
-        pytest.param(3, Turn(band=4, credit=5), id="a part of its turn"),
-        pytest.param(8, Turn(band=4, credit=0), id="its turn"),
-        pytest.param(9, Turn(band=1, credit=0), id="the next one's turn"),
-        pytest.param(10, Turn(band=0, credit=0), id="a round"),
-        pytest.param(11, Turn(band=4, credit=7), id="the first of the next"),
-        pytest.param(12, Turn(band=4, credit=0), id="nobody is left in it"),
-    ],
-)
-def test_credit_is_spent_and_forfeited(count: int, expected: Turn) -> None:
-    schedule = Schedule().marked(CASE_17, 0)
-    assert drained(schedule, schedule.service(0, STANDINGS_17), count).turn == expected
 
 
 def test_credit_stays_with_a_band_whose_only_one_has_more() -> None:

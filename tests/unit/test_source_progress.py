@@ -38,6 +38,17 @@ def test_a_report_tells_what_a_batch_leaves_behind_and_since_when_it_waits() -> 
     assert query.stream.report()["dirty"] == 0
 
 
+def test_a_report_counts_the_versions_of_a_batch_that_waits_for_more_rows() -> None:
+    lived = Lived()
+    lived.write({1: 1})
+    query = lived.query(startingVersion="earliest", minRowsPerTrigger=100)
+    query.plan()
+    query.deliver()
+    lived.write({1: 2}, {1: 3})
+    assert not query.plan()
+    assert query.stream.report()["lag"]["versions"] == 2
+
+
 def test_who_waits_is_counted_by_band() -> None:
     inputs = {name: Told(name, [1] * 3) for name in ("high", "low", "none", "served")}
     priorities = {"high": 800, "low": -1000, "served": 1000}

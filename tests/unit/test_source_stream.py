@@ -89,29 +89,11 @@ def test_a_stream_begins_where_it_is_told_and_the_replay_of_its_first_batch_too(
     assert sorted({row["_commit_version"] for row in query.rows}) == [*first, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        pytest.param({"maxEpochsPerTrigger": 2}, [[1, 2], [3], [5]], id="epochs"),
-        pytest.param({"maxRowsPerTrigger": 4}, [[1], [2, 3], [5]], id="rows"),
-        pytest.param({"maxBytesPerTrigger": 1}, [[1], [2], [3], [5]], id="bytes"),
-        pytest.param({}, [[1, 2, 3, 5]], id="none"),
-    ],
-)
-def test_a_limit_never_cuts_an_epoch(
-    lived: Lived, limits: dict[str, int], expected: list[list[int]]
-) -> None:
-    lived.write(*FIVE)
-    query = lived.query(startingVersion="earliest", **limits)
-    query.drain()
-    assert [shown for shown in versions(query.batches) if shown] == expected
-
-
 def test_all_that_is_available_is_one_batch_whatever_the_limits_even_within_a_snapshot(
     lived: Lived,
 ) -> None:
     lived.write(dict.fromkeys(range(40), 0))
-    query = lived.query(maxRowsPerTrigger=10)
+    query = lived.query(maxRowsPerTrigger=10, maxBytesPerTrigger=10**9)
     query.plan()
     query.deliver()
     frozen = lived.query()

@@ -93,6 +93,14 @@ def test_few_are_asked_at_once_and_all_in_turn() -> None:
     assert later == {name: Urgency(read_ms=each.read_ms) for name, each in inputs.items()}
 
 
+def test_what_was_asked_of_very_many_is_forgotten() -> None:
+    inputs = {f"t{number}": Known() for number in range(2_000)}
+    known = urgencies(inputs, autoPriority="true")
+    for first in range(0, 2_000, ASKED_MAX):
+        known.of(list(inputs)[first : first + ASKED_MAX], 0)
+    assert len(known._read) < 1_100
+
+
 @pytest.fixture
 def now() -> Now:
     return Now(1_000.0)
