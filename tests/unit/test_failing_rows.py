@@ -244,19 +244,15 @@ def test_more_bad_rows_than_are_held_do_not_pass(
     assert Plan.of_table(path).to_arrow().to_pylist() == [{"team": "a", "n": 3, "total": 300}]
 
 
-def test_a_condition_without_a_value_does_not_let_a_row_pass(shares: Shares) -> None:
-    shares.put((3, 0))
-    view = shares.rows.filter("100 DIV among > 15").select("id")
-    with pytest.raises(DataError, match=r"filter of shares.* row id=3"):
-        view.to_arrow()
-    assert view.to_arrow(on_error="null").column("id").to_pylist() == [1]
-
-
-def test_a_batch_read_says_it_too(shares: Shares) -> None:
+def test_batch_reads_and_conditions_stop_at_a_bad_row_or_show_null(shares: Shares) -> None:
     shares.put((3, 0))
     with pytest.raises(DataError, match="row id=3"):
         batch_rows(shares.view.node)
     assert batch_rows(shares.view.node, onError="null") == {(1, 20), (2, 10), (3, None)}
+    view = shares.rows.filter("100 DIV among > 15").select("id")
+    with pytest.raises(DataError, match=r"filter of shares.* row id=3"):
+        view.to_arrow()
+    assert view.to_arrow(on_error="null").column("id").to_pylist() == [1]
 
 
 def test_many_bad_rows_are_found_among_others(shares: Shares) -> None:

@@ -95,15 +95,13 @@ def test_state_goes_on_at_its_width_whatever_others_do() -> None:
     require_widths_kept(keeping_state(other=7), kept)
 
 
-def test_state_does_not_go_on_at_another_width() -> None:
+def test_state_does_not_go_on_at_another_width_or_in_another_region() -> None:
+    kept = widths_kept(keeping_state())
     with pytest.raises(WidthError, match="width 2 of 'R', now it is to run with width 4 of 'R'"):
-        require_widths_kept(keeping_state(4), widths_kept(keeping_state()))
-
-
-def test_state_does_not_go_on_in_another_region() -> None:
+        require_widths_kept(keeping_state(4), kept)
     flow = Flow()
     with flow.composite("R"):
         rows = flow.operator("B", SAME, flow.source("Src", SOURCE), keeps_state=True)
     flow.sink("Snk", SINK, rows)
     with pytest.raises(WidthError, match="now it is to run with no region"):
-        require_widths_kept(flow.graph(), widths_kept(keeping_state()))
+        require_widths_kept(flow.graph(), kept)

@@ -130,6 +130,21 @@ def test_a_kept_table_is_read_as_its_groups(
         assert shown() == expected
 
 
+def test_groups_are_looked_up_by_their_columns(kept: Plan, tmp_path: Path) -> None:
+    schema = pa.schema({"id": pa.string(), "name": pa.string()})
+    names = Table.create(str(tmp_path / "names"), schema, keys=["id"])
+    names.upsert(pa.table({"id": ["NO", "FI"], "name": ["Norway", "Finland"]}))
+    named = Plan.of_table(str(tmp_path / "names"))
+    joined = kept.join(named, on={"country": "id"}, how="left", reverse="scan")
+    total = joined.group_by("name").agg(n=agg.sum("n"))
+    path = str(tmp_path / "total")
+    for _ in range(2):
+        assert total.refresh(path)
+        rows = MaterializedView.opened(Table.open(path)).rows().to_pylist()
+        assert {row["name"]: row["n"] for row in rows} == {"Norway": 1, None: 1}
+        names.upsert(pa.table({"id": ["FI"], "name": ["Suomi"]}))
+
+
 def test_two_kept_tables_of_one_base_are_refused(
     orders: Table, plan: Plan, kept: Plan, tmp_path: Path
 ) -> None:

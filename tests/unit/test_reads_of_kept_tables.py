@@ -159,8 +159,7 @@ def test_net_changes_go_from_the_first_to_the_last(tmp_path: Path) -> None:
     grouping = GROUPINGS["groups"]
     kept_in(tmp_path, grouping)
     feed = read(tmp_path, readChangeFeed="true", deduplicationMode="netChanges")
-    assert {row["_commit_version"] for row in feed} == {EPOCHS}
-    assert {row["_change_type"] for row in feed} == {"insert"}
+    assert {(row["_commit_version"], row["_change_type"]) for row in feed} == {(EPOCHS, "insert")}
     assert folded(grouping, feed, EPOCHS) == expected(grouping, CONTENTS[-1].values())
 
 
@@ -179,16 +178,12 @@ def test_columns_are_chosen_among_those_of_the_groups(tmp_path: Path) -> None:
     assert (change["total"], change["_change_type"]) == (5, "insert")
 
 
-def test_raw_shows_the_entries(tmp_path: Path) -> None:
+def test_raw_shows_the_entries_and_their_changes_without_net_changes(tmp_path: Path) -> None:
     kept = kept_in(tmp_path, GROUPINGS["groups"])
-    found = read(tmp_path, raw="true")
-    assert {(row["g"], row["_part"]) for row in found} == {("g1", 0), ("g1", 1), (None, -1)}
-    assert list(found[0]) == kept.table.schema.columns.names
+    entries = read(tmp_path, raw="true")
+    assert {(row["g"], row["_part"]) for row in entries} == {("g1", 0), ("g1", 1), (None, -1)}
+    assert list(entries[0]) == kept.table.schema.columns.names
     assert read(tmp_path, raw="true", readChangeFeed="true", deduplicationMode="none")
-
-
-def test_every_change_is_no_mode_of_groups(tmp_path: Path) -> None:
-    kept_in(tmp_path, GROUPINGS["groups"])
     with pytest.raises(OptionError, match="deduplicationMode"):
         read(tmp_path, readChangeFeed="true", deduplicationMode="none")
 
