@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError, MemoryLimitError, PlanError
+from spark_upsert.errors import MemoryLimitError, PlanError
 from spark_upsert.task import (
     Aggregate,
     ArrowLookup,
@@ -99,12 +99,6 @@ def test_keys_are_looked_up_before_the_barrier_is_reached(how: JoinType, drivers
         assert [sorted(rows, key=repr) for rows in found] == [expected, [], []]
 
 
-def test_looked_up_rows_come_in_the_order_of_the_input() -> None:
-    with Task(lookup_join(), lookups={"found": ArrowLookup(NAMES, ["id"])}) as task:
-        (found,) = run(task, [{"rows": [numbers(2, 1, 3, 1)]}])
-    assert [row[1] for row in found] == ["two", "too", "one", None, "one"]
-
-
 def test_a_lookup_for_nobody_and_a_join_without_a_lookup_are_refused() -> None:
     with pytest.raises(PlanError, match="node 'found': nothing says where its keys are looked up"):
         Task(lookup_join())
@@ -131,16 +125,6 @@ def test_21_too_much_under_a_barrier_fails_the_task_and_names_the_node(
             row_count(task)
         assert done.done()
         assert task.request_barrier().done(), "it runs no more"
-
-
-@DRIVERS
-def test_a_side_that_does_not_ascend_fails_the_task_and_names_the_node(drivers: int) -> None:
-    with Task(join(MergeJoin, JoinType.INNER), drivers=drivers) as task:
-        task.add_split("left", numbers(2, 1))
-        task.add_split("right", numbers(1, 2))
-        task.request_barrier()
-        with pytest.raises(DataError, match="node 'joined': the left side must ascend by n"):
-            row_count(task)
 
 
 # -- limits
