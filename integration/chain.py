@@ -41,7 +41,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from tests.support.model import Command, Model
 

@@ -28,9 +28,9 @@ from integration.chain import program
 from integration.promises import assert_sound
 from pyspark_upsertflow import agg, view
 from pyspark_upsertflow.views import SparkView
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.moves import recorded_position
+from spark_upsert.table.write.outcomes import recorded_position
 from spark_upsert.views.materialized import MaterializedView
 
 ORDERS = pa.schema({"id": pa.int64(), "customer": pa.int64(), "amount": pa.int64()})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_upsert.table.log.manifest import Commit
-from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.reduce import EMPTY, Counters
 from spark_upsert.table.table import Table
 
 RETRACTIONS = ("delete", "update_preimage")

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical

@@ -21,7 +21,7 @@ from integration.promises import (
 )
 from integration.tables import Row, columns
 from spark_upsert.errors import TableNotFoundError
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 
 pytestmark = pytest.mark.spark

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from integration.promises import assert_sound, counters_of, epochs_of, orphans, rows_of
 from integration.queries import Feed, drain, upserts
 from integration.tables import Row
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from tests.support.envelopes import JSON, KAFKA, key, records, value
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

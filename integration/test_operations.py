@@ -17,7 +17,7 @@ import pyspark_upsertflow
 from integration.promises import assert_sound, contents, fold, rows_of
 from integration.queries import Batches, Feed, drain, end, upserts, wait_until
 from integration.tables import Epoch, Row, append, make_table
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.errors import OptionError, OtherTableError
 from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table

@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, drain, forget_last_commit, upserts
 from integration.tables import Row, columns
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable

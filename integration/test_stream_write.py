@@ -41,7 +41,7 @@ from integration.tables import Row, columns
 from pyspark_upsertflow import DefaultSource
 from spark_upsert.core.schema import Scope
 from spark_upsert.table.log.codec import commit_to_json
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertStreamWriter
 from tests.support.model import Command, Model

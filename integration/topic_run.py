@@ -43,7 +43,7 @@ from integration.environ import environment, from_checkout  # noqa: E402
 from integration.servers.kafka import Broker, running_broker  # noqa: E402
 from integration.topics import PATTERN, Topic, told  # noqa: E402
 from spark_upsert.errors import TableNotFoundError  # noqa: E402
-from spark_upsert.table.state.counters import Counters  # noqa: E402
+from spark_upsert.table.state.reduce import Counters  # noqa: E402
 from spark_upsert.table.table import Table  # noqa: E402
 
 SLICE_SECONDS = 0.05

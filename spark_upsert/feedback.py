@@ -21,9 +21,8 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stage import stage_sealed
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.form import envelope_of_rows
+from spark_upsert.table.write.stage import Stash, stage_sealed
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 CLOSED: Final = Timestamp(1 << 62)

@@ -20,7 +20,7 @@ from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.retention.lag import BacklogCounter
 from spark_upsert.table.retention.leases import readable_leases
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 
 _BATCH_ROWS = 4096

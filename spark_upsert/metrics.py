@@ -23,7 +23,7 @@ from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.store.open import StoreBelow, open_store
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.published import is_published
-from spark_upsert.table.state.counters import STALE_MIN, Counters, count_all_stale
+from spark_upsert.table.state.reduce import STALE_MIN, Counters, count_all_stale
 from spark_upsert.table.table import Table
 
 if TYPE_CHECKING:

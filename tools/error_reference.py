@@ -1,4 +1,4 @@
-"""Write `docs/errors.md` from what is told of each code, `spark_upsert.cli.error_codes`.
+"""Write `docs/errors.md` from what is told of each code, `spark_upsert.cli.render`.
 
 Run ``make pages`` after changing it; a test compares.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_upsert.cli.error_codes import ENTRIES
-from spark_upsert.delta import refusals
+from spark_upsert.cli.render import ENTRIES
+from spark_upsert.delta import types
 from spark_upsert.errors import UpsertFlowError
 
 TARGET = Path(__file__).parent.parent / "docs" / "errors.md"
@@ -47,7 +47,7 @@ def _caught(cls: type[UpsertFlowError]) -> str:
 
 def classes() -> dict[str, type[UpsertFlowError]]:
     """Return the class that Python code catches, by the code."""
-    assert refusals.MirroredTypeError.code  # It is declared there, beside those in `errors`.
+    assert types.MirroredTypeError.code  # It is declared there, beside those in `errors`.
     found: dict[str, type[UpsertFlowError]] = {}
     ours: list[type[UpsertFlowError]] = [UpsertFlowError, *_below(UpsertFlowError)]
     for each in ours:

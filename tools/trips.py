@@ -126,11 +126,11 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 54, _append),
-    Trip("latestOffset", 23, _latest_offset),
-    Trip("split", 37, _split),
-    Trip("view step", 83, _view_step),
-    Trip("publish", 40, _publish),
+    Trip("append", 45, _append),
+    Trip("latestOffset", 22, _latest_offset),
+    Trip("split", 33, _split),
+    Trip("view step", 68, _view_step),
+    Trip("publish", 38, _publish),
 )
 
 

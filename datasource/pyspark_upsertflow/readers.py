@@ -22,11 +22,11 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_upsertflow.catalog import found_options, is_made, refuse_secrets, with_options
-from pyspark_upsertflow.metadata import MetadataReader, metadata_schema
 from pyspark_upsertflow.python_source import KINDS
 from spark_upsert.core.casts import UnfitError
 from spark_upsert.core.python_values import array_of
 from spark_upsert.errors import SchemaError, setting
+from spark_upsert.metadata import VIEWS
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.options.spark import called_by_spark, spoken_to_spark
@@ -41,15 +41,43 @@ from spark_upsert.streams.planner.formats import (
 )
 from spark_upsert.streams.reads.columns import shown_grouping
 from spark_upsert.streams.reads.explain import tell_merge
+from spark_upsert.streams.reads.read_split import splits_of
 from spark_upsert.streams.reads.splits import RowsSplit
-from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.run.file import RUNS, frugally
-from spark_upsert_sink.deferred import with_split
+from spark_upsert.table.table import Table
 from spark_upsert_sink.types import arrow_of, spark_of, spark_type_of
-from spark_upsert_sink.worker import give_back, settle_in
+from spark_upsert_sink.worker import give_back, settle_in, with_split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+def metadata_schema(metadata: Metadata) -> StructType:
+    """Return the columns of such a read."""
+    return spark_of(VIEWS[metadata].schema)
+
+
+@called_by_spark
+class MetadataReader(DataSourceReader):
+    """Reads what the log and the leases say about a table."""
+
+    def __init__(self, options: ReadOptions, metadata: Metadata, schema: StructType) -> None:
+        self._options = options
+        self._metadata = metadata
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        # Opened here, too, so that a wrong path fails on the driver.
+        self._open()
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        target = arrow_of(self._schema)
+        for batch in VIEWS[self._metadata].read(self._open()):
+            yield batch.cast(target)
+
+    def _open(self) -> Table:
+        return Table.open(self._options.path, storage=self._options.storage)
 
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -26,11 +26,10 @@ from spark_upsert.streams.planner.formats import (
 )
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.explain import tell_merge
+from spark_upsert.streams.reads.read_split import refuse_own_epochs, splits_of
 from spark_upsert.streams.reads.splits import RowsSplit
-from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
-from spark_upsert_sink.deferred import put_off, without_split
 from spark_upsert_sink.types import arrow_of
-from spark_upsert_sink.worker import settle_in
+from spark_upsert_sink.worker import put_off, settle_in, without_split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -23,7 +23,7 @@ from spark_upsert.streams.planner.formats import explain_read
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.moves import NOTHING
+from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views.materialized import MaterializedView, made_for_rows
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.view import View

@@ -48,7 +48,7 @@ from examples.git_history.proof import (  # noqa: E402
     check_rows,
 )
 from spark_upsert.table.log.manifest import Commit  # noqa: E402
-from spark_upsert.table.state.counters import Counters  # noqa: E402
+from spark_upsert.table.state.reduce import Counters  # noqa: E402
 from spark_upsert.table.table import Table  # noqa: E402
 
 EPOCHS_PER_READ = 10

@@ -44,9 +44,9 @@ from examples.git_history.history import Chapter, Repository, cut_chapters  # no
 from examples.git_history.proof import Check  # noqa: E402
 from pyspark_upsertflow import agg, view  # noqa: E402
 from pyspark_upsertflow.views import SparkView  # noqa: E402
-from spark_upsert.table.log.view_position import KeptPosition  # noqa: E402
+from spark_upsert.table.log.manifest import KeptPosition  # noqa: E402
 from spark_upsert.table.table import Table  # noqa: E402
-from spark_upsert.table.write.moves import recorded_position  # noqa: E402
+from spark_upsert.table.write.outcomes import recorded_position  # noqa: E402
 
 CHAPTERS = 24
 """Epochs of either table; the query loses its checkpoint behind a third of them."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from examples.git_history.history import Chapter
 from spark_upsert.table.log.manifest import Commit
-from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.reduce import EMPTY, Counters
 
 _SHOWN = 3
 

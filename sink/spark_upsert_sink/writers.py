@@ -38,10 +38,8 @@ from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import StagedRuns, WriteSet
-from spark_upsert_sink.deferred import rows_behind, without_split
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet, remove_runs
 from spark_upsert_sink.types import arrow_of, require_kept, sound
 from spark_upsert_sink.worker import (
     of_application,
@@ -49,8 +47,10 @@ from spark_upsert_sink.worker import (
     of_task,
     query_of_task,
     refuse_application,
+    rows_behind,
     settle_in,
     task,
+    without_split,
 )
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, for_each_table, open_i
 from spark_upsert.cli.tables import show_view
 from spark_upsert.core.durations import render_ms
 from spark_upsert.core.names import split_names
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.follow import default_mirror
+from spark_upsert.delta.publish import check_mirror
 from spark_upsert.errors import UpsertFlowError, as_flag
 from spark_upsert.options.read import Metadata
 from spark_upsert.payloads.ddl import parse_schema
@@ -38,7 +38,7 @@ from spark_upsert.table.log.properties import INDEX_BY
 from spark_upsert.table.observers import PublicationResult
 from spark_upsert.table.retention.expiry import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
-from spark_upsert.views.settled import check_settled
+from spark_upsert.views.materialized import check_settled
 
 _EXAMPLES = 5
 """Files that are shown by name where there may be thousands."""

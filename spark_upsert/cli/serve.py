@@ -22,7 +22,7 @@ import numpy as np
 
 from spark_upsert.core.threads import in_order
 from spark_upsert.delta.follow import lag_below
-from spark_upsert.delta.place import target_of
+from spark_upsert.delta.log import target_of
 from spark_upsert.delta.publish import consumer_of
 from spark_upsert.errors import UpsertFlowError, masked, require_plain
 from spark_upsert.options.declare import path_below

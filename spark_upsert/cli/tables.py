@@ -47,16 +47,16 @@ from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.formats import explain_read, with_found_inputs
 from spark_upsert.streams.reads.explain import plan_lines
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.view_position import (
+from spark_upsert.table.log.manifest import (
     VIEW_PLAN,
     VIEW_PROPERTIES,
     VIEW_RESULT,
     KeptPosition,
 )
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.log.snapshot import EARLIEST, first_wanted, require_ordered, upper_wanted
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import EARLIEST, first_wanted, require_ordered, upper_wanted
-from spark_upsert.table.write.moves import NOTHING, recorded_position
+from spark_upsert.table.write.outcomes import NOTHING, recorded_position
 
 
 def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | None:

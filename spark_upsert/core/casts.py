@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 
 from spark_upsert.core import decimals
 from spark_upsert.core.keys import Mask, is_text
-from spark_upsert.core.reasons import Rounding, shown
 from spark_upsert.core.schema import BOOL8, UUID, storage_type
-from spark_upsert.core.soundness import is_sound, require_offsets, unsound_rows
+from spark_upsert.core.threads import Rounding, is_sound, require_offsets, shown, unsound_rows
 from spark_upsert.core.timestamps import DAYS_MAX, DAYS_MIN, times
 
 _SECONDS = 86_400

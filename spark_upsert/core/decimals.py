@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.keys import Mask
-from spark_upsert.core.reasons import Rounding
+from spark_upsert.core.threads import Rounding
 
 Limbs = npt.NDArray[np.uint64]
 """Shape (limbs, numbers)."""

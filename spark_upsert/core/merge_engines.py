@@ -35,7 +35,7 @@ with a minimum or maximum (in ``_v<i>``), or `MARKER_PART`. Each entry counts it
 FROM = "_from"
 """In the marker, which each step writes: the view's position before the newest step."""
 TO = "_to"
-"""In the marker: the view's position after the newest step (`table.write.moves`)."""
+"""In the marker: the view's position after the newest step (`table.write.outcomes`)."""
 
 MARKER_PART = -1
 GROUP_PART = 0

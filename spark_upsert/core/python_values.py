@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.casts import UnfitError, convert, kind_of, try_convert
-from spark_upsert.core.reasons import QuotedValue
+from spark_upsert.core.threads import QuotedValue
 from spark_upsert.errors import OptionError
 
 T = TypeVar("T")

@@ -341,7 +341,7 @@ class TableSchema:
         The base names of the binlogs that order the rows, from the table's properties
         (`core.source_positions`).
     unreadable : frozenset of str
-        Names of columns that an earlier release stored and no reader accepts (`table.repair`).
+        Names of columns that an earlier release stored and no reader accepts (`table.maintenance`).
     """
 
     columns: pa.Schema

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.reasons import Undecodable, shown
+from spark_upsert.core.threads import Undecodable, shown
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 DAYS_MIN, DAYS_MAX = dt.date.min.toordinal() - _EPOCH, dt.date.max.toordinal() - _EPOCH

@@ -24,7 +24,7 @@ from spark_upsert.delta.parquet_files import in_columns, write_parquet
 from spark_upsert.delta.upkeep import FEED_FOLDER
 from spark_upsert.errors import DataLossError
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_stretches
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.log.log import Log

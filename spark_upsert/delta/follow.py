@@ -14,9 +14,15 @@ from dataclasses import dataclass, replace
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.lru import LruMap
 from spark_upsert.delta.deletion_vectors import files_of
-from spark_upsert.delta.log import AS_IT_IS, FOLDER, PublicationSettings, manner_of
+from spark_upsert.delta.log import (
+    AS_IT_IS,
+    FOLDER,
+    PublicationSettings,
+    manner_of,
+    place_of,
+    target_of,
+)
 from spark_upsert.delta.parquet_files import id_of
-from spark_upsert.delta.place import place_of, target_of
 from spark_upsert.delta.publish import Mirror, shown_of, twins_among
 from spark_upsert.delta.types import require_mirrored as require_mirrored
 from spark_upsert.errors import DataLossError, UpsertFlowError, masked
@@ -32,7 +38,7 @@ from spark_upsert.table.observers import ObservedTable, PublicationResult
 from spark_upsert.table.published import DEFAULT_FOLDER, is_published
 from spark_upsert.table.retention.expiry import VacuumResult
 from spark_upsert.table.state.prepared import PreparedFiles
-from spark_upsert.views.settled import (
+from spark_upsert.views.materialized import (
     SETTLED_FOLDER,
     keeps_groups,
     settle,

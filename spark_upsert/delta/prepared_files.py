@@ -20,8 +20,8 @@ from spark_upsert.core.durations import Fields
 from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import DIFF, TableSchema, is_live
+from spark_upsert.delta.log import target_of
 from spark_upsert.delta.parquet_files import id_of, of_batch, write_twin
-from spark_upsert.delta.place import target_of
 from spark_upsert.delta.types import require_mirrored
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.store import Store

@@ -7,7 +7,7 @@ an update that changes it is a delete and a put.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from spark_upsert.core.casts import convert, readable
 from spark_upsert.core.keys import Mask, Positions, equal_rows
 from spark_upsert.core.merge_engines import Engine
-from spark_upsert.core.schema import Scope, TableSchema
+from spark_upsert.core.schema import DELETED_FIELD, Scope, TableSchema, storage_type, unread_deletes
 from spark_upsert.core.source_positions import order_keys, position_of
-from spark_upsert.envelopes.debezium_messages import explain_text, name_by_text
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.write import Truncates
 from spark_upsert.payloads.decoder import Decoder, Payloads, decoded
@@ -30,14 +29,79 @@ from spark_upsert.payloads.placeholders import (
     Placeholder,
     apply_unsent,
 )
-from spark_upsert.table.write.commands import (
-    DecodedRows,
-    filled_order,
-    to_commands,
-    with_skipped,
-)
+from spark_upsert.table.write.commands import DecodedRows, filled_order, to_commands, with_skipped
 from spark_upsert.table.write.form import Path, at_path
-from spark_upsert.table.write.truncate import with_truncates
+from spark_upsert.table.write.write_set import with_truncates
+
+
+@dataclass(frozen=True)
+class MessageKind:
+    """A kind of message, and how it is recognised."""
+
+    name: str
+    fields: frozenset[str]
+    """The fields that it has; those alone, if there is one."""
+    pattern: str
+    """A pattern that its JSON matches, with a Connect schema before it or not."""
+
+    def has_fields(self, names: Collection[str]) -> bool:
+        """Return whether a payload with some fields is such a message."""
+        return self.fields == set(names) if len(self.fields) == 1 else self.fields <= set(names)
+
+
+KINDS = (
+    MessageKind(
+        "a heartbeat",
+        frozenset({"ts_ms"}),
+        r'(?s)(?:^|^\x00.{4}|"payload"\s*:)\s*\{\s*"ts_ms"\s*:\s*[0-9]+\s*\}\s*\}?\s*$',
+    ),
+    MessageKind(
+        "a transaction boundary",
+        frozenset({"status", "id", "event_count"}),
+        r'"status"\s*:\s*"(?:BEGIN|END)"',
+    ),
+    MessageKind("a schema change", frozenset({"ddl", "tableChanges"}), r'"tableChanges"\s*:\s*\['),
+    MessageKind(
+        "a notification",
+        frozenset({"aggregate_type", "additional_data"}),
+        r'"aggregate_type"\s*:\s*"',
+    ),
+)
+
+_ADVICE = "of Debezium, which is no change event: leave its topic out of the query"
+
+MONGODB = (
+    "a text, as Debezium's MongoDB connector writes documents: flatten the events by "
+    "ExtractNewDocumentState, and read them by the envelope 'kafka'"
+)
+
+_AFTER_IS_TEXT = "'(?:payload\\.)?after' is declared object, found string"
+
+
+def name_by_fields(names: Collection[str]) -> str | None:
+    """Return what payloads with some fields are, None if they may be change events."""
+    messages = (f"{kind.name} {_ADVICE}" for kind in KINDS if kind.has_fields(names))
+    return next(messages, None)
+
+
+def name_by_text(payloads: pa.Array) -> pa.Array:
+    """Return what each payload without ``op`` is, as text; null where it is not known."""
+    messages = pa.nulls(len(payloads), pa.string())
+    for kind in KINDS:
+        matches = pc.match_substring_regex(payloads, kind.pattern)
+        messages = pc.if_else(
+            pc.and_(matches, messages.is_null()), f"{kind.name} {_ADVICE}", messages
+        )
+    return messages
+
+
+def explain_text(reasons: pa.Array | None) -> pa.Array | None:
+    """Return why events could not be read, with MongoDB named where ``after`` is a text."""
+    if reasons is None:
+        return None
+    is_text = pc.match_substring_regex(reasons, _AFTER_IS_TEXT).fill_null(False)
+    return pc.if_else(is_text, f"'after' is {MONGODB}", reasons)
+
 
 _logger = logging.getLogger(__name__)
 
@@ -549,3 +613,85 @@ def _readable(found: Payloads, count: int) -> Mask:
 
 def _valid(array: pa.Array) -> Mask:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+
+
+_OP = "__op"
+
+_DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
+
+
+def require_delete_mark(names: Iterable[str], deletes: str | None) -> None:
+    """Refuse rows whose deletes no option reads."""
+    if deletes is None and DELETED_FIELD in names:
+        raise unread_deletes()
+
+
+@dataclass(frozen=True)
+class FlattenedReader:
+    """Reads the deletes and the unsent values of rows. Travels to the tasks by pickle.
+
+    Parameters
+    ----------
+    mark : str or None
+        The column that marks deletes, for messages.
+    placeholder : Placeholder or None
+        None: values are what they are.
+    """
+
+    mark: str | None
+    placeholder: Placeholder | None
+
+    @classmethod
+    def of_rows(
+        cls, rows: pa.Schema, deletes: str | None, placeholder: Placeholder | None
+    ) -> FlattenedReader | None:
+        """Return the reader of plain rows; None if nothing says that they are flattened events."""
+        if placeholder is None and deletes in (DELETED_FIELD, _OP):
+            placeholder = DEFAULT_PLACEHOLDER
+        names = {name.lower(): name for name in rows.names}
+        mark = names.get((deletes or "").lower())
+        is_text = mark is not None and pa.types.is_string(storage_type(rows.field(mark).type))
+        return cls(mark, placeholder) if is_text or placeholder is not None else None
+
+    @property
+    def hint(self) -> str:
+        """The hint about rows that cannot be applied."""
+        usual = "correct what writes the values, or their declared format"
+        return usual if self.placeholder is None else f"{usual}; {UNSENT_HINT}"
+
+    def read(
+        self,
+        schema: TableSchema,
+        columns: Mapping[str, pa.Array],
+        marks: pa.Array | None,
+        unsent: Mapping[str, Mask] | None = None,
+    ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
+        """Return columns, which rows are deletes, and why rows cannot be applied."""
+        row_columns, reasons = dict(columns), None
+        if self.placeholder is not None:
+            masks = {name: self.placeholder.find(column) for name, column in columns.items()}
+            for name, where in (unsent or {}).items():
+                masks[name] = masks[name] | where
+            row_columns, reasons = apply_unsent(schema, columns, masks, {})
+        if marks is None:
+            return row_columns, None, reasons
+        values = readable(marks)[0]
+        is_flag = pa.types.is_boolean(values.type)
+        deletes = values if is_flag else pc.is_in(values, pa.array(_DELETES))
+        is_delete = np.asarray(deletes.fill_null(False).to_numpy(zero_copy_only=False))
+        unknown = self._unknown_marks(values)
+        if unknown is not None:
+            reasons = unknown if reasons is None else pc.coalesce(unknown, reasons)
+        return row_columns, is_delete, reasons
+
+    def _unknown_marks(self, marks: pa.Array) -> pa.Array | None:
+        if pa.types.is_boolean(marks.type):
+            return None
+        is_known = pc.is_in(marks, pa.array([*_DELETES, *_ROWS, None], pa.string()))
+        if pc.all(is_known, min_count=0).as_py():
+            return None
+        expected = f", expected one of {', '.join((*_DELETES, *_ROWS))}"
+        why = pc.binary_join_element_wise(
+            f"the applyAsDeletes column '{self.mark}' is '", marks, f"'{expected}", ""
+        )
+        return pc.if_else(is_known, pa.scalar(None, pa.string()), why)

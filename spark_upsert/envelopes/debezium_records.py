@@ -20,6 +20,7 @@ from spark_upsert.core.schema import Scope, TableSchema, widens
 from spark_upsert.envelopes.debezium import (
     AFTER,
     BEFORE,
+    MONGODB,
     OP,
     DebeziumEnvelope,
     EventBatch,
@@ -28,7 +29,6 @@ from spark_upsert.envelopes.debezium import (
     Events,
     PartialDecoder,
 )
-from spark_upsert.envelopes.debezium_messages import MONGODB
 from spark_upsert.envelopes.inferred_schema import FoundSide
 from spark_upsert.envelopes.kafka import AVRO, JSON, PayloadFormat
 from spark_upsert.errors import OptionError, SchemaError

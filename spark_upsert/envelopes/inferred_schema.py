@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.core.names import find_in_schema
 from spark_upsert.core.schema import DELETED_FIELD, ErrorPolicy, TableSchema
-from spark_upsert.envelopes.debezium_messages import MONGODB, name_by_fields
+from spark_upsert.envelopes.debezium import MONGODB, name_by_fields
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, SchemaFrom, WriteOptions
 from spark_upsert.payloads.decoder import RefusedField, Unreadable, refused_columns

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.names import find_column, find_columns
 from spark_upsert.core.schema import Scope, TableSchema
-from spark_upsert.envelopes.flattened import FlattenedReader
+from spark_upsert.envelopes.debezium import FlattenedReader
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.declare import one_of
 from spark_upsert.payloads.avro import parse_avro

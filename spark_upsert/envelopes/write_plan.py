@@ -17,8 +17,8 @@ from spark_upsert.core.names import find_columns, has_column, joined_names, refu
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type, widens
 from spark_upsert.core.source_positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
+from spark_upsert.envelopes.debezium import FlattenedReader, require_delete_mark
 from spark_upsert.envelopes.debezium_records import ParsedForm, record_form
-from spark_upsert.envelopes.flattened import FlattenedReader, require_delete_mark
 from spark_upsert.envelopes.inferred_schema import found_sides
 from spark_upsert.envelopes.kafka import KafkaForm, PayloadFormat, is_json
 from spark_upsert.errors import (
@@ -37,17 +37,14 @@ from spark_upsert.options.write import (
 )
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER
 from spark_upsert.table.arguments import as_keys, columns_of_deletes, deletes_of
-from spark_upsert.table.creation import require_free
-from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.manifest import Manifest, keeps_rows
 from spark_upsert.table.log.properties import LateRows
-from spark_upsert.table.log.view_position import keeps_rows
 from spark_upsert.table.published import require_place
+from spark_upsert.table.schema_changes import require_free
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import GONE, Envelope
-from spark_upsert.table.write.contributions import as_collected
-from spark_upsert.table.write.form import Form, UpsertForm, order_names
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.commands import GONE, Envelope, as_collected
+from spark_upsert.table.write.form import Form, UpsertForm, envelope_of_rows, order_names
 
 
 def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:

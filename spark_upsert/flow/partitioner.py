@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_upsert.core.keys import Positions
 from spark_upsert.flow.expand import Physical, Replica, Splitter, SplitterKind
-from spark_upsert.flow.hashing import hash_codes
+from spark_upsert.flow.graph import hash_codes
 
 RoundRobinState: TypeAlias = tuple[int, ...]
 """The channel that is next in each splitter of a chain (`Splitter.iter_chain`)."""

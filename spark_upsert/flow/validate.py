@@ -30,8 +30,8 @@ from spark_upsert.flow.graph import (
     Placement,
     PythonFunction,
     Region,
+    coded_as,
 )
-from spark_upsert.flow.hashing import coded_as
 from spark_upsert.plan.nodes import scans_of
 from spark_upsert.task import Node, Task
 

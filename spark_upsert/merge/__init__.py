@@ -14,7 +14,6 @@ from spark_upsert.core.input_order import (
     spend,
 )
 from spark_upsert.core.threads import HAND_OFF_ROWS
-from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.merged import (
     DocumentClose,
     DocumentOpen,
@@ -30,7 +29,9 @@ from spark_upsert.merge.readers import (
     WIDTH,
     Delivery,
     InputCounters,
+    MergeConfig,
     MergeCounters,
+    Mode,
 )
 from spark_upsert.merge.spill import MemoryPressure, Relief
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from spark_upsert.errors import OptionError, SchemaError, did_you_mean
-from spark_upsert.merge.config import MergeConfig, Mode
+from spark_upsert.merge.readers import MergeConfig, Mode
 
 _MERGE_KEYS = ("inputs", "config")
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 from spark_upsert.core.input_order import Concat, Order, Picks, iter_picks, rows_of_inputs
 from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions, rows_within
 from spark_upsert.errors import OptionError
-from spark_upsert.merge.config import MergeConfig
 from spark_upsert.merge.graph import MergeGraph, fusion
 from spark_upsert.merge.readers import (
     CHANNEL_EVENTS,
@@ -26,6 +25,7 @@ from spark_upsert.merge.readers import (
     WIDTH,
     Bounds,
     Delivery,
+    MergeConfig,
     MergeCounters,
     MergeReaders,
     OneSchema,

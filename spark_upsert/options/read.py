@@ -345,7 +345,7 @@ class Metadata(Enum):
     GROUP = "group"
     """Not of a table, but of all below a root that one query writes; at any version."""
     QUARANTINE = "quarantine"
-    """Not of the log, but of the runs (`spark_upsert.table.state.quarantine`); at any version."""
+    """Not of the log, but of the runs (`spark_upsert.table.state.snapshot`); at any version."""
 
 
 def _deduplication(options: Options, name: str) -> Deduplication:

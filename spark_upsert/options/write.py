@@ -76,7 +76,7 @@ class SchemaFrom(Enum):
     """Where it is said what a side of Kafka's records holds, if no option does."""
 
     INLINE = "inline"
-    """In front of each payload (`payloads.wrapped`)."""
+    """In front of each payload (`payloads.connect`)."""
     REGISTRY = "registry"
     """In a schema registry, by the id in front of each payload."""
 
@@ -187,7 +187,7 @@ class Truncates(Enum):
 
     ERROR = "error"
     OVERWRITE = "overwrite"
-    """Rows that are not younger than it go (`table.write.truncate`)."""
+    """Rows that are not younger than it go (`table.write.write_set`)."""
     IGNORE = "ignore"
 
 

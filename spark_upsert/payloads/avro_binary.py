@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.core.reasons import Undecodable
+from spark_upsert.core.threads import Undecodable
 from spark_upsert.core.timestamps import require_day, require_time
 from spark_upsert.payloads.decoder import TOO_SPARSE, VALUES_PER_BYTE, values_max
 from spark_upsert.payloads.json_exact import decimal_from

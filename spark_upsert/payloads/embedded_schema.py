@@ -24,6 +24,7 @@ from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.payloads.avro import read_avro
 from spark_upsert.payloads.connect import (
     ConnectAvroDecoder,
+    by_schema,
     converted,
     natural_type,
     read_body,
@@ -64,7 +65,6 @@ from spark_upsert.payloads.schema_registry import (
     header_ids,
     schema_of_id,
 )
-from spark_upsert.payloads.wrapped import by_schema
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class CountedFields:
 
 @dataclass(frozen=True)
 class Inline:
-    """Messages of Connect with their schema in front (`payloads.wrapped`)."""
+    """Messages of Connect with their schema in front (`payloads.connect`)."""
 
     bare_name: str
     """The name of the column where a payload is no object."""

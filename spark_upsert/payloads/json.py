@@ -20,7 +20,7 @@ import pyarrow.json
 
 from spark_upsert.core.casts import convert, try_convert
 from spark_upsert.core.keys import Mask
-from spark_upsert.core.reasons import Rounding, Undecodable
+from spark_upsert.core.threads import Rounding, Undecodable
 from spark_upsert.errors import SchemaError
 from spark_upsert.payloads.decoder import (
     NOT_UTF8,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.reasons import Undecodable, shown
+from spark_upsert.core.threads import Undecodable, shown
 from spark_upsert.core.timestamps import days_of, micros_of
 
 _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")

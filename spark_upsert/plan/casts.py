@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.casts import UnfitError, convert, range_of
-from spark_upsert.core.reasons import Rounding, shown
+from spark_upsert.core.threads import Rounding, shown
 from spark_upsert.errors import PlanError
 
 Datum = Any

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.casts import convert, rounded
-from spark_upsert.core.reasons import Rounding
+from spark_upsert.core.threads import Rounding
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.casts import UTC, Datum, kind_of, nearest
 

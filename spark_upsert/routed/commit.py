@@ -6,13 +6,13 @@ Tables are not one transaction; the group table is updated when all have the bat
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_upsert.errors import UpsertFlowError, nearest
+from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError, nearest
+from spark_upsert.options.declare import TABLE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.compaction_queue import Debts, give_up, is_due
-from spark_upsert.routed.dead_letter import ParkedTable, as_parkable
+from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable, as_parkable
 from spark_upsert.routed.fence import (
     Fence,
     RoutedCommitResult,
@@ -23,8 +23,16 @@ from spark_upsert.routed.fence import (
     require_apart,
     shares_of,
 )
-from spark_upsert.routed.group import SCHEMA, Batch, GroupTable, Member, TableGroup
-from spark_upsert.routed.misfit import fault_of_write
+from spark_upsert.routed.group import (
+    SCHEMA,
+    Batch,
+    Debts,
+    GroupTable,
+    Member,
+    TableGroup,
+    give_up,
+    is_due,
+)
 from spark_upsert.routed.park_staged import CommandParking
 from spark_upsert.routed.plan import require_room, require_template, table_below
 from spark_upsert.routed.stage import RoutedStaged, discard_staged
@@ -33,7 +41,54 @@ from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import require_no_gap
-from spark_upsert.table.write.scratch import remove_runs
+from spark_upsert.table.write.write_set import remove_runs
+
+_OF_THE_TABLE = "column"
+"""The role of a column that no option names."""
+
+
+def fault_of_write(
+    shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
+) -> UpsertFlowError | None:
+    """Return the error of a batch that is not to be parked, because it is that of the write.
+
+    Until some table took rows by the present terms: no table takes rows in the batch, and one fails
+    by an option that applies to all.
+    """
+    with_rows = {f: share for f, share in shares.items() if share.parts and f != NAMELESS}
+    is_proven = group.batch is not None and group.batch.terms == terms
+    if is_proven or not all(share.is_parked for share in with_rows.values()):
+        return None
+    named = ((share.route.name, error) for share in with_rows.values() for error in _errors(share))
+    misfits = {name: error for name, error in named if is_misfit(error) and not options.tells(name)}
+    return _told(misfits) if misfits else None
+
+
+def is_misfit(error: UpsertFlowError) -> bool:
+    """Return whether a table fails by an option: its value, or a column that it names."""
+    if isinstance(error, SchemaError):
+        return error.fields.get("role", _OF_THE_TABLE) != _OF_THE_TABLE
+    return isinstance(error, OptionError)
+
+
+def _errors(share: TableShare) -> Iterator[UpsertFlowError]:
+    """Yield why the tasks could not stage the rows of a table: each its first error."""
+    for part in share.parts:
+        if part.parking is not None and part.parking.error is not None:
+            yield part.parking.error
+
+
+def _told(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
+    name, error = next(iter(misfits.items()))
+    alike = f", and {len(misfits)} tables fail by their options" if len(misfits) > 1 else ""
+    error.say_about("table", name)
+    error.advise(
+        f"Nothing is parked: no table has taken rows by these options and columns yet{alike}. If "
+        f"they are right for others, give '{TABLE_PREFIX}{name}.<option>' with what is right for "
+        "this one: a table that is told something by its name is parked."
+    )
+    return error
+
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -24,9 +24,7 @@ from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.run.file import RUNS, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.scratch import remove_runs
-from spark_upsert.table.write.truncate import with_truncate
-from spark_upsert.table.write.write_set import StagedRuns
+from spark_upsert.table.write.write_set import StagedRuns, remove_runs, with_truncate
 
 _LOGGER = logging.getLogger(__name__)
 

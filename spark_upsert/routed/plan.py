@@ -16,16 +16,15 @@ from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
 from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.routed.compaction_queue import Debts
 from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
-from spark_upsert.routed.group import GroupTable, TableGroup
+from spark_upsert.routed.group import Debts, GroupTable, TableGroup
 from spark_upsert.routed.router import Router
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow, open_store
 from spark_upsert.store.protocol import new_token
-from spark_upsert.table.creation import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.schema_changes import require_free
 from spark_upsert.table.table import Table
 
 _LOOKS_AT_ONCE = 16

@@ -38,16 +38,15 @@ from spark_upsert.routed.park_staged import TABLE
 from spark_upsert.routed.plan import plan_rows_of
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
-from spark_upsert.table.creation import require_free
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
+from spark_upsert.table.schema_changes import require_free
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import Envelope, rehashed
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.truncate import truncated_at, with_truncate
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import WriteSet, truncated_at, with_truncate
 
 PASSES_MAX = 1000
 """A query that parks while its rows are applied is behind after a few; more are a fault."""

@@ -35,9 +35,8 @@ from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.properties import Caps, OnFull
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.scratch import remove_runs
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import StagedRuns
+from spark_upsert.table.write.write_set import StagedRuns, remove_runs
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from spark_upsert.core.python_values import array_of, is_many, object_columns
 from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.write.commands import GONE
-from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.commands import GONE, as_collected
 
 
 class ArrowStream(Protocol):

@@ -24,7 +24,7 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.plan.join_keys import codes, firsts
-from spark_upsert.table.changelog.epoch_ranges import Stretch, cut_into_stretches
+from spark_upsert.table.changelog.changes import Stretch, cut_into_stretches
 from spark_upsert.table.changelog.history import (
     FROM_VERSION,
     contents_at,
@@ -35,10 +35,9 @@ from spark_upsert.table.changelog.history import (
     valid_fields,
 )
 from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
-from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.log.manifest import HISTORY, HISTORY_OF, Commit, Manifest, Transaction
 from spark_upsert.table.log.snapshot import Versions
-from spark_upsert.table.log.view_position import HISTORY, HISTORY_OF
-from spark_upsert.table.repair import without_columns
+from spark_upsert.table.maintenance import without_columns
 from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
 
+import pyarrow as pa
+
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.errors import CorruptionError, UpsertFlowError
 from spark_upsert.store import Store
+from spark_upsert.store.records import MALFORMED, checked_record, read_record, whole
 from spark_upsert.table.compaction import CompactionResult, Job, compact_runs, due_jobs
 from spark_upsert.table.index.index import Index, check_index
+from spark_upsert.table.log.codec import commit_from_json, entries, manifest_from_json
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest
+from spark_upsert.table.log.properties import INTERNAL
+from spark_upsert.table.retention.leases import FOLDER as LEASES
+from spark_upsert.table.retention.leases import lease_in
+from spark_upsert.table.schema_changes import with_dropped_names
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.check import check as check_entries
 
@@ -61,3 +74,175 @@ def check(
     report = check_entries(store, log, progress)
     index_findings = [finding for index in indexes for finding in check_index(index)]
     return replace(report, findings=(*report.findings, *index_findings))
+
+
+JsonRecord = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repairs:
+    """The changes that a repair made; empty if the table needed none."""
+
+    version: int
+    """The newest version, that of the repair if there is one."""
+    columns: Mapping[str, str]
+    """The types of the columns that were given up, by name."""
+    properties: tuple[str, ...]
+    """The properties that were removed."""
+    records: tuple[str, ...]
+    """The paths of the records that were corrected."""
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the table needed a repair."""
+        return bool(self.columns or self.properties or self.records)
+
+
+def repair(store: Store, log: Log) -> Repairs:
+    """Make a table readable (`Table.repair`).
+
+    The next version lacks columns of a type without a reader, and properties in `INTERNAL` that a
+    user has set; no run is rewritten. Records with an invalid number are put again.
+    """
+    records = _correct_records(store)
+    head = log.head()
+
+    def propose(newest: Manifest) -> Draft | None:
+        nonlocal head
+        head = newest
+        names = head.schema.unreadable
+        properties = _without_foreign(head.properties)
+        if not names and properties == head.properties:
+            return None
+        if names:
+            properties = with_dropped_names(properties, names)
+        schema = without_columns(head.schema, names)
+        return Draft(
+            kind=Kind.ALTER, schema=schema, properties=properties, live_rows=head.live_rows
+        )
+
+    log.append(propose)
+    types = {name: head.schema.columns.field(name).type for name in head.schema.unreadable}
+    return Repairs(
+        version=log.head().version,
+        columns={name: str(types[name]) for name in sorted(types)},
+        properties=tuple(sorted(head.properties.keys() - _without_foreign(head.properties).keys())),
+        records=tuple(records),
+    )
+
+
+def without_columns(schema: TableSchema, names: frozenset[str]) -> TableSchema:
+    """Return a schema without some columns, and without their rules."""
+    engine = schema.engine
+    rules = {name: rule for name, rule in engine.rules.items() if name not in names}
+    order = {
+        name: order_name for name, order_name in engine.column_order.items() if name not in names
+    }
+    return replace(
+        schema,
+        columns=pa.schema([field for field in schema.columns if field.name not in names]),
+        engine=replace(engine, rules=rules, column_order=order),
+    )
+
+
+def _without_foreign(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return properties without the internal ones that hold no JSON, so that a user set them."""
+    return {
+        name: text for name, text in properties.items() if name not in INTERNAL or _is_json(text)
+    }
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+# -- records -----------------------------------------------------------------------------
+
+
+def _correct_records(store: Store) -> list[str]:
+    """Correct the records that no reader accepts; return their paths."""
+    corrected = [
+        entry.path
+        for entry in entries(store)
+        if _correct(
+            store,
+            entry.path,
+            manifest_from_json if entry.is_checkpoint else commit_from_json,
+            _corrected_version,
+        )
+    ]
+    leases = [info.path for info in store.list(LEASES)]
+    corrected += [
+        path for path in leases if _correct(store, path, partial(lease_in, path), _corrected_lease)
+    ]
+    return corrected
+
+
+def _correct(
+    store: Store,
+    path: str,
+    build: Callable[[JsonRecord], object],
+    corrected: Callable[[JsonRecord], JsonRecord],
+) -> bool:
+    """Put a record again in a form that its reader accepts; False if nothing was put.
+
+    A record with a wrong checksum is damaged, and stays as it is.
+    """
+    try:
+        record = read_record(store, path, dict)
+    except CorruptionError:
+        return False
+    if record is None or _is_accepted(build, record):
+        return False
+    record = corrected(record)
+    if not _is_accepted(build, record):
+        return False
+    checked_record(path, build(record), record, build).put(store)
+    return True
+
+
+def _is_accepted(build: Callable[[JsonRecord], object], record: JsonRecord) -> bool:
+    try:
+        build(record)
+    except (*MALFORMED, UpsertFlowError):
+        return False
+    return True
+
+
+def _corrected_version(record: JsonRecord) -> JsonRecord:
+    """Return the record of a version or a checkpoint with transactions that a reader accepts.
+
+    A fraction becomes the whole number below; a transaction beyond 64 bits is left out.
+    """
+    transactions = {}
+    for writer, entry in record.get("transactions", {}).items():
+        number, *time_ms = entry if isinstance(entry, list) else [entry]
+        floor = _floor(number)
+        if floor is not None:
+            transactions[writer] = [floor, *time_ms] if time_ms else floor
+    corrected = {**record, "transactions": transactions}
+    schema = record.get("schema")
+    if (
+        schema is not None
+        and record.get("version")
+        and not _is_accepted(TableSchema.from_json, schema)
+    ):
+        del corrected["schema"]
+    return corrected
+
+
+def _corrected_lease(record: JsonRecord) -> JsonRecord:
+    names = ("version", "renewed_ms", "ttl_ms")
+    return {**record, **{name: _floor(record.get(name)) for name in names}}
+
+
+def _floor(number: Any) -> int | None:
+    """Return the greatest whole number of a record that is not above a number; None without one."""
+    try:
+        return whole(math.floor(number))
+    except (TypeError, ValueError, OverflowError):
+        return None

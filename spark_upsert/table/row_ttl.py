@@ -18,10 +18,9 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.arguments import deletes_of, require_deletes_win
-from spark_upsert.table.changelog.changes import Changes
-from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.changes import Changes, cut_into_stretches
 from spark_upsert.table.changelog.read import changes_by_piece
-from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
+from spark_upsert.table.log.manifest import KEPT_PROPERTIES, Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import (
     COMMITTED,
     ROW_TTL,
@@ -30,7 +29,6 @@ from spark_upsert.table.log.properties import (
     parse_ttl,
 )
 from spark_upsert.table.log.storage import require_clock
-from spark_upsert.table.log.view_position import KEPT_PROPERTIES
 from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import GONE

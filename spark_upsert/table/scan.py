@@ -28,8 +28,7 @@ from spark_upsert.plan.expressions import (
     pins_of,
     values_of,
 )
-from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.lookup import rows_at
+from spark_upsert.table.index.index import Index, rows_at
 from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
 _LOOK_UP_COST = 8

@@ -33,7 +33,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.store import Store
 from spark_upsert.store.open import open_store
-from spark_upsert.table import creation, maintenance, row_ttl, schema_changes
+from spark_upsert.table import maintenance, row_ttl, schema_changes
 from spark_upsert.table.arguments import GivenRows, as_keys, as_table, deletes_of, merged
 from spark_upsert.table.compaction import CompactionResult, Job, commit_compactions, due_jobs
 from spark_upsert.table.index.index import Index
@@ -46,13 +46,9 @@ from spark_upsert.table.log.properties import (
 )
 from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import Clock
+from spark_upsert.table.maintenance import Repairs, repair
 from spark_upsert.table.observers import PublicationResult, commit_observer
-from spark_upsert.table.published import (
-    is_published,
-    require_place,
-    vacuum_mirrors,
-)
-from spark_upsert.table.repair import Repairs, repair
+from spark_upsert.table.published import is_published, require_place, vacuum_mirrors
 from spark_upsert.table.retention import expiry
 from spark_upsert.table.retention.expiry import (
     GRACE_MS,
@@ -69,12 +65,10 @@ from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.table.table_reader import TableReader
 from spark_upsert.table.write import group_commit
-from spark_upsert.table.write.commands import GONE, Envelope
+from spark_upsert.table.write.commands import GONE, Envelope, as_collected
 from spark_upsert.table.write.commit import commit
-from spark_upsert.table.write.contributions import as_collected
 from spark_upsert.table.write.guards import Admission, Guard, Sleep
-from spark_upsert.table.write.truncate import restoration
-from spark_upsert.table.write.write_set import StagedRuns, WriteSet
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet, restoration
 
 T = TypeVar("T")
 
@@ -254,11 +248,11 @@ class Table(TableReader):
     ) -> bool:
         """Make the table, without an epoch; False if there is one."""
         if not allow_non_empty_path and self.log.try_head() is None:
-            creation.require_free(self.store)
+            schema_changes.require_free(self.store)
         unborn = self.unborn(schema, properties)
         unborn = replace(unborn, properties={**unborn.properties, **(internal or {})})
         require_place(self, unborn.properties)
-        return creation.create(self.log, unborn)
+        return schema_changes.create(self.log, unborn)
 
     @staticmethod
     def unborn(
@@ -273,7 +267,7 @@ class Table(TableReader):
         It gets a random identity and hash seed, unless an identity is given with at least 16
         hexadecimal digits: then all tables created from it are one table.
         """
-        return creation.unborn_manifest(schema, properties, table_id)
+        return schema_changes.unborn_manifest(schema, properties, table_id)
 
     def alter(
         self,
@@ -548,7 +542,7 @@ class Table(TableReader):
     def restore(self, version: int) -> Commit | None:
         """Restore the table to an earlier version, by an epoch with all retractions.
 
-        Nothing is read or rewritten (`table.write.truncate`). Schema, properties and transactions
+        Nothing is read or rewritten (`table.write.write_set`). Schema, properties and transactions
         are unchanged: a writing query continues with its next batch.
 
         Returns
@@ -681,7 +675,7 @@ class Table(TableReader):
     def repair(self) -> Repairs:
         """Make a table readable in which an earlier release stored values without a reader.
 
-        It gives up the columns that no release can read, and nothing else; see `table.repair`. Call
+        It gives up the columns that no release can read, and nothing else; see `table.maintenance`. Call
         it on ``Table(open_store(path))``, because `Table.open` needs a readable log.
         """
         return repair(self.store, self.log)

@@ -19,7 +19,7 @@ from spark_upsert.errors import CorruptionError, OptionError, SchemaError
 from spark_upsert.store import Store
 from spark_upsert.table.arguments import GivenRows, as_keys, as_table, as_values
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_stretches
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import (
     ChangeOptions,
@@ -27,16 +27,14 @@ from spark_upsert.table.changelog.render import (
     HistoryOptions,
     ValidBy,
 )
-from spark_upsert.table.index import lookup as index_rows
-from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.upkeep import Indexes
+from spark_upsert.table.index.build import Indexes
+from spark_upsert.table.index.index import Index, rows_at
 from spark_upsert.table.log.log import Log
+from spark_upsert.table.log.snapshot import manifest_at, require_bound, require_ordered
 from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.scan import RowFilter, ScanPiece
-from spark_upsert.table.state.quarantine import read_quarantine
 from spark_upsert.table.state.reduce import ABSENT
-from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.versions import manifest_at, require_bound, require_ordered
+from spark_upsert.table.state.snapshot import Snapshot, read_quarantine
 from spark_upsert.table.watch import Watcher, Watchers
 
 if TYPE_CHECKING:
@@ -316,9 +314,7 @@ class TableReader:
         fields = pa.schema([schema.columns.field(name) for name in names])
 
         def by(index: Index | None) -> pa.Table:
-            matches = index_rows.rows_at(
-                index, snapshot, newest, column_field, lookup_values, names
-            )
+            matches = rows_at(index, snapshot, newest, column_field, lookup_values, names)
             return pa.Table.from_batches(matches, schema=fields)
 
         try:
@@ -329,7 +325,7 @@ class TableReader:
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows that could not be applied and that nothing has cleared yet.
 
-        Columns as `table.state.quarantine.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
+        Columns as `table.state.snapshot.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
         ``_raw_key`` and ``_raw_value``. Empty unless the table has ``onError=quarantine``.
         """
         yield from read_quarantine(self.at(version))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_upsert.errors import DataLossError
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 
 CAPACITY = 1024
 """Versions in the ring. A commit with a few files takes some kilobytes."""

@@ -18,7 +18,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.errors import DataError, PlanError
 from spark_upsert.store import Store
 from spark_upsert.store.local import opened_regular
-from spark_upsert.table.changelog.epoch_ranges import Stretch
+from spark_upsert.table.changelog.changes import Stretch
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.log.manifest import Manifest

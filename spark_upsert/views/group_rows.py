@@ -23,15 +23,14 @@ from spark_upsert.core.merge_engines import GROUP_PART, MARKER_PART, PART, value
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.epoch_ranges import Stretch
-from spark_upsert.table.log.manifest import Manifest, Slice
-from spark_upsert.table.log.view_position import VIEW_PROPERTIES
+from spark_upsert.table.changelog.changes import Stretch
+from spark_upsert.table.log.manifest import VIEW_PROPERTIES, Manifest, Slice
 from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.state.sums import averages, together
 from spark_upsert.views.grouping import Grouping, SumColumns
-from spark_upsert.views.pairs import Pairs, RelationRows, concat
+from spark_upsert.views.intervals import Pairs, RelationRows, concat
 
 _LOGGER = logging.getLogger(__name__)
 

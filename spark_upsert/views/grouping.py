@@ -41,7 +41,7 @@ from spark_upsert.store.records import MALFORMED
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import fold
 from spark_upsert.table.state.sums import apart, average_type
-from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.intervals import Pairs
 
 VERSION = 2
 """Version of a grouping's text; 1 if no sum has two columns, which 1 cannot express."""

@@ -26,8 +26,7 @@ from spark_upsert.plan.join_keys import (
     no_rows,
 )
 from spark_upsert.plan.nodes import Join, JoinType, Reverse
-from spark_upsert.views.intervals import Spans, Times
-from spark_upsert.views.pairs import RelationRows, columns_of, concat, taken
+from spark_upsert.views.intervals import RelationRows, Spans, Times, columns_of, concat, taken
 from spark_upsert.views.relation import (
     At,
     Driving,

@@ -26,8 +26,7 @@ from spark_upsert.plan.join_keys import (
     places,
 )
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.intervals import Spans
-from spark_upsert.views.pairs import Pairs, RelationRows, columns_of, concat, taken
+from spark_upsert.views.intervals import Pairs, RelationRows, Spans, columns_of, concat, taken
 
 At: TypeAlias = Mapping[str, int]
 """A position: the version of each live table, by its path. A table that is missing is

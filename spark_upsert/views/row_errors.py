@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_upsert.core.keys import Mask
 from spark_upsert.errors import DataError, setting
 from spark_upsert.plan.nodes import Node
-from spark_upsert.views.pairs import RelationRows, concat
+from spark_upsert.views.intervals import RelationRows, concat
 from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
 
 NOTED_MAX = 1 << 20

@@ -16,8 +16,7 @@ from spark_upsert.errors import PlanError
 from spark_upsert.plan import expressions
 from spark_upsert.plan.join_keys import NOWHERE, no_rows
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest, unnest, unnested_schema
-from spark_upsert.views.intervals import Spans
-from spark_upsert.views.pairs import RelationRows, taken
+from spark_upsert.views.intervals import RelationRows, Spans, taken
 from spark_upsert.views.relation import (
     At,
     LookedUpRows,

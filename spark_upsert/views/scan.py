@@ -24,16 +24,14 @@ from spark_upsert.core.names import has_column
 from spark_upsert.errors import CorruptionError, PlanError, SchemaError, about, setting
 from spark_upsert.plan.join_keys import NOWHERE, no_rows
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.table.changelog.changes import Changes
-from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.changes import Changes, cut_into_stretches
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.view_position import keeps_rows
+from spark_upsert.table.log.manifest import keeps_rows
 from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.views.intervals import Spans
-from spark_upsert.views.pairs import Pairs, RelationRows, concat, taken
+from spark_upsert.views.intervals import Pairs, RelationRows, Spans, concat, taken
 from spark_upsert.views.relation import (
     At,
     Driving,

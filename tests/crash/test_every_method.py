@@ -22,7 +22,7 @@ import pytest
 
 from spark_upsert.core.merge_engines import Rule
 from spark_upsert.core.schema import Scope, TableSchema, Ties
-from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
+from spark_upsert.delta.types import MirroredTypeError, NotMirroredError
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert

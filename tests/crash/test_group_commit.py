@@ -16,6 +16,7 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.group_commit import (
     APART,
     Append,
@@ -23,8 +24,7 @@ from spark_upsert.table.write.group_commit import (
     append_together,
     sealed,
 )
-from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash
 from tests.support.stores import (
     BrokenError,
     Fault,

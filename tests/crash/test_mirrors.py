@@ -15,9 +15,8 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.delta import publish
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.table import Table

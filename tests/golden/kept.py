@@ -23,11 +23,10 @@ from spark_upsert.streams.reads.views import split_from_json, split_to_json
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.plan_builder import Plan
-from spark_upsert.views.refresh import refresh
+from spark_upsert.views.plan_builder import Plan, refresh
 from spark_upsert.views.view import View
 from spark_upsert_sink import UpsertStreamWriter
-from spark_upsert_sink.deferred import SPLIT
+from spark_upsert_sink.worker import SPLIT
 from tests.golden.case import Case, Seen, log_text, sorted_rows
 
 ORDERS = pa.schema(

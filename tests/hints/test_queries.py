@@ -14,7 +14,7 @@ import pytest
 from spark_upsert.flow import ArrowSource, CollectSink, Flow, Graph, PythonFunction
 from spark_upsert.flow.rescale import remember
 from spark_upsert.store import LocalStore
-from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
+from spark_upsert.streams.reads.read_split import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import Scope, TableSchema
-from spark_upsert.delta.place import place_of
+from spark_upsert.delta.log import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.options.read import ReadOptions

@@ -21,12 +21,11 @@ from spark_upsert.plan import agg
 from spark_upsert.store.open import open_store
 from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
-from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition, Transaction
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import UnchangedRowsGuard
-from spark_upsert.table.write.moves import Move, refused
+from spark_upsert.table.write.outcomes import Move, refused
 from spark_upsert.views import row_errors
 from spark_upsert.views.materialized import made_for_rows
 from spark_upsert.views.plan_builder import Plan

@@ -18,7 +18,7 @@ import pytest
 
 from spark_upsert.core.casts import convert, rounded, try_convert
 from spark_upsert.core.decimals import bounds_of, rounded_type
-from spark_upsert.core.reasons import Rounding
+from spark_upsert.core.threads import Rounding
 
 CASES = int(os.environ.get("CONVERSION_CASES", "400"))
 

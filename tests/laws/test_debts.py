@@ -6,8 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from spark_upsert.routed.compaction_queue import Debts
-from spark_upsert.routed.group import Batch, Member, Members, TableGroup
+from spark_upsert.routed.group import Batch, Debts, Member, Members, TableGroup
 from spark_upsert.scheduler.scheduler import ROUND
 from spark_upsert.table.log.manifest import TableVersion
 from tests.support.seeds import seeds

@@ -12,9 +12,9 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.properties import PROPERTY, LateRows
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import MemoryStore

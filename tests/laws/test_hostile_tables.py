@@ -14,7 +14,7 @@ from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.dead_letter import ParkedTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from tests.support.envelopes import KAFKA
 from tests.support.own_schemas import INLINE, change, change_schema, inline, member, struct
 from tests.support.routed_worlds import transaction

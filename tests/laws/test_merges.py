@@ -9,9 +9,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.merged import DocumentClose, DocumentOpen, Documents, concat, live, merge
-from spark_upsert.merge.readers import MergeCounters
+from spark_upsert.merge.readers import MergeConfig, MergeCounters, Mode
 from spark_upsert.merge.spill import MemoryPressure
 from tests.support.merging import Row, batches_of, rows_in
 

@@ -14,7 +14,7 @@ from spark_upsert.table.log.manifest import Commit
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from tests.support.stores import MemoryStore

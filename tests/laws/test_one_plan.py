@@ -28,10 +28,10 @@ from spark_upsert.plan.nodes import (
     Scan,
 )
 from spark_upsert.task import TableLookup
-from spark_upsert.views.bases import bind
 from spark_upsert.views.group_rows import result
 from spark_upsert.views.grouping import contributions
-from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.intervals import Pairs
+from spark_upsert.views.view import bind
 from tests.support.plan_tasks import rows_by_task
 from tests.support.view_plays import SCANS, canonical, rows_of
 from tests.support.view_tables import RealWorld, of_any_kind

@@ -19,7 +19,7 @@ from spark_upsert.envelopes.kafka import KafkaEnvelope, KafkaForm
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.json import JsonDecoder
 from spark_upsert.table.compaction import choose
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from tests.support.envelopes import KAFKA, Record, key, records, value
 from tests.support.stores import MemoryStore

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.core.schema import Scope, Ties
 from spark_upsert.errors import DataError
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash
 from tests.support.model import Command
 from tests.support.tables import batch_of, schema_of
 

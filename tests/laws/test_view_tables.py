@@ -36,14 +36,13 @@ from spark_upsert.errors import (
 from spark_upsert.plan.nodes import Group, Node
 from spark_upsert.store import LocalStore
 from spark_upsert.table.compaction import choose, compact_runs
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition
 from spark_upsert.table.state import snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.moves import NOTHING
+from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views import view
-from spark_upsert.views.bases import bind
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.view import View, last_epoch
+from spark_upsert.views.view import View, bind, last_epoch
 from tests.laws.test_views import (
     SLICES,
     At,

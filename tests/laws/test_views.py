@@ -27,14 +27,13 @@ import pytest
 from spark_upsert.errors import DataError, OtherTableError, UpsertFlowError
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.nodes import Node
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.moves import NOTHING
+from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views import view
-from spark_upsert.views.bases import bind
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.refresh import refresh
-from spark_upsert.views.view import View
+from spark_upsert.views.plan_builder import refresh
+from spark_upsert.views.view import View, bind
 from tests.support.grouped import expected, shown
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.view_plays import canonical, rows_of

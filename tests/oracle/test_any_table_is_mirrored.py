@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from spark_upsert.delta import publish as plan
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.publish import Mirror, check_mirror
 from tests.oracle.test_any_table_agrees_with_its_rules import (
     FORGETFUL,
     KINDS,

@@ -9,8 +9,9 @@ from unittest.mock import patch
 import numpy as np
 
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.state.counters import EMPTY, Counters
-from spark_upsert.table.write import commands, outcomes, stage, stash, write_set
+from spark_upsert.table.state.reduce import EMPTY, Counters
+from spark_upsert.table.write import commands, outcomes, stage, write_set
+from spark_upsert.table.write import stage as stage_module
 from tests.planted.bug import Patch, bug, together, wrapped
 from tests.promises import test_event_promises as event_promises
 from tests.promises import test_promises as promises
@@ -84,7 +85,8 @@ def _() -> Patch:
         return EMPTY - Counters(rows=lost.superseded + lost.duplicates), examples
 
     return together(
-        wrapped(stash, "count_losers", uncounted), wrapped(write_set, "count_losers", uncounted)
+        wrapped(stage_module, "count_losers", uncounted),
+        wrapped(write_set, "count_losers", uncounted),
     )
 
 
@@ -124,4 +126,4 @@ def _() -> Patch:
     event_promises.test_p5_every_row_in_is_counted_in_all_envelopes,
 )
 def _() -> Patch:
-    return patch.object(stash, "skipped_in", lambda _: 0)
+    return patch.object(stage_module, "skipped_in", lambda _: 0)

@@ -12,7 +12,7 @@ from spark_upsert.core import casts, decimals, python_values
 from spark_upsert.core import python_values as arguments
 from spark_upsert.core.casts import convert
 from spark_upsert.core.decimals import Limbs
-from spark_upsert.core.reasons import Rounding
+from spark_upsert.core.threads import Rounding
 from spark_upsert.plan import expressions, sql
 from spark_upsert.table import arguments as given_keys
 from tests.planted.bug import Patch, bug, wrapped

@@ -7,13 +7,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-from spark_upsert.envelopes import debezium, flattened
+from spark_upsert.envelopes import debezium
+from spark_upsert.envelopes import debezium as debezium_module
 from spark_upsert.envelopes import debezium as events
-from spark_upsert.envelopes.flattened import FlattenedReader
+from spark_upsert.envelopes.debezium import FlattenedReader
 from spark_upsert.payloads import logical_types
 from spark_upsert.payloads.placeholders import Placeholder
 from spark_upsert.table.state import reduce
-from spark_upsert.table.write import outcomes, stage, stash, ties, write_set
+from spark_upsert.table.write import outcomes, stage, ties, write_set
+from spark_upsert.table.write import stage as stage_module
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_event_promises as promises
 from tests.unit import test_forgotten_deletes as forgotten
@@ -35,7 +37,7 @@ def _() -> Patch:
     promises.test_p5_a_key_whose_newest_event_is_bad_is_listed,
 )
 def _() -> Patch:
-    return patch.object(stash, "in_task", lambda commands, *_: commands)
+    return patch.object(stage_module, "in_task", lambda commands, *_: commands)
 
 
 @bug(
@@ -141,7 +143,7 @@ def _() -> Patch:
     promises.test_p4_a_mark_of_a_flattened_event_deletes_and_nothing_else_does,
 )
 def _() -> Patch:
-    return patch.object(flattened, "_DELETES", ("TRUE",))
+    return patch.object(debezium_module, "_DELETES", ("TRUE",))
 
 
 @bug(

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.flow import Splitter, SplitterKind, expand, hashing, partitioner
+from spark_upsert.flow import Splitter, SplitterKind, expand, graph, partitioner
 from spark_upsert.flow.partitioner import Marker, RowTargets
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_graph_promises as promises
@@ -72,7 +72,7 @@ def _() -> Patch:
 @bug("keys of several columns are added up, whatever their order", ROWS)
 def _() -> Patch:
     def codes(_: Any, columns: Any) -> Any:
-        return np.sum([hashing.hash_codes([each]) for each in columns], axis=0, dtype=np.uint64)
+        return np.sum([graph.hash_codes([each]) for each in columns], axis=0, dtype=np.uint64)
 
     return wrapped(partitioner, "hash_codes", codes)
 
@@ -91,7 +91,7 @@ def _() -> Patch:
         plain = pa.array([each and each.encode("ascii", "ignore") for each in column.to_pylist()])
         return original(plain.cast(pa.binary()))
 
-    return wrapped(hashing, "_block_codes", codes)
+    return wrapped(graph, "_block_codes", codes)
 
 
 @bug("a NULL is hashed as what lies under it", ROWS)
@@ -99,7 +99,7 @@ def _() -> Patch:
     def codes(original: Any, column: pa.Array) -> Any:
         return original(column) + np.uint64(column.null_count)
 
-    return wrapped(hashing, "_codes", codes)
+    return wrapped(graph, "_codes", codes)
 
 
 @bug("where a key goes depends on how many rows come with it", KEYS)

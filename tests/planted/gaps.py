@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.delta.log import DeltaLog
 from spark_upsert.delta.upkeep import Upkeep
 from spark_upsert.envelopes import write_plan
-from spark_upsert.table import creation
+from spark_upsert.table import schema_changes
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import StoredLog
@@ -99,6 +99,6 @@ def test_p1_a_table_is_not_made_among_data_files() -> None:
 @bug("a table is made among files of others", test_p1_a_table_is_not_made_among_data_files)
 def _() -> Patch:
     return together(
-        patch.object(creation, "require_free", lambda store, **_: None),
+        patch.object(schema_changes, "require_free", lambda store, **_: None),
         patch.object(write_plan, "require_free", lambda store, **_: None),
     )

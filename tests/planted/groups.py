@@ -20,11 +20,11 @@ from spark_upsert.streams.reads import splits
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state import check, fold, sums
 from spark_upsert.table.write import commit, guards, outcomes
-from spark_upsert.table.write.moves import Move, Verdict
+from spark_upsert.table.write.outcomes import Move, Verdict
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import group_rows, grouping
 from spark_upsert.views import group_rows as shown
-from spark_upsert.views import grouping as contributions
+from spark_upsert.views import grouping as grouping_module
 from spark_upsert.views.view import View
 from tests.laws import test_groups as laws
 from tests.laws import test_sums as sums_laws
@@ -90,7 +90,7 @@ def _() -> Patch:
     def new_alone(original: Any, own: Any, columns: Any, signs: Any) -> Any:
         return original(own, columns, np.maximum(signs, 0))
 
-    return wrapped(contributions, "_entries", new_alone)
+    return wrapped(grouping_module, "_entries", new_alone)
 
 
 @bug("a count of values counts rows", test_p2_the_cases_of_groups)
@@ -98,12 +98,12 @@ def _() -> Patch:
     def of_rows(where: Any, signs: Any) -> Any:
         return pa.array(signs)
 
-    return patch.object(contributions, "_counted", of_rows)
+    return patch.object(grouping_module, "_counted", of_rows)
 
 
 @bug("group keys and values keep the sign of a zero", test_p2_what_is_stored_of_rows)
 def _() -> Patch:
-    return patch.object(contributions, "canonical", lambda column: column)
+    return patch.object(grouping_module, "canonical", lambda column: column)
 
 
 @bug("NaN is not above all", test_p2_the_cases_of_groups)
@@ -128,7 +128,7 @@ def _() -> Patch:
         raised = np.where((parts > 0) & (counts < 0), 0, counts)
         return found.set_column(index, found.schema.field(index), pa.array(raised))
 
-    return wrapped(contributions, "folded", for_ever)
+    return wrapped(grouping_module, "folded", for_ever)
 
 
 @bug("infinities are added to the sum as the greatest number", test_p2_the_cases_of_groups)
@@ -136,7 +136,7 @@ def _() -> Patch:
     def none(column: pa.Array) -> Any:
         return tuple(pa.array(np.zeros(len(column), dtype=np.bool_)) for _ in range(3))
 
-    return patch.object(contributions, "_apart", none)
+    return patch.object(grouping_module, "_apart", none)
 
 
 @bug("a sum of int64 is kept as int64", test_p2_what_is_stored_of_rows)
@@ -146,7 +146,7 @@ def _() -> Patch:
         return (pa.int64(), shown) if type_ == pa.int64() else (stored, shown)
 
     return together(
-        wrapped(grouping, "sum_types", narrow), wrapped(contributions, "sum_types", narrow)
+        wrapped(grouping, "sum_types", narrow), wrapped(grouping_module, "sum_types", narrow)
     )
 
 

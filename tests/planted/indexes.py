@@ -12,8 +12,9 @@ import pyarrow as pa
 from spark_upsert.plan import expressions
 from spark_upsert.plan.sql import Call
 from spark_upsert.table import scan
-from spark_upsert.table.index import build, upkeep
-from spark_upsert.table.index import lookup as rows
+from spark_upsert.table.index import build
+from spark_upsert.table.index import build as build_module
+from spark_upsert.table.index import index as rows
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.properties import shown
 from spark_upsert.table.state.snapshot import Snapshot
@@ -84,7 +85,7 @@ def _() -> Patch:
     promises.test_p7_an_index_is_up_to_date_behind_each_commit,
 )
 def _() -> Patch:
-    return patch.object(upkeep.Indexes, "follow", lambda self, commit: None)
+    return patch.object(build_module.Indexes, "follow", lambda self, commit: None)
 
 
 CHOSEN = promises.test_p3_a_condition_finds_the_rows_of_every_version

@@ -6,7 +6,7 @@ from types import ModuleType
 
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs import view as view_input
-from spark_upsert.views import refresh
+from spark_upsert.views import plan_builder
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_lease_promises as promises
 from tests.promises import test_stream_promises as stream_promises
@@ -30,7 +30,7 @@ def _() -> Patch:
     promises.test_p6_what_is_kept_goes_on_whenever_the_past_is_expired,
 )
 def _() -> Patch:
-    return chosen_once(refresh)
+    return chosen_once(plan_builder)
 
 
 @bug(

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.table.run import search
+from spark_upsert.table.run import file
 from spark_upsert.table.state import snapshot
 from spark_upsert.table.state.reduce import RowsByKey
 from spark_upsert.table.state.snapshot import Snapshot
@@ -81,7 +81,7 @@ def _() -> Patch:
     def passing(original: Any, *args: Any) -> Any:
         return original(*args)[1:]
 
-    return wrapped(search._Filter, "passing", passing)
+    return wrapped(file._Filter, "passing", passing)
 
 
 @bug(
@@ -90,6 +90,6 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def within(self: Any, sample: Any, probes: Any) -> Any:
-        return np.maximum(np.searchsorted(sample, probes) - 1, 0) * search.STRIDE
+        return np.maximum(np.searchsorted(sample, probes) - 1, 0) * file.STRIDE
 
-    return patch.object(search.HashSearch, "_within", within)
+    return patch.object(file.HashSearch, "_within", within)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.payloads import avro, embedded_schema, wrapped
+from spark_upsert.payloads import avro, connect, embedded_schema
 from spark_upsert.payloads.avro import parse_avro
 from spark_upsert.payloads.embedded_schema import ByRegistry
 from spark_upsert.payloads.schema_registry import UnknownSchema
@@ -34,7 +34,7 @@ def _() -> Patch:
         match = pattern.match(message)
         return None if match is None else (match[1], match.end())
 
-    return patch.object(wrapped, "_head", head)
+    return patch.object(connect, "_head", head)
 
 
 @bug("a message's null is a row of nulls", INLINE)

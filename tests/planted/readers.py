@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.core import casts, schema
 from spark_upsert.store import records
-from spark_upsert.table import repair
+from spark_upsert.table import maintenance
 from spark_upsert.table.log import manifest, properties
 from spark_upsert.table.retention import leases
 from spark_upsert.table.run import format
@@ -96,7 +96,7 @@ def _() -> Patch:
 @bug("a repair gives up more than the unreadable column", EARLIER)
 def _() -> Patch:
     return wrapped(
-        repair,
+        maintenance,
         "without_columns",
         lambda original, own, names: original(own, names | {"w"} if names else names),
     )

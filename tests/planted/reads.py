@@ -10,9 +10,10 @@ import numpy as np
 
 from spark_upsert.core import key_hash
 from spark_upsert.core.key_hash import HashRange
-from spark_upsert.table import table_reader, versions
-from spark_upsert.table.changelog import changes, epoch_ranges, render
-from spark_upsert.table.log import manifest
+from spark_upsert.table import table_reader
+from spark_upsert.table.changelog import changes, render
+from spark_upsert.table.changelog import changes as changes_module
+from spark_upsert.table.log import manifest, snapshot
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.table.log.snapshot import Look
@@ -35,7 +36,7 @@ def _() -> Patch:
     promises.test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one,
 )
 def _() -> Patch:
-    return patch.object(versions, "require_bound", lambda version, head, *, name: None)
+    return patch.object(snapshot, "require_bound", lambda version, head, *, name: None)
 
 
 @bug(
@@ -120,13 +121,13 @@ def _() -> Patch:
     def grouped(original: Any, epochs: Any) -> Any:
         groups: list[Any] = []
         for cut, commits in original(epochs):
-            if cut is epoch_ranges.RangeBoundary.BEHIND_OVERWRITE:
+            if cut is changes_module.RangeBoundary.BEHIND_OVERWRITE:
                 groups[-1][1].extend(commits)
             else:
                 groups.append((cut, commits))
         return groups
 
-    return wrapped(epoch_ranges, "grouped", grouped)
+    return wrapped(changes_module, "grouped", grouped)
 
 
 @bug(

@@ -9,7 +9,8 @@ from unittest.mock import patch
 from spark_upsert.core import path_template as template
 from spark_upsert.options import routed as options
 from spark_upsert.options.routed import TableOption
-from spark_upsert.routed import commit, compaction_queue, fence, group, router
+from spark_upsert.routed import commit, fence, group, router
+from spark_upsert.routed import group as group_module
 from spark_upsert.routed.fence import Fence
 from spark_upsert.routed.plan import RoutedPlan
 from spark_upsert.routed.router import Router, Spool
@@ -180,7 +181,7 @@ def _() -> Patch:
     def forgetful(original: Any, *args: Any) -> Schedule:
         return replace(original(*args), turn=Turn())
 
-    return wrapped(compaction_queue.Debts, "after", forgetful)
+    return wrapped(group_module.Debts, "after", forgetful)
 
 
 @bug(
@@ -191,4 +192,4 @@ def _() -> Patch:
     def unmoved(original: Any, self: Any, visited: Any, *args: Any) -> Schedule:
         return replace(original(self, visited, *args), dirty=self.schedule.dirty)
 
-    return wrapped(compaction_queue.Debts, "after", unmoved)
+    return wrapped(group_module.Debts, "after", unmoved)

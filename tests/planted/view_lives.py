@@ -19,7 +19,7 @@ from spark_upsert.streams.inputs.view import ViewInput, ViewPosition
 from spark_upsert.streams.reads import views
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.state import snapshot
-from spark_upsert.table.write.moves import Move, Verdict
+from spark_upsert.table.write.outcomes import Move, Verdict
 from spark_upsert.views import group_rows, row_errors, view
 from spark_upsert.views import view as steps
 from spark_upsert.views.scan import ScanRelation

@@ -13,7 +13,8 @@ from pyspark_upsertflow import views
 from spark_upsert.envelopes import write_plan as plan
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.table.log.manifest import Slice
-from spark_upsert.table.write import guards, moves, truncate
+from spark_upsert.table.write import guards, outcomes
+from spark_upsert.table.write import write_set as write_set_module
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import materialized
 from spark_upsert.views.group_rows import ShownGroups
@@ -81,7 +82,7 @@ def _without_null(original: Any) -> Any:
 
 @bug("a table that keeps rows is set back under its query", ROWS)
 def _() -> Patch:
-    return patch.object(truncate, "keeps_rows", lambda properties: False)
+    return patch.object(write_set_module, "keeps_rows", lambda properties: False)
 
 
 @bug("a query may begin upon rows of another one", ROWS)
@@ -113,7 +114,7 @@ def _() -> Patch:
         found: list[Slice] = original(slices)
         return found[::-1]
 
-    return wrapped(moves, "_newest_first", oldest_first)
+    return wrapped(outcomes, "_newest_first", oldest_first)
 
 
 @bug("a query with a new checkpoint begins anew upon a kept table", GROUPS)

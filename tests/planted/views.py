@@ -16,9 +16,8 @@ from spark_upsert.plan import join_keys
 from spark_upsert.plan.nodes import Join, JoinType, Scan
 from spark_upsert.streams.inputs import view as view_input
 from spark_upsert.views import join, plan_builder, relation, rowwise, view
-from spark_upsert.views.intervals import Spans, Times
+from spark_upsert.views.intervals import Pairs, Spans, Times
 from spark_upsert.views.join import JoinRelation
-from spark_upsert.views.pairs import Pairs
 from spark_upsert.views.relation import Step, whole
 from spark_upsert.views.rowwise import UnnestRelation
 from spark_upsert.views.scan import ScanRelation, TableBase

@@ -14,13 +14,12 @@ from spark_upsert.core import precedence
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import DIFF
 from spark_upsert.table import maintenance
-from spark_upsert.table.changelog import epoch_ranges
+from spark_upsert.table.changelog import changes
 from spark_upsert.table.compaction import worker
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state import lookup, reduce, resolve
-from spark_upsert.table.state.counters import Counters
-from spark_upsert.table.state.reduce import ABSENT, EntryMatches
-from spark_upsert.table.write import outcomes, stash, write_set
+from spark_upsert.table.state.reduce import ABSENT, Counters, EntryMatches
+from spark_upsert.table.write import outcomes, stage, write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
 from tests.promises import test_promises as promises
 
@@ -100,7 +99,7 @@ def _() -> Patch:
     promises.test_p2_late_rows_that_are_applied_stand_in_the_changelog,
 )
 def _() -> Patch:
-    return patch.object(epoch_ranges, "_has_late", lambda commit: False)
+    return patch.object(changes, "_has_late", lambda commit: False)
 
 
 @bug(
@@ -152,7 +151,7 @@ def _() -> Patch:
             if kept.num_rows:
                 yield kept
 
-    return wrapped(stash.Stash, "seal", seal)
+    return wrapped(stage.Stash, "seal", seal)
 
 
 @bug(
@@ -164,7 +163,7 @@ def _() -> Patch:
         original(self, batch)
         self._spilled[1:] = []
 
-    return wrapped(stash.Stash, "_spill", spill)
+    return wrapped(stage.Stash, "_spill", spill)
 
 
 @bug(

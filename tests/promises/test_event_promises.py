@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.table.state.counters import STALE_MIN
+from spark_upsert.table.state.reduce import STALE_MIN
 from spark_upsert.table.table import Table
 from tests.laws.test_source_orders import CONNECTORS, require_equal
 from tests.support.debezium import bare, event, member, wrapped

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.options.write import WriteOptions

@@ -12,9 +12,9 @@ from spark_upsert.errors import DataError
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.group_commit import Append, AppendResult, append_together, sealed
-from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash
 from tests.support.groups import check_round
 from tests.support.seeds import seeds
 from tests.support.stores import MemoryStore

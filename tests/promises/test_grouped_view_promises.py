@@ -11,7 +11,7 @@ import random
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.views.grouping import contributions
-from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.relation import Step, changes_of
 from tests.promises.test_view_promises import RUNS, advanced
 from tests.support.grouped import expected, kept_in_memory, position, shown

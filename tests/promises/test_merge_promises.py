@@ -20,8 +20,8 @@ from spark_upsert.core import input_order
 from spark_upsert.core.input_order import Concat, Order, RoundRobin, Seeded, rows_of_inputs
 from spark_upsert.errors import StorageError
 from spark_upsert.merge import merged, spill
-from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.merged import DocumentClose, DocumentOpen, Documents, merge
+from spark_upsert.merge.readers import MergeConfig, Mode
 from spark_upsert.merge.spill import MemoryPressure, SpillingStore
 from tests.support.merging import Generator, batches_of, check_picks, rows_in
 from tests.support.plays import PLAYS, BrokenInputError, Play

@@ -12,12 +12,11 @@ import pyarrow as pa
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta import change_feed, deletion_vectors, parquet_files, publish
 from spark_upsert.delta import publish as plan
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.delta import DeltaTable

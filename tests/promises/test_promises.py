@@ -35,11 +35,11 @@ from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.log.snapshot import first_wanted, manifest_at, upper_wanted
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import first_wanted, manifest_at, upper_wanted
-from spark_upsert.table.write import stash as stash_module
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write import stage as stash_module
+from spark_upsert.table.write.stage import Stash
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.histories import WrittenEpoch
 from tests.support.model import Change, Command, Model, fold, visible

@@ -30,7 +30,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import view as view_module
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.refresh import refresh
+from spark_upsert.views.plan_builder import refresh
 from spark_upsert.views.view import View
 from tests.simulation.schema_changes import live
 from tests.support.seeds import seeds

@@ -15,11 +15,10 @@ import pytest
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.bases import bind
-from spark_upsert.views.pairs import Pairs, RelationRows
+from spark_upsert.views.intervals import Pairs, RelationRows
 from spark_upsert.views.plan_builder import pruned
 from spark_upsert.views.relation import Relation, Step, changes_of, timed_changes_of
-from spark_upsert.views.view import RefreshStrategy, pairs_by_piece
+from spark_upsert.views.view import RefreshStrategy, bind, pairs_by_piece
 from tests.support.seeds import seeds
 from tests.support.view_cases import Row, between
 from tests.support.view_plays import (

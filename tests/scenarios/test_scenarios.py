@@ -48,7 +48,7 @@ from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.log.properties import PROPERTY
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage

@@ -34,7 +34,7 @@ from unittest.mock import patch
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.streams.inputs import batch
 from spark_upsert.streams.inputs import table as table_input
-from spark_upsert.streams.planner import formats, heads, rate_limit
+from spark_upsert.streams.planner import formats, poller, rate_limit
 from spark_upsert.streams.reads import packing
 from spark_upsert.table.retention.lag import report_path
 from tests.simulation.lake_gate import Gate
@@ -239,7 +239,7 @@ class Lake:
                 enter(patch.object(module, "open_store", reader.open_store))
             for module in (formats, table_input, batch):
                 enter(patch.object(module, "open_table", reader.open_table))
-            enter(patch.object(heads, "LOOKED_AT_MAX", 0 if ground.is_polled else 300))
+            enter(patch.object(poller, "LOOKED_AT_MAX", 0 if ground.is_polled else 300))
             enter(few_are_many(**ground.bounds))
             yield
 

@@ -13,7 +13,7 @@ from spark_upsert.streams.inputs.table import TablePosition
 from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Commit
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 
 Record = Mapping[str, Any]
 """The values of a row, or the columns of a row that was delivered."""

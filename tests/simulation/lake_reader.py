@@ -26,7 +26,7 @@ from spark_upsert.streams.planner.formats import (
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.heads import InputHeads
+from spark_upsert.streams.planner.poller import InputHeads
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.state.snapshot import Snapshot

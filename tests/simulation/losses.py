@@ -19,10 +19,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.follow import default_mirror, facts_below
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.errors import DataLossError, OptionError, UpsertFlowError
 from spark_upsert.metadata import summary
 from spark_upsert.routed.group import FOLDER as GROUP

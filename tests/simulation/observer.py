@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_upsert.core.schema import RAW_KEY, Scope, Ties
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.read_split import serve
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
@@ -39,10 +38,10 @@ from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, Transaction
 from spark_upsert.table.log.properties import PROPERTY, LateRows, TombstoneRetention, decode_mark
+from spark_upsert.table.log.snapshot import manifest_at
 from spark_upsert.table.run.file import RUNS
-from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.reduce import EMPTY, Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import manifest_at
 from tests.simulation import ages
 from tests.simulation.wire import prefix_of
 from tests.support.delta import DeltaTable

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.place import place_of
+from spark_upsert.delta.log import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_upon
 from spark_upsert.errors import SchemaError, UpsertFlowError
@@ -50,8 +50,7 @@ from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views import plan_builder
 from spark_upsert.views import view as view_module
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.plan_builder import Plan
-from spark_upsert.views.refresh import refresh
+from spark_upsert.views.plan_builder import Plan, refresh
 from spark_upsert.views.view import View
 from tests.support.delta import DeltaTable
 from tests.support.stores import FaultyStore, MemoryStore, Steps, forget_runs_and_logs

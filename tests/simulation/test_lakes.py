@@ -30,7 +30,7 @@ from spark_upsert.streams.reads import columns
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.log.snapshot import Look
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from tests.planted import BUGS
 from tests.simulation import bugs_of_pressure as of_pressure
 from tests.simulation.lake import Lake, live

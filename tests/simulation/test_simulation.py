@@ -13,7 +13,7 @@ import pytest
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.reduce import EMPTY, Counters
 from spark_upsert.table.write import write_set
 from tests.planted import BUGS
 from tests.simulation.world import RETENTIONS, World, simulate

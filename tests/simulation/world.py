@@ -33,7 +33,7 @@ from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.table.log.properties import INDEX_BY, PROPERTY, PUBLISH, PUBLISH_FEED
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.contributions import as_collected
+from spark_upsert.table.write.commands import as_collected
 from spark_upsert.table.write.guards import Admission
 from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.observer import Observer

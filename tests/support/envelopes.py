@@ -16,7 +16,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Commit
 from spark_upsert.table.log.properties import LateRows
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage

@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.table.log.manifest import TableVersion
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition, TableVersion
 from spark_upsert.table.table import Table
 from spark_upsert.views.grouping import Grouping
+from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.pairs import Pairs
 from tests.support.stores import MemoryStore
 
 Row = tuple[Any, ...]

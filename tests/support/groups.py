@@ -15,7 +15,7 @@ from spark_upsert.errors import DataError
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.table.log.properties import PROPERTY, LateRows
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.group_commit import (
     APART,
@@ -25,7 +25,7 @@ from spark_upsert.table.write.group_commit import (
     joins,
     sealed,
 )
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash
 from tests.simulation.wire import Wire, batch_of
 from tests.simulation.world import World
 from tests.support.clocked import Now

@@ -21,7 +21,7 @@ from spark_upsert.table.log.manifest import Commit
 from spark_upsert.table.state import snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import write_set
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash
 from tests.support.model import Change, Command, Model, Tally
 from tests.support.stores import MemoryStore
 from tests.support.tables import (

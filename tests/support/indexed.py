@@ -19,9 +19,9 @@ import pyarrow as pa
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.store import Store
-from spark_upsert.table.index import upkeep
+from spark_upsert.table.index import build as build_module
+from spark_upsert.table.index.build import Indexes
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
@@ -208,5 +208,5 @@ class IndexedTable:
 @contextmanager
 def small_steps(rows: int) -> Iterator[None]:
     """Let a step behind a commit read so few entries."""
-    with patch.object(upkeep, "STEP_ROWS", rows), patch.object(upkeep, "_TIMES", 1):
+    with patch.object(build_module, "STEP_ROWS", rows), patch.object(build_module, "_TIMES", 1):
         yield

@@ -21,10 +21,10 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import INDEX_BY
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.moves import NOTHING
+from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views import view as view_module
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.refresh import refresh
+from spark_upsert.views.plan_builder import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import expected, shown
 from tests.support.stores import (

@@ -20,19 +20,16 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.delta.check import check_mirror
-from spark_upsert.delta.log import PublicationSettings
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import PublicationSettings, place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.store import Store
 from spark_upsert.table.compaction import compact_runs, policy
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.truncate import with_truncates
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import WriteSet, with_truncates
 from tests.support.delta import DeltaTable
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import Ticks

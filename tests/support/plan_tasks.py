@@ -13,7 +13,7 @@ from spark_upsert.plan.nodes import IndexLookupJoin, Node, Scan, scans_of
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task import Lookup, Task
 from spark_upsert.task.sources import SplitReader, VersionSplit, rows_of_version
-from spark_upsert.views.pairs import RelationRows
+from spark_upsert.views.intervals import RelationRows
 from tests.support.view_tables import RealWorld
 
 

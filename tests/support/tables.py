@@ -19,7 +19,7 @@ from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.table.log.properties import LateRows
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope

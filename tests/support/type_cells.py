@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.keys import is_hashable
-from spark_upsert.delta.refusals import MirroredTypeError
+from spark_upsert.delta.types import MirroredTypeError
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.flow import TableSink

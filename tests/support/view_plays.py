@@ -31,7 +31,7 @@ from spark_upsert.plan.nodes import (
     Unnest,
 )
 from spark_upsert.table.index.index import Index
-from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.relation import LookedUpRows
 from spark_upsert.views.scan import BaseTable
 from tests.support.view_cases import TABLES, Epoch, Row, Shape

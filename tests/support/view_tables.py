@@ -24,17 +24,16 @@ from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, Node, Scan
 from spark_upsert.store import LocalStore
+from spark_upsert.table.index.build import Indexes
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.index.upkeep import Indexes
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import DecodedRows, to_commands
-from spark_upsert.views.bases import open_base
 from spark_upsert.views.grouping import Grouping
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.refresh import refresh
+from spark_upsert.views.plan_builder import refresh
 from spark_upsert.views.scan import BaseTable, TableBase
-from spark_upsert.views.view import View, last_epoch
+from spark_upsert.views.view import View, last_epoch, open_base
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.view_cases import TABLES, Epoch, Row, Shape
 from tests.support.view_plays import Contents, Key, PlayedIndex, applied, canonical, table_of

@@ -13,10 +13,10 @@ from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.join_keys import common_type
 from spark_upsert.plan.nodes import Group, JoinType, Node, Scan
-from spark_upsert.views.bases import bind, bind_below_group, bind_group
 from spark_upsert.views.grouping import Grouping
 from spark_upsert.views.relation import Relation
 from spark_upsert.views.scan import OpenBase
+from spark_upsert.views.view import bind, bind_below_group, bind_group
 from tests.support.view_cases import TABLES, Epoch, Row
 from tests.support.view_plays import SCANS, P
 

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 import pyarrow as pa
 
 from spark_upsert.store.open import open_store
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 
 Storage = Mapping[str, str]

@@ -17,11 +17,10 @@ from spark_upsert.core.schema import Scope
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.truncate import with_truncates
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import WriteSet, with_truncates
 from tests.support.model import Command, fold
 from tests.support.stores import forget_runs_and_logs
 from tests.support.tables import batch_of, changes_of, make_table, plan_epoch, rows_at, schema_of

@@ -17,8 +17,7 @@ from spark_upsert.streams.inputs.view import ViewPosition
 from spark_upsert.streams.offsets.offset import Offset, Position
 from spark_upsert.streams.planner.formats import BEGAN, require_same_beginning
 from spark_upsert.streams.planner.rate_limit import SCHEDULE, waiting_count
-from spark_upsert.table.log.manifest import TableVersion
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition, TableVersion
 from spark_upsert.views.grouping import Grouping
 from tests.support.alterations import alterations
 

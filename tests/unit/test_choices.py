@@ -58,7 +58,7 @@ def test_a_rule_is_named_with_its_column() -> None:
         ),
         (read, {"versionAsOf": "1", "timestampAsOf": "2"}, "versionAsOf", "timestampAsOf"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_options_that_contradict_each_other_are_refused(
     parse: Callable[..., object], options: Mapping[str, str], one: str, other: str

@@ -14,11 +14,10 @@ from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.table.log import log as log_module
 from spark_upsert.table.log.manifest import Commit, Kind, Transaction
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.truncate import with_truncates
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import WriteSet, with_truncates
 from tests.support.model import Command
 from tests.support.stores import MemorySink, MemoryStore
 from tests.support.tables import (

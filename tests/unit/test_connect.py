@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.payloads import wrapped
+from spark_upsert.payloads import connect as connect_module
 from spark_upsert.payloads.connect import ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.logical_types import DecimalForm, SchemalessDefaults, TimeUnit
@@ -261,13 +261,13 @@ def test_a_member_that_the_schema_does_not_have_must_not_be_there() -> None:
 
 def test_each_schema_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    head = wrapped._head
+    head = connect_module._head
 
     def counted(message: bytes) -> tuple[bytes, int] | None:
         read.append(message)
         return head(message)
 
-    monkeypatch.setattr(wrapped, "_head", counted)
+    monkeypatch.setattr(connect_module, "_head", counted)
     schema = struct(("v", {"type": "int64"}))
     payloads = [json.dumps({"schema": schema, "payload": {"v": n}}).encode() for n in range(100)]
     decoder = ConnectJsonDecoder(pa.schema({"v": pa.int64()}), UNSAID)

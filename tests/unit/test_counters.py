@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_upsert.table.state.counters import EMPTY, Counters
+from spark_upsert.table.state.reduce import EMPTY, Counters
 
 NAMES = list(EMPTY.to_json())
 ANY = st.fixed_dictionaries({name: st.integers(0, 9) for name in NAMES}).map(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import DataError
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from tests.support.debezium import (
     AVRO,
     AVRO_KEY,

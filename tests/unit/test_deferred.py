@@ -26,13 +26,13 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import JoinType
 from spark_upsert.store.open import open_store
 from spark_upsert.streams.planner.formats import plan_columns
+from spark_upsert.streams.reads.read_split import splits_of
 from spark_upsert.streams.reads.views import ViewSplit, split_from_json, split_to_json
-from spark_upsert.streams.reads.work import splits_of
 from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.view import Choice, View
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
-from spark_upsert_sink.deferred import SPLIT, put_off, rows_behind
+from spark_upsert_sink.worker import SPLIT, put_off, rows_behind
 from tests.support.grouped import Row
 from tests.support.grouped import shown as shown_of
 from tests.unit.test_keeping import KeptShop

@@ -40,7 +40,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Epoch 1: 1000 keys. 2: a hundred of them. 3: three. 4: an overwrite. 5: one key."""
     # Where keys lie between hashes is not left to chance.
-    monkeypatch.setattr("spark_upsert.table.creation.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.schema_changes.secrets.randbits", lambda bits: 7)
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["id"])
     append(table, range(1000))
     append(table, range(100))
@@ -192,7 +192,7 @@ def test_of_many_stretches_and_splits_only_the_first_are_told(table: Table) -> N
 
 
 def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_upsert.table.creation.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.schema_changes.secrets.randbits", lambda bits: 7)
     columns = pa.schema({"order_id": pa.int64(), "amount": pa.int64()})
     orders = Table.create(str(tmp_path / "orders"), columns, keys=["order_id"])
     for step in (1, 4, 1000, 1000):

@@ -20,7 +20,7 @@ from spark_upsert.streams.planner.formats import (
     explain_read,
     plan_columns,
 )
-from spark_upsert.streams.reads.work import splits_of
+from spark_upsert.streams.reads.read_split import splits_of
 from spark_upsert.table.table import Table
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two tables: of two versions in the east, of one in the west."""
-    monkeypatch.setattr("spark_upsert.table.creation.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.schema_changes.secrets.randbits", lambda bits: 7)
     east = Table.create(str(tmp_path / "east"), COLUMNS, keys=["id"])
     append(east, range(1000))
     append(east, range(0, 1000, 10))
@@ -160,7 +160,7 @@ def test_what_a_read_would_refuse_is_refused(arguments: list[str], message: str)
 
 
 def test_the_page_shows_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_upsert.table.creation.secrets.randbits", lambda bits: 7)
+    monkeypatch.setattr("spark_upsert.table.schema_changes.secrets.randbits", lambda bits: 7)
     columns = pa.schema({"order_id": pa.int64(), "amount": pa.int64()})
     for name, rows in (("east", 200_000), ("west", 40_000)):
         table = Table.create(str(tmp_path / name), columns, keys=["order_id"])

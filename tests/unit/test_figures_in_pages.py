@@ -13,7 +13,7 @@ from spark_upsert.payloads.schema_registry import ANSWER_BYTES_MAX
 from spark_upsert.plan.nodes import JoinType
 from spark_upsert.routed.fence import ASK_EVERY
 from spark_upsert.store.object_store import RANGE_BYTES, RANGES_AT_ONCE
-from spark_upsert.streams.planner.heads import LOOKED_AT_MAX
+from spark_upsert.streams.planner.poller import LOOKED_AT_MAX
 from tests.planted import BUGS
 from tests.support.mirrored import KINDS
 from tools.decision_index import TARGET, decisions, index

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.flow import Splitter, SplitterKind
-from spark_upsert.flow.hashing import SPELLED_BYTES, hash_codes
+from spark_upsert.flow.graph import SPELLED_BYTES, hash_codes
 from spark_upsert.flow.partitioner import Marker, first_turn, iter_parts, passes, route
 
 HASH, BROADCAST, ROUND_ROBIN = SplitterKind.HASH, SplitterKind.BROADCAST, SplitterKind.ROUND_ROBIN

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.table.state.quarantine import read_quarantine
+from spark_upsert.table.state.snapshot import read_quarantine
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet

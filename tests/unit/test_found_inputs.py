@@ -30,7 +30,7 @@ from spark_upsert.streams.planner.formats import (
     stream_inputs,
     stream_offsets,
 )
-from spark_upsert.streams.planner.heads import InputHeads
+from spark_upsert.streams.planner.poller import InputHeads
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table

@@ -10,7 +10,7 @@ import pytest
 from examples.git_history.history import CHANGES, TREE, Chapter
 from examples.git_history.proof import check_accounting, check_epochs, check_fold, check_rows
 from spark_upsert.table.log.manifest import Commit, Kind, Transaction
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 
 Row = tuple[str, str, str, int | None]
 

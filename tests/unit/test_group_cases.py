@@ -13,9 +13,9 @@ from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Filter, Group, Join, JoinKeys, Project, ProjectedColumn
-from spark_upsert.views.bases import bind_below_group, bind_group
 from spark_upsert.views.grouping import Grouping, contributions
 from spark_upsert.views.relation import Step, changes_of
+from spark_upsert.views.view import bind_below_group, bind_group
 from tests.support.grouped import kept_in_memory, position
 from tests.support.view_cases import Case, Changed, Contribution, between, same
 from tests.support.view_plays import World, changes, plan_of

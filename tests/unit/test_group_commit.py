@@ -16,7 +16,7 @@ from spark_upsert.errors import DataError, OtherTableError, SchemaError, TableFu
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.retention.lag import PressureReport, report
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import group_commit
 from tests.support.rounds import Gate

@@ -24,9 +24,9 @@ from spark_upsert.metadata import VIEWS
 from spark_upsert.options.inputs import Pattern
 from spark_upsert.options.read import Metadata
 from spark_upsert.streams.inputs.discovered import Discovery
+from spark_upsert.table.index import build
 from spark_upsert.table.index import build as advancing
-from spark_upsert.table.index import lookup as index_rows
-from spark_upsert.table.index import upkeep
+from spark_upsert.table.index import index as index_rows
 from spark_upsert.table.index.build import advance
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.properties import index_folder
@@ -34,7 +34,7 @@ from spark_upsert.table.state import snapshot as snapshots
 from spark_upsert.table.state.reduce import RowsByKey
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import (
@@ -49,7 +49,7 @@ from tests.support.stores import (
 )
 
 COLUMNS = pa.schema({"id": pa.int64(), "c": pa.int64(), "v": pa.string()})
-WITHOUT_UPKEEP = patch.object(upkeep.Indexes, "follow", lambda self, commit: None)
+WITHOUT_UPKEEP = patch.object(build.Indexes, "follow", lambda self, commit: None)
 
 
 def table_of(store: MemoryStore, *, index_by: str = "c", **how: Any) -> Table:
@@ -243,7 +243,7 @@ def test_threads_that_share_versions_keep_one_index() -> None:
 def test_a_commit_stands_whatever_becomes_of_the_index(caplog: pytest.LogCaptureFixture) -> None:
     table = table_of(MemoryStore())
     table.upsert(rows((1, 7)))
-    with patch.object(upkeep, "advance", side_effect=OSError("s3://k:secret@b is full")):
+    with patch.object(build, "advance", side_effect=OSError("s3://k:secret@b is full")):
         assert table.upsert(rows((2, 7))) is not None
     assert table.index_failures == 1
     assert "index not kept up" in caplog.text
@@ -307,7 +307,7 @@ def test_a_step_behind_a_commit_is_bounded(caplog: pytest.LogCaptureFixture) -> 
     table = table_of(MemoryStore(), index_by="")
     table.upsert(rows(*((n, n % 3) for n in range(50))))
     table.alter(table.schema, {"indexBy": "c"})
-    with patch.object(upkeep, "STEP_ROWS", 10):
+    with patch.object(build, "STEP_ROWS", 10):
         table.upsert(rows((99, 1)))
         assert table.index_of("c") is None
         assert ids(table, 1)[-1] == 99, "found by reading all rows"
@@ -456,7 +456,7 @@ def test_a_table_without_indexes_pays_nothing() -> None:
     store = MemoryStore()
     table = Table(store)
     table.ensure(TableSchema.of(COLUMNS, keys=["id"], scope=Scope.ARRIVAL))
-    with patch.object(upkeep.Indexes, "of", side_effect=AssertionError("asked")):
+    with patch.object(build.Indexes, "of", side_effect=AssertionError("asked")):
         table.upsert(rows((1, 7)))
     assert not any(path.startswith("_index") for path in store.objects)
 

@@ -27,7 +27,7 @@ from spark_upsert.plan.nodes import (
 from spark_upsert.streams.planner.formats import batch_inputs, plan_columns
 from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.refresh import refresh
+from spark_upsert.views.plan_builder import refresh
 from spark_upsert.views.view import View
 from tests.support.grouped import Row, expected, shown
 from tests.support.leases import before_leases

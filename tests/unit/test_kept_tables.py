@@ -25,18 +25,17 @@ from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode, read_record
 from spark_upsert.table.compaction import Job, compact_runs
-from spark_upsert.table.log.manifest import TableVersion
-from spark_upsert.table.log.view_position import KeptPosition
+from spark_upsert.table.log.manifest import KeptPosition, TableVersion
 from spark_upsert.table.run.file import RUNS
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import group_commit
-from spark_upsert.table.write.moves import NOTHING, Move, Verdict
+from spark_upsert.table.write.outcomes import NOTHING, Move, Verdict
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns
 from spark_upsert.views.grouping import Grouping, contributions, marker
+from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.materialized import MaterializedView
-from spark_upsert.views.pairs import Pairs
 from tests.support.grouped import batch_of, kept_in_memory
 from tests.support.grouped import position_of as at
 from tests.support.stores import MemoryStore

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.follow import default_mirror
-from spark_upsert.delta.publish import consumer_of
+from spark_upsert.delta.publish import check_mirror, consumer_of
 from spark_upsert.errors import CorruptionError, OtherTableError, UpsertFlowError
 from spark_upsert.metadata import summary
 from spark_upsert.store.records import encode

@@ -12,7 +12,6 @@ import pytest
 
 from spark_upsert.core.input_order import RoundRobin
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.graph import (
     AnyNode,
     MergeGraph,
@@ -27,7 +26,7 @@ from spark_upsert.merge.graph import (
     streaming_output,
 )
 from spark_upsert.merge.merged import merge_in
-from spark_upsert.merge.readers import CHANNEL_EVENTS
+from spark_upsert.merge.readers import CHANNEL_EVENTS, MergeConfig, Mode
 from tests.support.merging import batches_of, rows_in
 
 S1, S2 = SourceNode(name="s1"), SourceNode(name="s2")

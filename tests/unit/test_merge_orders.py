@@ -19,8 +19,8 @@ from spark_upsert.core.input_order import (
     spend,
 )
 from spark_upsert.errors import OptionError
-from spark_upsert.merge.config import MergeConfig
 from spark_upsert.merge.merged import arrange
+from spark_upsert.merge.readers import MergeConfig
 from tests.support.merging import batches_of, rows_in
 
 CONCAT, INTERLEAVE = {"mode": "concat"}, {"mode": "interleave"}

@@ -15,9 +15,8 @@ import pytest
 
 from spark_upsert.errors import DataError, MemoryLimitError, SchemaError, StorageError
 from spark_upsert.merge import spill
-from spark_upsert.merge.config import MergeConfig, Mode
 from spark_upsert.merge.merged import DocumentClose, DocumentOpen, merge
-from spark_upsert.merge.readers import OpenInput
+from spark_upsert.merge.readers import MergeConfig, Mode, OpenInput
 from spark_upsert.merge.spill import MemoryPressure, Relief, SpillingStore
 from tests.support.merging import batches_of, rows_in
 from tests.support.waiting import merge_threads, passed

@@ -26,7 +26,7 @@ from spark_upsert.metrics import (
 )
 from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.state.counters import STALE_MIN, Counters
+from spark_upsert.table.state.reduce import STALE_MIN, Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import ties
 from tests.support.own_schemas import INLINE

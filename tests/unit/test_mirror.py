@@ -16,11 +16,10 @@ import pytest
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.deletion_vectors import Vector, as_text
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
-from spark_upsert.delta.refusals import MirrorChangedError, MirroredTypeError
+from spark_upsert.delta.log import place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
+from spark_upsert.delta.types import MirrorChangedError, MirroredTypeError
 from spark_upsert.errors import CorruptionError, OptionError, OtherTableError
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.table.observers import PublicationResult

@@ -16,15 +16,15 @@ import pytest
 
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta import follow, prepared_files, publish
+from spark_upsert.delta.log import place_of
 from spark_upsert.delta.parquet_files import repetitive, run_of, write_parquet
-from spark_upsert.delta.place import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import ORPHAN_MS
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.table.state.prepared import PreparedFiles, Twin
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 from tests.support.clocked import ClockedStore, Now

@@ -21,8 +21,7 @@ from spark_upsert.delta.publish import Mirror
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.truncate import with_truncates
-from spark_upsert.table.write.write_set import WriteSet
+from spark_upsert.table.write.write_set import WriteSet, with_truncates
 from tests.unit.test_mirror import COLUMNS, SEQ, Case
 
 CASES = {

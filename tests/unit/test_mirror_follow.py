@@ -14,7 +14,7 @@ import pytest
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta import follow
-from spark_upsert.delta.place import place_of
+from spark_upsert.delta.log import place_of
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import CLEAN_EVERY_MS
 from spark_upsert.errors import OptionError

@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.follow import default_mirror, facts_below, lag_below
-from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
+from spark_upsert.delta.publish import check_mirror
+from spark_upsert.delta.types import MirroredTypeError, NotMirroredError
 from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
-from spark_upsert.views import settled
+from spark_upsert.views import materialized
+from spark_upsert.views.materialized import check_settled, settled_at, settled_below
 from spark_upsert.views.plan_builder import Plan
-from spark_upsert.views.settled import check_settled, settled_at, settled_below
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
 from tests.support.stores import forget_runs_and_logs
@@ -142,8 +142,8 @@ def test_28_groups_over_an_expired_past_are_settled_as_a_whole(case: KeptCase) -
 def test_28_a_settled_table_keeps_no_more_than_its_mirror_needs(
     case: KeptCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settled, "_VERSIONS_MAX", 3)
-    monkeypatch.setattr(settled, "_SAFETY_MS", 0)
+    monkeypatch.setattr(materialized, "_VERSIONS_MAX", 3)
+    monkeypatch.setattr(materialized, "_SAFETY_MS", 0)
     monkeypatch.setattr("spark_upsert.delta.publish._HELD_EVERY_MS", 0)
     for _ in range(12):
         case.step()

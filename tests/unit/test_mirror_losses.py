@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.delta import publish, upkeep
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.follow import MIRRORS, default_mirror
 from spark_upsert.delta.prepared_files import Preparing
+from spark_upsert.delta.publish import check_mirror
 from spark_upsert.store import LocalStore, local
 from spark_upsert.table.run.file import RunFile
 from spark_upsert.table.table import Table

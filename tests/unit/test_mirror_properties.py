@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
-from spark_upsert.delta.refusals import MirroredTypeError, NotMirroredError
+from spark_upsert.delta.types import MirroredTypeError, NotMirroredError
 from spark_upsert.errors import OptionError, OtherTableError
 from spark_upsert.table.table import Table
 from tests.support.written import write

@@ -17,12 +17,10 @@ import pytest
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta import publish, upkeep
 from spark_upsert.delta.actions import DeltaState
-from spark_upsert.delta.check import check_mirror
 from spark_upsert.delta.checkpoints import checksum_path
 from spark_upsert.delta.follow import facts_of
-from spark_upsert.delta.log import DeltaLog
-from spark_upsert.delta.place import place_of
-from spark_upsert.delta.publish import Mirror
+from spark_upsert.delta.log import DeltaLog, place_of
+from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.errors import CorruptionError
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.read import Metadata

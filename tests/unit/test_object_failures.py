@@ -14,7 +14,7 @@ from obstore.exceptions import (
 )
 
 from spark_upsert.errors import OptionError, StorageError
-from spark_upsert.store.failures import is_conflict, may_pass, translate
+from spark_upsert.store.object_store import is_conflict, may_pass, translate
 
 URL = "s3://bucket/table/_log/0.json"
 

@@ -21,9 +21,9 @@ from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.write import stash as stash_module
+from spark_upsert.table.write import stage as stash_module
 from spark_upsert.table.write.commands import UpsertEnvelope
 
 COLUMNS = pa.schema({"key": pa.string(), "value": pa.string(), "seq": pa.int64()})

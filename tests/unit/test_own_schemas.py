@@ -12,11 +12,10 @@ import pytest
 from spark_upsert.envelopes.inferred_schema import found_options
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.payloads.connect import natural_type, said_of
+from spark_upsert.payloads.connect import by_schema, natural_type, said_of
 from spark_upsert.payloads.decoder import Unreadable
 from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder, fields_in, joined
 from spark_upsert.payloads.logical_types import ConnectSchema
-from spark_upsert.payloads.wrapped import by_schema
 from tests.support.envelopes import KAFKA, plan, reasons, records, rows_of, write_found
 from tests.support.own_schemas import DECIMAL, INLINE, change, change_schema, inline, member, struct
 

@@ -18,7 +18,7 @@ from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stage
 from spark_upsert.table.write.outcomes import outcomes_of
-from spark_upsert.table.write.scratch import Scratch
+from spark_upsert.table.write.write_set import Scratch
 from tests.support.waiting import no_thread_is_left
 
 

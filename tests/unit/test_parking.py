@@ -26,7 +26,7 @@ from spark_upsert.errors import (
     StorageError,
 )
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed import commit, compaction_queue, dead_letter, replay
+from spark_upsert.routed import commit, dead_letter, group, replay
 from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed.commit import GroupCommit, commit_routed
 from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
@@ -501,7 +501,7 @@ def give_up_in(root: MemoryStore, days: int, monkeypatch: pytest.MonkeyPatch) ->
     parked = ParkedTable(root)
     now_ms = parked.table.log.now_ms() + days * DAY_MS
     later = Table(parked.table.store, clock=lambda: now_ms / 1000)
-    compaction_queue.give_up([later], 7 * DAY_MS)
+    group.give_up([later], 7 * DAY_MS)
     return parked.table
 
 
@@ -542,7 +542,7 @@ def test_what_is_applied_goes_after_the_retention(monkeypatch: pytest.MonkeyPatc
 def test_a_batch_gives_up_the_past_of_both(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compaction_queue, "UPKEEP_EVERY", 4)
+    monkeypatch.setattr(group, "UPKEEP_EVERY", 4)
     given_up = Recorded(lambda *_: None)
     monkeypatch.setattr(commit, "give_up", given_up)
     root = MemoryStore()
@@ -553,7 +553,7 @@ def test_a_batch_gives_up_the_past_of_both(
     for tables, retention_ms in given_up.calls:
         assert [table.store.url for table in tables] == both
         assert retention_ms == 2 * DAY_MS
-    monkeypatch.setattr(commit, "give_up", compaction_queue.give_up)
+    monkeypatch.setattr(commit, "give_up", group.give_up)
     parked = ParkedTable(root)
     parked.ensure()
     root.put("_parked/_consumers/broken.json", b"?")

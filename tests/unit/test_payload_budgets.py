@@ -16,7 +16,7 @@ import pytest
 
 from spark_upsert.core.lru import SharedLruMap
 from spark_upsert.errors import DataError, OptionError, SchemaError, StorageError
-from spark_upsert.payloads import avro, wrapped
+from spark_upsert.payloads import avro, connect
 from spark_upsert.payloads import decoder as budgets
 from spark_upsert.payloads import json as json_sparse
 from spark_upsert.payloads.avro import parse_avro
@@ -139,7 +139,7 @@ def test_a_schema_in_each_message_costs_what_its_bytes_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     count, compared, read = 400, [0], [0]
-    starts_with, head = pc.starts_with, wrapped._head
+    starts_with, head = pc.starts_with, connect._head
 
     def comparing(messages: pa.Array, pattern: bytes) -> pa.Array:
         compared[0] += len(messages)
@@ -150,11 +150,11 @@ def test_a_schema_in_each_message_costs_what_its_bytes_cost(
         return head(message)
 
     monkeypatch.setattr(pc, "starts_with", comparing)
-    monkeypatch.setattr(wrapped, "_head", reading)
+    monkeypatch.setattr(connect, "_head", reading)
     payloads = [inline(struct(member(f"c{n}", "int64")), {f"c{n}": n}) for n in range(count)]
-    rows = [alike.rows.tolist() for alike in wrapped.by_schema(pa.array(payloads))]
+    rows = [alike.rows.tolist() for alike in connect.by_schema(pa.array(payloads))]
     assert rows == [[n] for n in range(count)]
-    assert compared[0] <= wrapped._LOOKED_FOR * count
+    assert compared[0] <= connect._LOOKED_FOR * count
     assert read[0] <= count
 
 

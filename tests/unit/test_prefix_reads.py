@@ -27,10 +27,9 @@ from spark_upsert.table.log.manifest import Slice
 from spark_upsert.table.run.file import RUNS, RunFile
 from spark_upsert.table.run.rows import PickedPart, RunPart
 from spark_upsert.table.state import lookup, snapshot
-from spark_upsert.table.state.partition import cut_by_files, cut_evenly
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, cut_by_files, cut_evenly
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash
 from spark_upsert.views.plan_builder import Plan
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 

@@ -15,7 +15,7 @@ from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.place import place_of
+from spark_upsert.delta.log import place_of
 from spark_upsert.errors import DataError, DataLossError, SchemaError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.schema_changes import dropped_names

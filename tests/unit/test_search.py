@@ -10,7 +10,7 @@ import pyarrow.compute
 import pytest
 
 from spark_upsert.core.key_hash import order_of
-from spark_upsert.table.run.search import STRIDE, Hashes, HashSearch
+from spark_upsert.table.run.file import STRIDE, Hashes, HashSearch
 from spark_upsert.table.table import Table
 
 SEEDS = range(30)

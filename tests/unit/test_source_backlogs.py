@@ -12,7 +12,7 @@ from spark_upsert.options.read import QueryOptions
 from spark_upsert.streams.inputs.inputs import NamedInputs, SeenHeads
 from spark_upsert.streams.inputs.protocol import Backlog
 from spark_upsert.streams.offsets.offset import Position
-from spark_upsert.streams.planner.heads import Backlogs
+from spark_upsert.streams.planner.poller import Backlogs
 from spark_upsert.streams.planner.stream import Stream
 from tests.support.clocked import Now
 from tests.support.inputs import Told, at

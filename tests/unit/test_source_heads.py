@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.streams.inputs.inputs import Heads, Inputs
 from spark_upsert.streams.offsets.offset import Position
-from spark_upsert.streams.planner.heads import PAUSE_MAX_S, InputHeads
+from spark_upsert.streams.planner.poller import PAUSE_MAX_S, InputHeads
 from tests.support.clocked import Now
 
 

@@ -9,8 +9,7 @@ import pytest
 from spark_upsert.options.read import QueryOptions
 from spark_upsert.scheduler.governor import Governor
 from spark_upsert.streams.inputs.inputs import NamedInputs
-from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.poller import PollBounds, PollSchedule
+from spark_upsert.streams.planner.poller import InputHeads, PollBounds, PollSchedule
 from spark_upsert.streams.planner.stream import NAMED_MAX, POSITIONS_MAX, Stream, report
 from tests.support.clocked import Now
 from tests.support.inputs import Told

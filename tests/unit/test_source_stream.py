@@ -19,8 +19,8 @@ from spark_upsert.store import LocalStore
 from spark_upsert.streams.inputs.inputs import NamedInputs
 from spark_upsert.streams.inputs.table import TableInput
 from spark_upsert.streams.planner.stream import Stream
+from spark_upsert.streams.reads.read_split import refuse_own_epochs, splits_of
 from spark_upsert.streams.reads.splits import ChangesSplit, RowsSplit
-from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
@@ -335,7 +335,7 @@ def test_a_stream_behind_expired_changes_fails_or_warns_and_goes_on_behind_the_g
         assert "new checkpointLocation" in caught.value.hint
         strict.restart()
     lived.write({8: 8})
-    with caplog.at_level(logging.WARNING, logger="spark_upsert.table.versions"):
+    with caplog.at_level(logging.WARNING, logger="spark_upsert.table.log.snapshot"):
         lenient.drain()
     assert versions(lenient.batches)[1:] == [[7]]
     warning, *_ = [each for each in caplog.records if each.levelno >= logging.WARNING]

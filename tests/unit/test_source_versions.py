@@ -14,14 +14,14 @@ import pytest
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.table import Table
-from spark_upsert.table.versions import (
+from spark_upsert.table.log.snapshot import (
     first_wanted,
     manifest_at,
     readable_from,
     require_ordered,
     upper_wanted,
 )
+from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from tests.support.model import Command
 from tests.support.queries import batch

@@ -16,9 +16,9 @@ import pytest
 from spark_upsert.core.schema import HASH, Scope, TableSchema
 from spark_upsert.table.run import file as run
 from spark_upsert.table.run.rows import Rows
-from spark_upsert.table.state.counters import Counters
-from spark_upsert.table.write import stash as stash_module
-from spark_upsert.table.write.stash import SETTLE_BYTES, SPILL_BYTES, Stash
+from spark_upsert.table.state.reduce import Counters
+from spark_upsert.table.write import stage as stash_module
+from spark_upsert.table.write.stage import SETTLE_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model
 from tests.support.tables import batch_of, schema_of
 

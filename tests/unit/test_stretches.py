@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.precedence import Epoch
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.table.changelog.epoch_ranges import (
+from spark_upsert.table.changelog.changes import (
     RangeBoundary,
     Stretch,
     cut_into_stretches,
@@ -18,7 +18,7 @@ from spark_upsert.table.changelog.epoch_ranges import (
 )
 from spark_upsert.table.log.manifest import Commit, Kind
 from spark_upsert.table.run.file import RunFile
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

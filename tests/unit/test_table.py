@@ -19,7 +19,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.own_rows import envelope_of_rows
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.model import Command

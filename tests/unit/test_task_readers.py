@@ -13,7 +13,7 @@ import pytest
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import CorruptionError, DataError
-from spark_upsert.table.changelog.epoch_ranges import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_stretches
 from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.table import Table
 from spark_upsert.task import ChangeScan, FileScan, TableScan, Task

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.intervals import Pairs
 
 NAN = float("nan")
 SCHEMA = pa.schema({"k": pa.float64(), "s": pa.string(), "v": pa.float64()})

@@ -15,7 +15,7 @@ from spark_upsert.errors import DataLossError, OptionError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.plan.nodes import Join, JoinKeys, JoinType, Node, Reverse, Scan
 from spark_upsert.streams.planner.formats import plan_columns
-from spark_upsert.streams.reads.work import refuse_own_epochs, splits_of
+from spark_upsert.streams.reads.read_split import refuse_own_epochs, splits_of
 from spark_upsert.table.log.manifest import TableVersion, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.views.relation import At

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import PlanError
-from spark_upsert.views.bases import bind
 from spark_upsert.views.relation import changes_of
-from spark_upsert.views.view import TableEpoch, in_order, netted, steps
+from spark_upsert.views.view import TableEpoch, bind, in_order, netted, steps
 from tests.support.view_cases import Case, Changed, between
 from tests.support.view_plays import World, canonical, changes, plan_of
 from tests.support.view_tables import RealWorld

@@ -13,7 +13,7 @@ import pytest
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.state.counters import Counters
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.watch import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps

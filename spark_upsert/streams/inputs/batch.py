@@ -34,16 +34,16 @@ from spark_upsert.streams.reads.splits import (
     split_bytes,
     wanted_rows,
 )
-from spark_upsert.table.log.snapshot import Look
-from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.versions import (
+from spark_upsert.table.log.snapshot import (
     EARLIEST,
+    Look,
     first_wanted,
     manifest_at,
     readable_from,
     require_ordered,
     upper_wanted,
 )
+from spark_upsert.table.state.snapshot import Snapshot
 
 
 class BatchRead:

@@ -46,14 +46,13 @@ from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.codec import no_table
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, TableVersion
 from spark_upsert.table.log.properties import heeds_pressure
-from spark_upsert.table.log.snapshot import Look, Versions
+from spark_upsert.table.log.snapshot import LATEST, Look, Versions, first_wanted, readable_from
 from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.retention.lag import PressureReport, report, withdraw
 from spark_upsert.table.retention.leases import Lease
-from spark_upsert.table.state.counters import Counters
-from spark_upsert.table.state.partition import Spread
+from spark_upsert.table.state.reduce import Counters
+from spark_upsert.table.state.snapshot import Spread
 from spark_upsert.table.table import Table
-from spark_upsert.table.versions import LATEST, first_wanted, readable_from
 
 _STEP = HASH_END // SNAPSHOT_STEPS
 

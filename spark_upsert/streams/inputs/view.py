@@ -32,16 +32,16 @@ from spark_upsert.streams.reads.views import (
     snapshot_splits,
     step_splits,
 )
-from spark_upsert.table.log.view_position import (
+from spark_upsert.table.log.manifest import (
     KeptPosition,
     VersionsByInput,
     places_of,
     places_record,
 )
+from spark_upsert.table.log.snapshot import first_wanted, require_ordered, upper_wanted
 from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.retention.leases import Lease
-from spark_upsert.table.versions import first_wanted, require_ordered, upper_wanted
-from spark_upsert.table.write.moves import NOTHING
+from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views.relation import At
 from spark_upsert.views.view import View, last_epoch
 

@@ -47,8 +47,7 @@ from spark_upsert.streams.inputs.table import TableInput, awaited, open_table, t
 from spark_upsert.streams.inputs.view import ViewKind
 from spark_upsert.streams.offsets.delta import FOLDER, Bases, CompactOffsets
 from spark_upsert.streams.offsets.offset import Json, Offsets, PlainOffsets, canonical, without
-from spark_upsert.streams.planner.heads import InputHeads
-from spark_upsert.streams.planner.poller import PollBounds
+from spark_upsert.streams.planner.poller import InputHeads, PollBounds
 from spark_upsert.streams.reads.columns import (
     merge_fields,
     read_columns,
@@ -66,7 +65,7 @@ from spark_upsert.streams.reads.packing import (
     of_each,
     planned,
 )
-from spark_upsert.streams.reads.work import TaskRead, read_work
+from spark_upsert.streams.reads.read_split import TaskRead, read_work
 
 
 class BatchInputReader(InputReader, Protocol):

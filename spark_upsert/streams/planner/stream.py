@@ -27,13 +27,12 @@ from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
 from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, Position, without
 from spark_upsert.streams.planner.formats import BEGAN, require_same_beginning, with_began
-from spark_upsert.streams.planner.heads import Backlogs, InputHeads
 from spark_upsert.streams.planner.ordered import STATE, ExactOrder, of_exact_order
-from spark_upsert.streams.planner.poller import PollSchedule
+from spark_upsert.streams.planner.poller import Backlogs, InputHeads, PollSchedule
 from spark_upsert.streams.planner.pressure import StreamGauge
 from spark_upsert.streams.planner.rate_limit import Limits, Urgencies, pace, waiting_by_band
 from spark_upsert.streams.reads.packing import of_each, planned
-from spark_upsert.streams.reads.work import TaskRead, read_work
+from spark_upsert.streams.reads.read_split import TaskRead, read_work
 
 
 @dataclass(frozen=True, slots=True)

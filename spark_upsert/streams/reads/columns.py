@@ -17,8 +17,8 @@ from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest
-from spark_upsert.table.state.quarantine import quarantine_schema
-from spark_upsert.table.versions import manifest_at
+from spark_upsert.table.log.snapshot import manifest_at
+from spark_upsert.table.state.snapshot import quarantine_schema
 from spark_upsert.views.group_rows import grouping_of
 from spark_upsert.views.grouping import Grouping
 

@@ -21,7 +21,7 @@ from spark_upsert.streams.reads.splits import (
     read_by,
     together,
 )
-from spark_upsert.table.changelog.epoch_ranges import RangeBoundary, Stretch
+from spark_upsert.table.changelog.changes import RangeBoundary, Stretch
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.state.lookup import HASHES_PER_BLOCK, is_sparse
 

@@ -17,14 +17,13 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.expressions import Pins
 from spark_upsert.streams.reads.columns import shown_columns, shown_grouping
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.epoch_ranges import Stretch, cut_into_stretches, read_through
+from spark_upsert.table.changelog.changes import Stretch, cut_into_stretches, read_through
 from spark_upsert.table.changelog.render import Deduplication, HistoryOptions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.scan import IndexOf, RowFilter, hashes_of
 from spark_upsert.table.state.lookup import Prefixes
-from spark_upsert.table.state.partition import cut_by_files
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.views.group_rows import whole_groups
 from spark_upsert.views.grouping import Grouping
 

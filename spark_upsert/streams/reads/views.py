@@ -31,7 +31,7 @@ from spark_upsert.table.changelog.render import (
 )
 from spark_upsert.task.task import Task, TaskPool
 from spark_upsert.views.grouping import Grouping, contributions, marker
-from spark_upsert.views.pairs import Pairs
+from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import (
     Choice,

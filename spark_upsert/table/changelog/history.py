@@ -21,8 +21,8 @@ from spark_upsert.core.threads import in_order, useful_threads
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.plan.join_keys import codes
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.changes import Changes
-from spark_upsert.table.changelog.epoch_ranges import (
+from spark_upsert.table.changelog.changes import (
+    Changes,
     RangeBoundary,
     Stretch,
     cut_into_stretches,

@@ -11,12 +11,15 @@ import pyarrow as pa
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.threads import in_order, useful_threads
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.changes import Changes, changes_of_commands, changes_of_overwrite
-from spark_upsert.table.changelog.epoch_ranges import Stretch
+from spark_upsert.table.changelog.changes import (
+    Changes,
+    Stretch,
+    changes_of_commands,
+    changes_of_overwrite,
+)
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, render
 from spark_upsert.table.log.manifest import Slice
-from spark_upsert.table.state.partition import common
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, common
 
 T = TypeVar("T")
 

@@ -36,10 +36,9 @@ from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.observer import prepare
-from spark_upsert.table.state.partition import cut_evenly
 from spark_upsert.table.state.reduce import ReducedEntries, mechanism_of
 from spark_upsert.table.state.resolve import epochs_by_part
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
 
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation, PreparedFiles

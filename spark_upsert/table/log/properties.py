@@ -30,8 +30,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.scheduler.scheduler import PROPERTY as PRIORITY
 from spark_upsert.scheduler.scheduler import parse_priority
-from spark_upsert.table.log.manifest import Manifest, TableVersion
-from spark_upsert.table.log.view_position import HISTORY_OF, VIEW_PROPERTIES
+from spark_upsert.table.log.manifest import HISTORY_OF, VIEW_PROPERTIES, Manifest, TableVersion
 
 BYTES = "maxBacklogBytes"
 EPOCHS = "maxBacklogEpochs"

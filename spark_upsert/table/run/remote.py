@@ -25,10 +25,9 @@ from spark_upsert.core.schema import HASH
 from spark_upsert.core.threads import ROWS_PER_THREAD, beside, in_order
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store
-from spark_upsert.table.run.file import RUNS, Run, RunFile
+from spark_upsert.table.run.file import RUNS, HashSearch, Run, RunFile
 from spark_upsert.table.run.format import BLOCK_BYTES, block_count, blocks_of
 from spark_upsert.table.run.rows import Part, RunPart
-from spark_upsert.table.run.search import HashSearch
 
 Hashes = npt.NDArray[np.uint64]
 

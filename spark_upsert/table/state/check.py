@@ -24,8 +24,8 @@ from spark_upsert.table.retention.expiry import despite_expiry
 from spark_upsert.table.retention.leases import lease_path, readable_leases
 from spark_upsert.table.run.file import Run, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
-from spark_upsert.table.state.counters import Counters
 from spark_upsert.table.state.fold import impossible, told
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 
 _CHUNK_ROWS = 1 << 17

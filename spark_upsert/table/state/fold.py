@@ -38,8 +38,7 @@ from spark_upsert.core.schema import (
 )
 from spark_upsert.errors import CorruptionError, DataError
 from spark_upsert.table.run.rows import BatchPart, Rows
-from spark_upsert.table.state.content import content_words
-from spark_upsert.table.state.resolve import arrange
+from spark_upsert.table.state.resolve import arrange, content_words
 from spark_upsert.table.state.sums import exact_sums, sums_that_fit
 
 

@@ -5,17 +5,28 @@ Memory is bounded by `CHUNK_ROWS` for any table size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import compress
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, compress, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys, order_of
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange, hash_keys, order_of
 from spark_upsert.core.keys import Mask, Positions
-from spark_upsert.core.schema import DIFF, RAW_KEY, is_live
+from spark_upsert.core.schema import (
+    DIFF,
+    EPOCH,
+    ERROR,
+    RAW_KEY,
+    RAW_VALUE,
+    REASON,
+    TableSchema,
+    is_live,
+)
 from spark_upsert.plan.join_keys import codes, firsts
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, Slice
@@ -23,8 +34,102 @@ from spark_upsert.table.run.file import RUNS, Run, Span
 from spark_upsert.table.run.remote import FAR, part_of
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
-from spark_upsert.table.state.partition import cut_evenly
 from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, mechanism_of
+
+_SAMPLES_PER_PIECE = 16
+"""A piece exceeds its share by at most a sixteenth, or by one hash's entries."""
+
+
+def cut_evenly(
+    hash_range: HashRange, runs: Sequence[tuple[npt.NDArray[np.uint64], float]], count: int
+) -> list[HashRange]:
+    """Cut a range into at most ``count >= 1`` neighbours with about the same weight each."""
+    hashes, weights = [], []
+    for run_range, weight in runs:
+        step = max(1, len(run_range) // (_SAMPLES_PER_PIECE * count))
+        sample = run_range[step // 2 :: step]
+        hashes.append(sample)
+        weights.append(np.full(len(sample), len(run_range) * weight / max(1, len(sample))))
+    if count == 1 or not hashes:
+        return [hash_range]
+    drawn = np.concatenate(hashes)
+    order = np.argsort(drawn, kind="stable")
+    reached = np.cumsum(np.concatenate(weights)[order])
+    if not len(reached):
+        return [hash_range]
+    shares = reached[-1] * np.arange(1, count) / count
+    indices = np.minimum(np.searchsorted(reached, shares), len(order) - 1)
+    return _between(hash_range, drawn[order][indices].tolist())
+
+
+class Spread:
+    """Entry distribution over a range, estimated from the log without opening files.
+
+    The log records each file's row count, its bounds, and its crowded prefixes
+    (`RunFile.crowds`). Elsewhere entries are assumed to be uniform.
+
+    Parameters
+    ----------
+    hash_range : HashRange
+    slices : iterable of Slice
+    """
+
+    def __init__(self, hash_range: HashRange, slices: Iterable[Slice]) -> None:
+        self._range = hash_range
+        # In whole numbers: beside a narrow file, a wide one would be lost in a float.
+        change: dict[int, int] = {}
+        for slice_ in slices:
+            for part, rows in slice_.file.spread():
+                part_range = part.intersect(slice_.live).intersect(hash_range)
+                if not part_range.is_empty:
+                    rows_per_hash = rows * HASH_END // part.width
+                    change[part_range.first] = change.get(part_range.first, 0) + rows_per_hash
+                    change[part_range.end] = change.get(part_range.end, 0) - rows_per_hash
+        self._bounds = sorted(change)
+        density = accumulate(change[bound] for bound in self._bounds)
+        widths = (end - first for first, end in pairwise(self._bounds))
+        held = [rate * width for rate, width in zip(density, widths, strict=False)]
+        self._reached = list(accumulate(held, initial=0))
+
+    @property
+    def rows(self) -> int:
+        """About how many entries there are."""
+        return -(-self._reached[-1] // HASH_END)
+
+    def hash_at(self, number: int, count: int) -> int:
+        """Return the hash that bounds the first ``number`` of ``count`` equal entry shares."""
+        share, reached, bounds = self._reached[-1] * number // count, self._reached, self._bounds
+        if not reached[-1]:
+            return self._range.first + self._range.width * number // count
+        if share == reached[-1]:
+            return self._range.end
+        at = bisect_right(reached, share) - 1
+        held = reached[at + 1] - reached[at]
+        return bounds[at] + (share - reached[at]) * (bounds[at + 1] - bounds[at]) // held
+
+
+def cut_by_files(
+    hash_range: HashRange, slices: Iterable[Slice], count: int, *, is_uniform: bool
+) -> list[HashRange]:
+    """Cut a range into pieces with similar entry counts, by the log alone (`Spread`)."""
+    if is_uniform or count == 1:
+        return hash_range.cut(count)
+    spread = Spread(hash_range, slices)
+    if not spread.rows:
+        return hash_range.cut(count)
+    return _between(hash_range, [spread.hash_at(number, count) for number in range(1, count)])
+
+
+def common(hash_range: HashRange, cuts: Iterable[Sequence[HashRange]]) -> list[HashRange]:
+    """Return the common refinement of several cuts: each piece is within one piece of every cut."""
+    return _between(hash_range, [piece.first for pieces in cuts for piece in pieces])
+
+
+def _between(hash_range: HashRange, bounds: Iterable[int]) -> list[HashRange]:
+    inner = {int(bound) for bound in bounds if hash_range.first < bound < hash_range.end}
+    ends = [hash_range.first, *sorted(inner), hash_range.end]
+    return [HashRange(first, end) for first, end in pairwise(ends)]
+
 
 CHUNK_ROWS = 1 << 17
 """Entries per read chunk; large enough to make the per-chunk cost negligible."""
@@ -247,3 +352,55 @@ def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordB
 
 
 _DIFF_FIELD = pa.field(DIFF, pa.int8(), nullable=False)
+
+
+_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_reason", pa.string(), nullable=False),
+    pa.field("_epoch", pa.int64(), nullable=False),
+    pa.field("_raw_key", pa.binary()),
+    pa.field("_raw_value", pa.binary()),
+)
+
+
+def quarantine_schema(schema: TableSchema) -> pa.Schema:
+    """Return a quarantine's columns: the table's keys, then reason, time and payload."""
+    keys = [schema.columns.field(key) for key in schema.keys]
+    return pa.schema([*keys, *_FIELDS])
+
+
+def read_quarantine(
+    snapshot: Snapshot, *, hash_range: HashRange = ALL_HASHES
+) -> Iterator[pa.RecordBatch]:
+    """Yield the error entries with hashes in a range, in any order."""
+    manifest = snapshot.manifest
+    schema = manifest.schema
+    if not schema.has_quarantine:
+        return
+    suspects = replace(manifest, slices=tuple(s for s in manifest.slices if s.file.errors))
+    holders = Snapshot(snapshot.store, suspects)
+    for chunk in holders.chunks(hash_range):
+        rows = Rows(schema, [part for part, _ in holders.parts(chunk)])
+        if not len(rows):
+            continue
+        [diffs] = rows.take([DIFF], np.arange(len(rows)))
+        errors = np.flatnonzero(diffs.to_numpy() == ERROR)
+        batch = _standing(snapshot, rows, errors[order_of(rows.hashes[errors])])
+        if batch.num_rows:
+            yield batch
+
+
+def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBatch:
+    """Return the error entries, sorted by hash, that no other entry has replaced."""
+    schema = snapshot.manifest.schema
+    hashes = rows.hashes[errors]
+    state = snapshot.parts(HashRange.spanning(hashes[0], hashes[-1])) if len(errors) else []
+    stored_rows = find(schema, state, hashes, rows.take(schema.identity, errors))
+    # An identity may have error entries in several runs: they all lead to the one that stands.
+    at = np.unique(stored_rows.at[stored_rows.present])
+    at = at[stored_rows.rows.take([DIFF], at)[0].to_numpy() == ERROR]
+    names = [*schema.keys, REASON, EPOCH, RAW_KEY, RAW_VALUE]
+    columns = dict(zip(names, stored_rows.rows.take(names, at), strict=True))
+    run_epochs = np.array([epoch for _, epoch in state], dtype=np.uint64)
+    came = pc.coalesce(columns[EPOCH], pa.array(run_epochs[stored_rows.rows.part_of(at)]))
+    columns[EPOCH] = came.cast(pa.int64())
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=quarantine_schema(schema))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.casts import convert
 from spark_upsert.core.keys import Mask, fixed_words, validity
-from spark_upsert.core.reasons import Rounding
+from spark_upsert.core.threads import Rounding
 
 _LIMB_BITS = 32
 _DIGITS = 38

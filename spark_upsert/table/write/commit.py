@@ -24,10 +24,15 @@ from spark_upsert.table.write.guards import (
     require_no_gap,
     require_placed,
 )
-from spark_upsert.table.write.scratch import Scratch, remove_runs
 from spark_upsert.table.write.ties import Examples, warn
-from spark_upsert.table.write.truncate import TruncatedVersion, truncated
-from spark_upsert.table.write.write_set import SealedDraft, WriteSet
+from spark_upsert.table.write.write_set import (
+    Scratch,
+    SealedDraft,
+    TruncatedVersion,
+    WriteSet,
+    remove_runs,
+    truncated,
+)
 
 
 def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None:

@@ -32,21 +32,24 @@ from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import FULL_WAIT_MS, LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
-from spark_upsert.table.state.counters import EMPTY, Counters
 from spark_upsert.table.state.lookup import find
 from spark_upsert.table.state.observer import prepare
-from spark_upsert.table.state.reduce import mechanism_of
+from spark_upsert.table.state.reduce import EMPTY, Counters, mechanism_of
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import Envelope
+from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.guards import Admission, Guard, is_due
 from spark_upsert.table.write.outcomes import Outcomes, classify, count, outcomes_of
-from spark_upsert.table.write.own_rows import envelope_of_rows
-from spark_upsert.table.write.scratch import Scratch, remove_runs
-from spark_upsert.table.write.stage import stage, stage_sealed
-from spark_upsert.table.write.stash import Stash
+from spark_upsert.table.write.stage import Stash, stage, stage_sealed
 from spark_upsert.table.write.ties import count_losers, examples_of
-from spark_upsert.table.write.write_set import StagedRuns, WriteSet, shared_hashes
+from spark_upsert.table.write.write_set import (
+    Scratch,
+    StagedRuns,
+    WriteSet,
+    remove_runs,
+    shared_hashes,
+)
 
 BYTES_MAX = 8 << 20
 """Maximum command bytes in a shared version. A larger append gains nothing from sharing,
@@ -99,7 +102,7 @@ def sealed(
 ) -> Append | None:
     """Seal one caller's commands; return None if they must be committed separately."""
     if schema.engine.multiplicity is not None:
-        return None  # A step of a view is a version of its own (`table.write.moves`).
+        return None  # A step of a view is a version of its own (`table.write.outcomes`).
     batches = list(stash.seal())
     if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
         return None  # Those that stand where they arrived are looked for in the table alone.

@@ -18,13 +18,20 @@ from spark_upsert.errors import (
 )
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.manifest import QUERY, Draft, Manifest, Transaction
+from spark_upsert.table.log.manifest import (
+    HISTORY,
+    HISTORY_OF,
+    QUERY,
+    Draft,
+    Manifest,
+    Transaction,
+    keeps_rows,
+)
 from spark_upsert.table.log.properties import FULL_WAIT_MS, Caps, LateRows, OnFull, heeds_pressure
-from spark_upsert.table.log.view_position import HISTORY, HISTORY_OF, keeps_rows
 from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, slowest
 from spark_upsert.table.retention.leases import readable_leases
 from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.write.moves import (
+from spark_upsert.table.write.outcomes import (
     NOTHING,
     Verdict,
     recorded_position,

@@ -5,29 +5,210 @@ Nothing is visible until all tasks' files are committed as one `WriteSet`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.precedence import Precedence
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.core.threads import beside, in_order, useful_threads
-from spark_upsert.table.log.properties import LateRows
-from spark_upsert.table.run.rows import BatchPart, Rows
-from spark_upsert.table.state.counters import EMPTY
+from spark_upsert.store.local import LocalStore
+from spark_upsert.store.protocol import new_token
+from spark_upsert.store.spill import SpillFolder
+from spark_upsert.table.log.properties import LateRows, higher_mark
+from spark_upsert.table.run.file import Run, Span, write_run
+from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.state.observer import prepare
-from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.write.moves import Move, moves_in
-from spark_upsert.table.write.outcomes import Outcomes, accepted, count, may_reject, outcomes_of
-from spark_upsert.table.write.scratch import Scratch
-from spark_upsert.table.write.stash import Stash
-from spark_upsert.table.write.ties import examples_of, in_table
-from spark_upsert.table.write.write_set import StagedRuns
+from spark_upsert.table.state.reduce import EMPTY, Counters, mechanism_of
+from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
+from spark_upsert.table.write.commands import are_by_keys, logs_of, skipped_in
+from spark_upsert.table.write.outcomes import (
+    Move,
+    Outcomes,
+    accepted,
+    count,
+    may_reject,
+    moves_in,
+    outcomes_of,
+)
+from spark_upsert.table.write.ties import are_unplaced, count_losers, examples_of, in_table, in_task
+from spark_upsert.table.write.write_set import Scratch, StagedRuns, truncated_at
 
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation
+
+SETTLE_BYTES = 64 << 20
+"""Pending batches are resolved at this size, or at the resolved part's size if larger."""
+
+SPILL_BYTES = 192 << 20
+"""Resolved commands beyond this size go to disk. A task needs about three times as much."""
+
+
+class Stash:
+    """One task's commands in one epoch. A context manager: it may own files on disk.
+
+    Pending batches are resolved when they outgrow the resolved part, so that memory is O(keys).
+    Beyond `SPILL_BYTES`, sorted runs go to local disk; the seal merges them by hash range.
+
+    Source: Materialize, ``upsert_continual_feedback_v2.rs``, with a trigger by bytes.
+    """
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        *,
+        settle_bytes: int = SETTLE_BYTES,
+        spill_bytes: int = SPILL_BYTES,
+    ) -> None:
+        self._schema = schema
+        self._settle_bytes = settle_bytes
+        self._spill_bytes = spill_bytes
+        self._pending: list[BatchPart] = []
+        self._pending_bytes = 0
+        self._settled: BatchPart | None = None
+        self._spilled: list[Run] = []
+        self._folder: SpillFolder | None = None
+        self._counted = EMPTY
+        self._counted_by_seal = EMPTY
+        self.examples: dict[str, str] = {}
+        """Example keys for user-facing warnings (`write.ties`)."""
+        self.logs: frozenset[str] = frozenset()
+        """The binlogs that order the commands (`core.source_positions`)."""
+        self.truncated: str | None = None
+        """The mark of the youngest truncate among the commands."""
+        self.has_arrivals = False
+        """Whether commands came that have a key and no order (`write.ties`)."""
+
+        self.is_by_keys = False
+        """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
+
+    @property
+    def schema(self) -> TableSchema:
+        """The commands' schema."""
+        return self._schema
+
+    def __repr__(self) -> str:
+        return (
+            f"Stash(rows={self.counters.rows:_}, superseded={self.counters.superseded:_}, "
+            f"spilled={len(self._spilled)})"
+        )
+
+    @property
+    def counters(self) -> Counters:
+        """Row count, and losing rows so far; after a seal, all losing rows are included."""
+        return self._counted + self._counted_by_seal
+
+    def __enter__(self) -> Stash:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._spilled.clear()
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+
+    def add(self, commands: pa.RecordBatch) -> None:
+        """Add commands; columns as in `TableSchema.run`, in any order.
+
+        If an error is raised, for example for lack of disk space, none of them was added.
+        """
+        mark, skipped = truncated_at(commands), skipped_in(commands)
+        if commands.num_rows == 0:
+            self._counted += Counters(rows=skipped, skipped=skipped)
+            self.truncated = higher_mark(self.truncated, mark, self._schema)
+            return
+        settled = 0 if self._settled is None else self._settled.batch.nbytes
+        if self._pending_bytes >= max(self._settle_bytes, settled):
+            self._settle()
+        by_keys, commands = are_by_keys(commands), self._placed(commands)
+        self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
+        self.truncated = higher_mark(self.truncated, mark, self._schema)
+        self.is_by_keys |= by_keys
+        self.logs |= logs_of(commands, self._schema)
+        self._pending.append(BatchPart(commands))
+        self._pending_bytes += commands.nbytes
+
+    def _placed(self, commands: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands; those without an order adopt one by arrival."""
+        if not are_unplaced(commands, self._schema).any():
+            return commands
+        self.has_arrivals = True
+        self._settle()
+        parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
+        parts += [] if self._settled is None else [self._settled]
+        return in_task(commands, self._schema, parts)
+
+    def seal(self) -> Iterator[pa.RecordBatch]:
+        """Yield each key's winning command, sorted by (hash, key), in bounded batches.
+
+        The batches have disjoint, ascending hash ranges. Nothing may be added after. A
+        seal may be repeated: it yields the same again, and nothing is counted twice.
+        """
+        self._settle()
+        self._counted_by_seal = EMPTY
+        if self._settled is None and not self._spilled:
+            return
+        if not self._spilled:
+            assert self._settled is not None
+            yield self._settled.batch
+            return
+        for hash_range in self._pieces():
+            parts: list[Part] = [RunPart(Span.within(run, hash_range)) for run in self._spilled]
+            if self._settled is not None:
+                parts.append(_range_of(self._settled, hash_range))
+            batch, lost = self._resolve(Rows(self._schema, parts))
+            self._counted_by_seal += lost
+            if batch.num_rows:
+                yield batch
+
+    def _pieces(self) -> list[HashRange]:
+        """Cut the hash range so that each piece's spilled commands fit into memory."""
+        count = 1 + 2 * sum(run.file.bytes for run in self._spilled) // self._spill_bytes
+        if not self._schema.hash_prefix:
+            return ALL_HASHES.cut(count)
+        weighed = [(run.hashes, run.file.bytes / run.file.rows) for run in self._spilled]
+        return cut_evenly(ALL_HASHES, weighed, count)
+
+    def _settle(self) -> None:
+        if not self._pending:
+            return
+        parts = [*([self._settled] if self._settled else []), *self._pending]
+        batch, lost = self._resolve(Rows(self._schema, parts))
+        self._counted += lost
+        self._pending, self._pending_bytes = [], 0
+        self._settled = BatchPart(batch)
+        if batch.nbytes > self._spill_bytes:
+            self._spill(batch)
+
+    def _resolve(self, rows: Rows) -> tuple[pa.RecordBatch, Counters]:
+        """Return the winners, and count the losers."""
+        reduced = mechanism_of(self._schema).reduce(rows, is_one_task=True)
+        counters, examples = count_losers(rows, reduced)
+        self.examples |= examples
+        return reduced.batch(), counters
+
+    def _spill(self, batch: pa.RecordBatch) -> None:
+        if self._folder is None:
+            self._folder = SpillFolder()
+        store = LocalStore(str(self._folder.path))
+        file = write_run(store, f"{new_token()}.arrow", batch)
+        self._spilled.append(Run(file, store.map(file.path)))
+        self._settled = None
+
+
+def _range_of(part: BatchPart, hash_range: HashRange) -> BatchPart:
+    start, stop = hash_range.rows_of(part.hashes)
+    return BatchPart(part.batch.slice(start, stop - start))
 
 
 def stage(

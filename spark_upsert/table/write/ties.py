@@ -32,11 +32,9 @@ from spark_upsert.errors import DataError, setting
 from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.log.properties import LateRows, decode_mark
 from spark_upsert.table.run.rows import BatchPart, Part, Rows
-from spark_upsert.table.state.content import equal_contents, have_reasons
-from spark_upsert.table.state.counters import STALE_MIN, Counters, count_all_stale
 from spark_upsert.table.state.lookup import find
-from spark_upsert.table.state.reduce import ReducedEntries
-from spark_upsert.table.state.resolve import arrange
+from spark_upsert.table.state.reduce import STALE_MIN, Counters, ReducedEntries, count_all_stale
+from spark_upsert.table.state.resolve import arrange, equal_contents, have_reasons
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.outcomes import Outcomes
 
