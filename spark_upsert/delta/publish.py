@@ -324,7 +324,7 @@ class Mirror:
         require_mirrored(head.schema, head.properties)
         written = self.twins_ahead(head)
         for _ in range(_RACES_MAX):
-            state = self._delta.follow()
+            state = self._state_or_empty()
             before = self._shown_before(state, head, rebuild=rebuild)
             is_shown = before is not None and before >= head.version
             current = manner_of(state)
@@ -403,7 +403,6 @@ class Mirror:
     ) -> int | None:
         """Return the version that the mirror shows, which must be one of this table."""
         if state is None:
-            self._require_empty()
             self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
             return None
         shown = shown_of(state, head.table_id)
@@ -433,9 +432,8 @@ class Mirror:
 
     def require_place(self, table_id: str | None) -> None:
         """Raise unless the place is empty, or holds the mirror of a table."""
-        state = self.state()
+        state = self._state_or_empty()
         if state is None:
-            self._require_empty()
             if is_remote(self.place):  # A folder is made by the first publication.
                 self.target.prepare(FOLDER)
         elif table_id is None or shown_of(state, table_id) is None:
@@ -444,6 +442,18 @@ class Mirror:
     def _is_of_another(self, state: DeltaState, table_id: str) -> OtherTableError:
         description = "the mirror of another one" if state.shown else "another Delta table"
         return other_table(self.place, f"the table '{table_id}'", description)
+
+    def _state_or_empty(self) -> DeltaState | None:
+        """Return the mirror's state, or None after proof that its place is empty."""
+        state = self._delta.follow()
+        if state is None:
+            try:
+                self._require_empty()
+            except OtherTableError:
+                state = self._delta.follow()  # Another publisher may have created the mirror since.
+                if state is None:
+                    raise
+        return state
 
     def _require_empty(self) -> None:
         """Raise unless the place is empty, but for what a publication leaves that was killed."""

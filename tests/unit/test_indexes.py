@@ -218,6 +218,29 @@ def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
     assert (entries(table, 1), entries(table, 2)) == ([1], [])
 
 
+def test_an_index_whose_types_another_process_has_widened_shows_what_it_holds() -> None:
+    store = MemoryStore()
+    table, other = Table(store), Table(store)
+    narrow = COLUMNS.set(0, pa.field("id", pa.int32()))
+    table.ensure(TableSchema.of(narrow, keys=["id"]), {"indexBy": "c"})
+    table.upsert(rows((1, 5), (2, 5)).cast(narrow))
+    with WITHOUT_UPKEEP:
+        table.upsert(rows((3, 5)), merge_schema=True)
+    widen = build._with_types_of
+
+    def widen_late(*args: Any) -> Any:
+        with patch.object(build, "_with_types_of", widen):
+            other.delete(1)
+        return widen(*args)
+
+    before = table.log.head().version
+    with patch.object(build, "_with_types_of", widen_late):
+        advance(index_of(table))
+    assert table.check().is_sound
+    assert ids(table, 5, version=before) == [1, 2, 3]
+    assert ids(table, 5) == [2, 3]
+
+
 def test_threads_that_share_versions_keep_one_index() -> None:
     store = MemoryStore()
     tables = [table_of(store), Table(store)]

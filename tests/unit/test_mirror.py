@@ -393,6 +393,24 @@ def test_37_and_38_a_lost_race_is_followed(monkeypatch: pytest.MonkeyPatch) -> N
     case.look()
 
 
+def test_a_first_publication_goes_on_from_that_of_a_faster_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Case()
+    case.put((1, "a"))
+    mirror, other = case.mirror(), case.mirror()
+    look = mirror._require_empty
+
+    def look_late() -> None:
+        monkeypatch.undo()
+        other.publish()
+        look()
+
+    monkeypatch.setattr(mirror, "_require_empty", look_late)
+    assert mirror.publish().shown == 1
+    case.look()
+
+
 def commit_of_others(case: Case, operation: str, *actions: dict[str, Any]) -> None:
     info = {"commitInfo": {"inCommitTimestamp": 10**15, "operation": operation}}
     case.target.put(SECOND_COMMIT, "\n".join(map(json.dumps, [info, *actions])).encode())

@@ -72,11 +72,12 @@ def advance(
         How many pieces of the changes are computed at once.
     """
     index_head = index.try_head() or _make(index)
-    usable = None if rebuild else index.usable(index_head)
     head = index.table_log.head()
+    index_head = _with_types_of(head.schema, index, index_head)
+    # Of this head: another process may have brought the index further meanwhile.
+    usable = None if rebuild else index.usable(index_head)
     if usable is not None and usable.version >= head.version:
         return Advance(shows=usable.version, versions_left=0, is_done=True)
-    index_head = _with_types_of(head.schema, index, index_head)
     if usable is None:
         reached: TableVersion | None = head.place
         is_done = is_within = _is_within(_rows(head), rows_max)
