@@ -41,29 +41,29 @@ from spark_upsert.plan.nodes import AssignUniqueId, Limit, Node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Output:
-    """The output of an operator, to be handed to those that take it."""
+    """Output stream of an operator, to be passed to its consumers."""
 
     name: str
-    """The full name of the operator."""
+    """Full operator name."""
     flow: Flow = field(repr=False)
 
 
 InputStreams: TypeAlias = Output | Sequence[Output]
 PartitionKeys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
-"""Columns for every port that a stream enters by; or the columns of each port."""
+"""Columns for every port through which a stream enters, or columns by port."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A composite that is being filled."""
+    """Open composite that collects its members."""
 
     name: str
-    """Its full name, "" for the graph itself."""
+    """Full composite name, "" for the graph itself."""
     members: list[GraphMember] = field(default_factory=list)
 
 
 class Flow:
-    """A graph that grows; `graph` gives what it is so far.
+    """Graph builder; `graph` returns the graph built so far.
 
     >>> import pyarrow as pa
     >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow, PythonFunction
@@ -82,7 +82,7 @@ class Flow:
         self._open = [_Open("")]
         self._streams: list[Edge] = []
         self._everywhere: dict[str, tuple[str, ...]] = {}
-        """Columns that a region, by its full name, is partitioned by at each port."""
+        """All-port partition columns by full region name."""
 
     def source(
         self,
@@ -93,12 +93,12 @@ class Flow:
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008  (a frozen value)
     ) -> Output:
-        """Add what reads, and return its rows.
+        """Add a source and return its output.
 
         Parameters
         ----------
         schema : pyarrow.Schema, optional
-            The columns that it gives, if the work does not say.
+            Output columns; by default the schema from ``work``, if it has one.
         """
         return self._add(
             LogicalOperator(
@@ -123,21 +123,21 @@ class Flow:
         placement: Placement = Placement(),  # noqa: B008
         keeps_state: bool | None = None,
     ) -> Output:
-        """Add what computes, and return its rows.
+        """Add an operator and return its output.
 
         Parameters
         ----------
         inputs : Output
-            What its one port, ``input``, takes. The rows of several merge in any order.
+            Streams into its single port, ``input``; several streams merge in any order.
         ports : mapping of str to Output, or a sequence of them, optional
-            Instead: what each of several ports takes.
+            Streams by port name, instead of ``inputs``, for several ports.
         schema : pyarrow.Schema, optional
-            The columns that it gives, if the work does not say.
+            Output columns; by default the schema from ``work``, if it has one.
         parallel : Parallel, optional
-            Makes a region of this operator alone.
+            Makes this operator a region.
         keeps_state : bool, optional
-            Whether it holds anything across barriers. By default a plan does that counts on
-            (limits, unique numbers), and nothing else.
+            Whether the operator keeps state across barriers. Default: True for plans with a limit
+            or unique ids, else False.
         """
         fed = _fed(name, inputs, ports)
         return self._add(
@@ -163,7 +163,7 @@ class Flow:
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
     ) -> None:
-        """Add what writes; for ``inputs`` and ``ports`` see `operator`."""
+        """Add a sink; see `operator` for ``inputs`` and ``ports``."""
         fed = _fed(name, inputs, ports)
         self._add(
             LogicalOperator(
@@ -185,9 +185,9 @@ class Flow:
         parallel: Parallel | None = None,
         placement: Placement = Placement(),  # noqa: B008
     ) -> Iterator[None]:
-        """Put what is added within the ``with`` into a composite.
+        """Add the operators from the ``with`` block to a composite.
 
-        If the block fails nothing of it is in the graph.
+        If the block fails, none of its operators is in the graph.
         """
         check_name(name, "composite")
         full = self._full(name)
@@ -217,16 +217,15 @@ class Flow:
         broadcast: Iterable[str] = (),
         placement: Placement = Placement(),  # noqa: B008
     ) -> Iterator[None]:
-        """Put what is added within the ``with`` into a composite that runs ``width`` times.
+        """Add the operators from the ``with`` block to a composite with ``width`` channels.
 
         Parameters
         ----------
         partition_by : sequence of str, or mapping of str to sequence of str, optional
-            Columns: rows with equal values in them meet in one channel, whichever port they enter
-            by. Or the columns for each port, as ``{"sum.input": ["customer"]}``. Ports that are not
-            named share rows out in turn.
+            Columns: rows with equal values go to the same channel, from every port. Or columns by
+            port, as ``{"sum.input": ["customer"]}``. Other ports distribute rows round robin.
         broadcast : iterable of str
-            Ports of which each channel gets all rows.
+            Ports that copy every row to each channel.
         """
         everywhere, by_port = _partition(name, partition_by)
         parallel = Parallel(
@@ -241,12 +240,12 @@ class Flow:
             self._everywhere[full] = everywhere
 
     def graph(self) -> Graph:
-        """Return the graph.
+        """Validate and return the graph.
 
         Raises
         ------
         GraphError
-            It cannot be run; the error names the operators.
+            The graph cannot run or a composite is open; the error names the operators.
         """
         if len(self._open) > 1:
             raise GraphError(
@@ -301,7 +300,7 @@ class Flow:
     def _resolved(
         self, graph: Graph, around: str, members: Iterable[GraphMember]
     ) -> Iterator[GraphMember]:
-        """Yield members in which columns for every port have become columns of each port."""
+        """Yield members with all-port partition columns replaced by columns per port."""
         for member in members:
             if isinstance(member, LogicalOperator):
                 yield member
@@ -333,7 +332,7 @@ def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Pa
 def _partition(
     name: str, given: PartitionKeys | None
 ) -> tuple[tuple[str, ...], tuple[PartitionBy, ...]]:
-    """Return the columns for every port, and the columns of each port; one of them is empty."""
+    """Return the all-port columns and the columns per port; at least one is empty."""
     if given is None:
         return (), ()
     if isinstance(given, Mapping):
@@ -353,7 +352,7 @@ def _partition(
 def _fed(
     name: str, inputs: tuple[Output, ...], ports: Mapping[str, InputStreams] | None
 ) -> dict[str, Sequence[Output]]:
-    """Return what each port takes."""
+    """Return the input streams by port."""
     if ports is None:
         return {INPUT: inputs} if inputs else {}
     if inputs:

@@ -26,37 +26,37 @@ from spark_upsert.flow.graph import (
 from spark_upsert.flow.validate import check
 
 REPLICAS_MAX = 10_000
-"""The most replicas of one graph: far more than a cluster has slots, and too many to draw."""
+"""Maximum replicas per graph: far beyond a cluster's slots, and too many to draw."""
 
 CONNECTIONS_MAX = 250_000
-"""The most connections of one graph: a shuffle of 500 by 500 channels."""
+"""Maximum connections per graph: a shuffle between 500 and 500 channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A physical operator: one channel's copy of a logical one."""
+    """Physical operator: one channel's copy of a logical operator."""
 
     logical: str
-    """The full name of the operator."""
+    """Full operator name."""
     operator: LogicalOperator
     regions: tuple[str, ...]
-    """The full names of the regions that it is in; the innermost first."""
+    """Full names of its regions, innermost first."""
     channel: ChannelPath
-    """The channel of each of these regions that it is in."""
+    """Channel in each region."""
 
     @property
     def name(self) -> str:
-        """``totals.sum`` outside of any region, with its global channel ``totals.sum[3]``."""
+        """Operator name; with the global channel inside a region, as ``totals.sum[3]``."""
         return named(self.logical, self.channel.index)
 
 
 def named(logical: str, channel: int) -> str:
-    """Return the name of a replica: that of the operator, and the global channel if it has one."""
+    """Return a replica's name; a negative channel means no region."""
     return logical if channel < 0 else f"{logical}[{channel}]"
 
 
 class SplitterKind(Enum):
-    """How a splitter chooses channels."""
+    """Routing strategy for rows."""
 
     HASH = "hash"
     BROADCAST = "broadcast"
@@ -65,31 +65,31 @@ class SplitterKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splitter:
-    """Shares the rows of a replica out among the channels of a region, for one port.
+    """Distributes a replica's rows among a region's channels, for one port.
 
-    ``targets`` stand in the order of the channels: names of replicas, or, where another region is
-    entered behind this one, the splitters that choose in it.
+    ``targets`` are in channel order: replica names or, if the stream then enters an inner region,
+    splitters for that region.
     """
 
     owner: str
-    """The replica with the output at which it stands."""
+    """Replica whose output is split."""
     region: str
-    """The full name of the region that it leads into."""
+    """Full name of the target region."""
     consumer: str
-    """The full name of the operator that the rows are for, and its port."""
+    """Full name of the consuming operator."""
     port: str
     kind: SplitterKind
     width: int
     attributes: tuple[str, ...] = ()
-    """Columns by which rows are hashed; empty for other kinds."""
+    """Hash columns; empty for other kinds."""
     start: int = 0
-    """The first channel of a round robin."""
+    """First channel in a round robin."""
     passes_windows: bool = True
-    """Whether window markers go on; not if the owner is itself in a region."""
+    """Whether window markers pass; False if the owner is in a region."""
     targets: tuple[str, ...] | tuple[Splitter, ...]
 
     def iter_replicas(self) -> Iterator[str]:
-        """Yield the replicas that it leads to, in the order of their channels."""
+        """Yield the target replicas in channel order."""
         for target in self.targets:
             if isinstance(target, Splitter):
                 yield from target.iter_replicas()
@@ -97,7 +97,7 @@ class Splitter:
                 yield target
 
     def iter_chain(self) -> Iterator[Splitter]:
-        """Yield this splitter, and all that are behind it."""
+        """Yield this splitter and all nested splitters."""
         yield self
         for target in self.targets:
             if isinstance(target, Splitter):
@@ -106,35 +106,35 @@ class Splitter:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Rows go from a replica to a port of another; both by name."""
+    """Connection from a replica to another replica's port; both by name."""
 
     producer: str
     consumer: str
     port: str
     is_split: bool = False
-    """Whether a splitter decides which rows."""
+    """Whether a splitter selects the rows."""
 
 
 @dataclass(frozen=True)
 class Physical:
-    """Replicas that run, and what connects them."""
+    """Physical graph: replicas, connections and splitters."""
 
     graph: Graph
     replicas: tuple[Replica, ...]
-    """In the order of the operators, and of their channels."""
+    """Replicas in operator order, then channel order."""
     connections: tuple[Connection, ...]
-    """In the order of the streams, and of the producers' and consumers' channels."""
+    """Connections in stream order, then by producer and consumer channel."""
     splitters: tuple[Splitter, ...]
-    """The first of each chain, in the order of the connections."""
+    """First splitter per chain, in connection order."""
 
     @cached_property
     def replica(self) -> dict[str, Replica]:
-        """Each replica by its name."""
+        """Replicas by name."""
         return {replica.name: replica for replica in self.replicas}
 
     @cached_property
     def replicas_of(self) -> dict[str, tuple[Replica, ...]]:
-        """The replicas of each operator, by its full name."""
+        """Replicas by full operator name."""
         replicas_by_name: dict[str, list[Replica]] = {name: [] for name in self.graph.places}
         for replica in self.replicas:
             replicas_by_name[replica.logical].append(replica)
@@ -142,7 +142,7 @@ class Physical:
 
     @cached_property
     def connections_of(self) -> dict[str, tuple[Connection, ...]]:
-        """The outgoing channels of each replica, by its name."""
+        """Outgoing connections by replica name."""
         connections_by_name: dict[str, list[Connection]] = {name: [] for name in self.replica}
         for connection in self.connections:
             connections_by_name[connection.producer].append(connection)
@@ -150,7 +150,7 @@ class Physical:
 
     @cached_property
     def splitters_of(self) -> dict[str, tuple[Splitter, ...]]:
-        """The first splitters at the output of each replica, by its name."""
+        """First splitters at a replica's output, by replica name."""
         splitters_by_name: dict[str, list[Splitter]] = {name: [] for name in self.replica}
         for splitter in self.splitters:
             splitters_by_name[splitter.owner].append(splitter)
@@ -158,12 +158,12 @@ class Physical:
 
 
 def expanded(graph: Graph) -> Physical:
-    """Return the physical graph of a logical one.
+    """Expand a logical graph into its physical graph.
 
     Raises
     ------
     GraphError
-        The graph cannot be run (`validate.check`), or it would become too large.
+        The graph cannot run (`validate.check`), or needs too many replicas or connections.
     """
     check(graph)
     _require_few(graph)
@@ -208,12 +208,12 @@ def _widths(regions: tuple[Region, ...]) -> tuple[int, ...]:
 
 
 def _common(producer: PlacedOperator, consumer: PlacedOperator) -> int:
-    """Return how many regions both are in; they are the outermost ones of each."""
+    """Return the number of shared regions; these are the outermost ones on both sides."""
     return len(set(producer.regions) & set(consumer.regions))
 
 
 def _name_at(place: PlacedOperator, indexes: tuple[int, ...]) -> str:
-    """Return the name of a replica, by its index in each region."""
+    """Return a replica's name from its index in each region."""
     if not indexes:
         return place.name
     return named(place.name, global_channel(indexes, _widths(place.regions)))
@@ -226,7 +226,7 @@ def _splitter(
     entered: tuple[Region, ...],
     outer: tuple[int, ...],
 ) -> Splitter:
-    """Return the splitter into the outermost of the regions that are yet to be entered."""
+    """Return the splitter into the outermost region not yet entered."""
     *inner, region = entered
     kind, attributes = _kind(region, region.port(stream.consumer, stream.port))
     width = region.parallel.width
@@ -257,7 +257,7 @@ def _kind(region: Region, port: str) -> tuple[SplitterKind, tuple[str, ...]]:
 
 
 def _require_few(graph: Graph) -> None:
-    """Refuse a graph that would become too large, before any of it is made."""
+    """Raise GraphError if expansion would exceed the limits, before building any replica."""
     widths = {name: math.prod(_widths(placed.regions)) for name, placed in graph.places.items()}
     replicas = sum(widths.values())
     if replicas > REPLICAS_MAX:

@@ -28,31 +28,31 @@ from spark_upsert.flow.placement import (
 
 
 class RowTransfer(Enum):
-    """The way in which rows come to the elements of a pass."""
+    """Transfer strategy for rows into a pass."""
 
     IN_PLACE = "in place"
-    """Elements in no region that work row by row run where the rows are."""
+    """No exchange: sources, and row-by-row operators outside regions, run in any task."""
     EXCHANGED = "exchanged"
-    """Element i runs in task i, to which an exchange brings its rows."""
+    """An exchange sends rows for element i to task i."""
     ALIGNED = "aligned"
-    """As exchanged, but each element's rows are in its task already, from one element."""
+    """No exchange: each element's rows come from one element, and are in its task already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The part of a physical graph that matters for passes, with replicas by their indexes."""
+    """Parts of a physical graph that passes depend on; replicas are indexes."""
 
     kinds: tuple[OperatorKind, ...]
     is_free: tuple[bool, ...]
-    """Whether a replica can run wherever its rows are."""
+    """Whether each replica can run in any task that has its rows."""
     is_direct: tuple[bool, ...]
-    """Whether a replica is a source that gives all rows to one port."""
+    """Whether each replica is a source with one connection, which is not split."""
     connections: tuple[tuple[int, int], ...]
-    """Pairs of a producer and a consumer."""
+    """Producer and consumer pairs."""
 
 
 def wiring_of(physical: Physical) -> Wiring:
-    """Return the wiring of a graph."""
+    """Return a graph's wiring."""
     at = {name: index for index, name in enumerate(physical.replica)}
     return Wiring(
         kinds=tuple(replica.operator.kind for replica in physical.replicas),
@@ -66,7 +66,7 @@ def wiring_of(physical: Physical) -> Wiring:
 
 
 def is_free(replica: Replica) -> bool:
-    """Return whether a replica can run wherever its rows are."""
+    """Return whether a replica can run in any task that has its rows."""
     if replica.operator.kind is OperatorKind.SOURCE:
         return True
     return not replica.regions and is_row_by_row(replica.operator.work)
@@ -80,25 +80,25 @@ def _is_direct(replica: Replica, physical: Physical) -> bool:
 
 
 class PassPlan:
-    """The passes of a partition.
+    """Assigns elements to passes.
 
-    An element runs in a later pass than the elements that feed it; other rows go through.
+    An element runs in a later pass than its producers; rows for later passes go through unchanged.
 
     Parameters
     ----------
     element : sequence of int
-        The element of each replica.
+        Element per replica.
     order : sequence of int
-        The elements, each behind those that feed it.
+        Elements in topological order, producers first.
     """
 
     def __init__(self, wiring: Wiring, element: Sequence[int], order: Sequence[int]) -> None:
         self._wiring = wiring
         self._element = element
         self.enters = self._entering(len(order))
-        """Whether each replica is a source that does nothing, as its rows enter behind it."""
+        """Per replica: True for a source alone in its element; its rows enter at the consumer."""
         self.runs = [False] * len(order)
-        """Whether there is anything to do in each element."""
+        """Whether each element has replicas to run."""
         self._is_free = [True] * len(order)
         for replica in self._iter_running():
             self.runs[element[replica]] = True
@@ -107,15 +107,15 @@ class PassPlan:
         self._is_fed = [False] * len(order)
         self._note_producers()
         self.levels = self._levelled(order)
-        """The pass of each element, -1 for what does nothing."""
+        """Pass per element; -1 for elements without work."""
         self.ways: list[RowTransfer] = []
-        """The way in which rows come to each pass."""
+        """Transfer strategy per pass."""
         self.tasks: list[Mapping[int, int]] = []
-        """The task of each element, for each pass; none in place."""
+        """Task by element, per pass; empty for passes in place."""
         self._find_ways()
 
     def elements_at(self, level: int) -> list[int]:
-        """Return the elements of a pass."""
+        """Return the elements in a pass."""
         return [element for element, at in enumerate(self.levels) if at == level]
 
     def _iter_running(self) -> Iterator[int]:
@@ -145,7 +145,7 @@ class PassPlan:
                 self._is_fed[self._element[replica]] = True
 
     def _levelled(self, order: Sequence[int]) -> list[int]:
-        """Elements that can run anywhere go first, so that no exchange stands before them."""
+        """Return the pass per element; elements that need no exchange go first."""
         levels = [-1] * len(order)
         for element in order:
             before = self._before[element]
@@ -180,7 +180,7 @@ class PassPlan:
             self.tasks.append(before)
 
     def _aligned(self, here: list[int], tasks: Mapping[int, int]) -> dict[int, int] | None:
-        """Return the task of each element if its rows are in it already, else None."""
+        """Return the task per element if its rows are already there, else None."""
         aligned: dict[int, int] = {}
         for element in here:
             before = self._before[element]
@@ -191,24 +191,24 @@ class PassPlan:
 
 
 class Influence(Enum):
-    """The influence of channels on fusion; `Legacy` ignores it."""
+    """Channel constraint on fusion; `Legacy` ignores it."""
 
     NONE = "noChannelInfluence"
-    """No influence."""
+    """No constraint."""
     CHANNEL_ISOLATION = "channelIsolation"
-    """Replicas in a channel share a PE with replicas of the same channel only."""
+    """Replicas share a PE only with replicas in the same channel."""
     CHANNEL_EXLOCATION = "channelExlocation"
-    """Channels of one region never share a PE; each may share with replicas outside of it."""
+    """A region's channels never share a PE; each may share one with outside replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Legacy:
-    """A PE for each unit: what placement does not put together is apart."""
+    """One PE per unit: only placement joins replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """A plan with so many PEs, or as near to that as greedy joins come."""
+    """A fixed PE count, or the nearest count that greedy joins reach."""
 
     pe_count: int
 
@@ -218,10 +218,10 @@ class Manual:
 
 @dataclass(frozen=True, slots=True)
 class Automatic:
-    """Channels side by side in as many PEs as there are slots, and no more PEs than that needs."""
+    """As few PEs as keep all slots busy, with channels in parallel."""
 
     slots: int
-    """The number of PEs that can work at the same time."""
+    """Number of PEs that can work in parallel."""
 
     def __post_init__(self) -> None:
         _require_positive("slots", self.slots)
@@ -241,16 +241,16 @@ def _require_positive(name: str, value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PE:
-    """Replicas that run in one thread."""
+    """Processing element: replicas that run in one thread."""
 
     index: int
-    """The number of the PE, from 0; PEs that feed it have smaller ones."""
+    """PE number from 0; producers have smaller numbers."""
     replicas: tuple[Replica, ...]
-    """Its replicas, in the order of the physical graph."""
+    """Replicas in physical graph order."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its replicas."""
+        """Replica names."""
         return tuple(replica.name for replica in self.replicas)
 
     def __str__(self) -> str:
@@ -259,7 +259,7 @@ class PE:
 
 @dataclass(frozen=True)
 class FusedGraph:
-    """A physical graph, and which of its replicas share a PE: a partition of them."""
+    """Physical graph whose replicas are partitioned into PEs."""
 
     physical: Physical
     pes: tuple[PE, ...]
@@ -267,12 +267,12 @@ class FusedGraph:
 
     @cached_property
     def pe_of(self) -> dict[str, PE]:
-        """The PE of each replica, by its name."""
+        """PE by replica name."""
         return {name: pe for pe in self.pes for name in pe.names}
 
     @cached_property
     def streams(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of a PE and another that it feeds, by their indexes; the first is the smaller."""
+        """Sorted pairs of producer and consumer PE indexes; the producer's is smaller."""
         pairs = {
             (self.pe_of[connection.producer].index, self.pe_of[connection.consumer].index)
             for connection in self.physical.connections
@@ -284,28 +284,28 @@ class FusedGraph:
 
 
 def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.NONE) -> FusedGraph:
-    """Return which replicas share a PE.
+    """Assign replicas to PEs.
 
     Parameters
     ----------
     influence : Influence
-        The meaning of channels beside placement; `Legacy` ignores it.
+        Channel constraint in addition to placement; `Legacy` ignores it.
 
     Returns
     -------
     FusedGraph
-        The plan, with a warning for each wish that could not be met, and for replicas that share a
-        PE only because rows go to and fro between them.
+        The plan, with warnings for a missed PE count, and for replicas that share a PE only because
+        rows flow back and forth between them.
 
     Raises
     ------
     PlacementError
-        Two replicas must be together and must be apart.
+        Two replicas must share a PE, and must not share it.
 
     Notes
     -----
-    Source: the fusion schemes of IBM Streams. They leave open which units share a PE for ``manual``
-    and ``automatic``; the greedy joins of `placement` are our choice.
+    Source: the fusion schemes in IBM Streams. They do not specify the units per PE for ``manual``
+    and ``automatic``; the greedy joins in `placement` are our choice.
     """
     units = units_of(physical)
     is_legacy = isinstance(scheme, Legacy)
@@ -374,7 +374,7 @@ def _is_free(unit: Unit) -> bool | None:
 
 
 def _bounds(unit: Unit, influence: Influence) -> Separations:
-    """Return with what a unit must not share a PE."""
+    """Return a unit's separation rules under a channel constraint."""
     same = _channels(unit, influence)
     if unit.is_isolated or same is None:
         return Separations(is_alone=True)
@@ -382,7 +382,7 @@ def _bounds(unit: Unit, influence: Influence) -> Separations:
 
 
 def _channels(unit: Unit, influence: Influence) -> dict[str, Hashable] | None:
-    """Return what units of one PE must agree in; None if the replicas of this one do not."""
+    """Return the values that units in one PE must share; None if its own replicas differ."""
     agreed: dict[str, Hashable] = {}
     for replica in unit.replicas:
         for name, value in _channel(replica, influence).items():

@@ -23,45 +23,45 @@ from spark_upsert.errors import require_plain
 from spark_upsert.plan.nodes import ArrowScan, Filter, Node, Project, Unnest
 
 OUTSIDE = -1
-"""The channel of what is in no region."""
+"""Channel index outside any region."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelPath:
-    """Where in nested regions a replica is; both the innermost first, and of equal length.
+    """Replica position in nested regions, innermost region first.
 
-    The global channel is ``l0 + w0*l1 + w0*w1*l2 + ...``, with local indexes ``l`` and widths
-    ``w``.
+    ``indexes`` and ``widths`` have equal length. The global channel is
+    ``l0 + w0*l1 + w0*w1*l2 + ...``, with local indexes ``l`` and widths ``w``.
     """
 
     indexes: tuple[int, ...] = ()
-    """Its index in each region."""
+    """Index in each region."""
     widths: tuple[int, ...] = ()
-    """The width of each region."""
+    """Width per region."""
 
     @property
     def index(self) -> int:
-        """The global channel; -1 outside of any region."""
+        """Global channel; -1 outside any region."""
         return self.all[0] if self.indexes else OUTSIDE
 
     @property
     def count(self) -> int:
-        """How many global channels there are; 0 outside of any region."""
+        """Global channel count; 0 outside any region."""
         return math.prod(self.widths) if self.widths else 0
 
     @property
     def local_index(self) -> int:
-        """The channel within the innermost region; -1 outside of any."""
+        """Channel in the innermost region; -1 outside any region."""
         return self.indexes[0] if self.indexes else OUTSIDE
 
     @property
     def local_count(self) -> int:
-        """The width of the innermost region; 0 outside of any."""
+        """Innermost region width; 0 outside any region."""
         return self.widths[0] if self.widths else 0
 
     @property
     def all(self) -> tuple[int, ...]:
-        """The global channel at each level, the innermost first.
+        """Global channel at each level, innermost first.
 
         >>> ChannelPath((1, 2, 1), (2, 3, 2)).all
         (11, 5, 1)
@@ -73,7 +73,7 @@ class ChannelPath:
 
 
 def global_channel(indexes: Sequence[int], widths: Sequence[int]) -> int:
-    """Return ``l0 + w0*l1 + w0*w1*l2 + ...``."""
+    """Return the global channel ``l0 + w0*l1 + w0*w1*l2 + ...``."""
     channel, factor = 0, 1
     for local, width in zip(indexes, widths, strict=True):
         channel += factor * local
@@ -82,7 +82,7 @@ def global_channel(indexes: Sequence[int], widths: Sequence[int]) -> int:
 
 
 def iter_channels(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the local indexes of all channels, the innermost first, by ascending global channel."""
+    """Yield local indexes, innermost first, for each channel by ascending global channel."""
     if not widths:
         yield ()
         return
@@ -92,48 +92,48 @@ def iter_channels(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 Function: TypeAlias = Callable[..., Iterable[pa.RecordBatch]]
-"""A function from the batches that one replica takes to those that it gives; it is called anew
-after each barrier. It takes an iterator of batches and, if it asks for one, a `ChannelPath`."""
+"""Function from a replica's input batches to its output batches; called again after each barrier.
+It takes an iterator over batches and, with `PythonFunction.takes_channel`, a `ChannelPath`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
-    """A function over the batches of one port, and the columns that it gives."""
+    """Function over the batches from one port, with its output schema."""
 
     function: Function
     schema: pa.Schema
     takes_channel: bool = False
-    """Whether its second argument is the `ChannelPath` of the replica."""
+    """Whether its second argument is the replica's `ChannelPath`."""
 
     def call(
         self, batches: Iterator[pa.RecordBatch], channel: ChannelPath
     ) -> Iterable[pa.RecordBatch]:
-        """Call the function, for a replica of some channel."""
+        """Call the function for a replica's channel."""
         return self.function(batches, channel) if self.takes_channel else self.function(batches)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowSource:
-    """Rows that are given with the graph."""
+    """Source with rows stored in the graph."""
 
     rows: pa.Table
 
     @property
     def schema(self) -> pa.Schema:
-        """The output columns."""
+        """Output columns."""
         return self.rows.schema
 
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """Rows that the caller gives when the graph is run, under the source's name."""
+    """Source for rows that the caller passes by the source's name when the graph runs."""
 
     schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Rows or changes of an upsertflow table."""
+    """Source for rows or changes from an upsertflow table."""
 
     path: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -144,7 +144,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True)
 class TableSink:
-    """Rows become commands of an upsertflow table."""
+    """Sink that writes rows as commands to an upsertflow table."""
 
     path: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -155,7 +155,7 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True)
 class CollectSink:
-    """Rows that the caller gets when the graph is run, under the sink's name."""
+    """Sink whose rows are returned to the caller under the sink's name."""
 
 
 Work: TypeAlias = (
@@ -164,19 +164,19 @@ Work: TypeAlias = (
 
 
 def is_row_by_row(work: object) -> bool:
-    """Say whether what becomes of a row depends on that row alone."""
+    """Return whether each output row depends on a single input row."""
     return isinstance(work, Node) and all(
         isinstance(node, Filter | Project | Unnest | ArrowScan) for node in work.walk()
     )
 
 
 INPUT = "input"
-"""The port of an operator that has one."""
+"""Port name for operators with one port."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionBy:
-    """Rows that enter by a port are shared out by the hash of some columns, in this order."""
+    """Hash partitioning for a port's rows, by columns in this order."""
 
     port: str
     attributes: tuple[str, ...]
@@ -184,16 +184,15 @@ class PartitionBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """The attributes of a region: how many times it runs, and which channel gets which rows.
+    """Parallel region settings: width, and row distribution among channels.
 
-    Rows that enter by a port that is neither in ``partition_by`` nor in ``broadcast`` go to the
-    channels in turn.
+    Ports in neither ``partition_by`` nor ``broadcast`` distribute rows round robin.
     """
 
     width: int
     partition_by: tuple[PartitionBy, ...] = ()
     broadcast: tuple[str, ...] = ()
-    """Ports by which each channel gets all rows."""
+    """Ports that copy every row to each channel."""
 
 
 # -- placement -------------------------------------------------------------------------------
@@ -201,38 +200,38 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class ByChannel:
-    """An id that differs from channel to channel of the region that an operator is in."""
+    """Placement id that differs between channels in an operator's region."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByReplica:
-    """An id that all replicas of an operator's region share."""
+    """Placement id that all replicas in an operator's region share."""
 
 
 PlacementId: TypeAlias = str | ByChannel | ByReplica
 
 
 def by_channel() -> ByChannel:
-    """Return the id of one channel of a region."""
+    """Return a placement id per channel."""
     return ByChannel()
 
 
 def by_replica() -> ByReplica:
-    """Return the id of all replicas of a region."""
+    """Return a placement id for all replicas in a region."""
     return ByReplica()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The rules by which an operator, or each operator of a composite, shares an element.
+    """Rules for sharing a processing element (`fusion`).
 
-    An element is a processing element (`fusion`).
+    A composite's rules apply to each operator in it.
     """
 
     colocate: tuple[PlacementId, ...] = ()
-    """Ids: all operators with a common one are together."""
+    """Ids: operators with a common id share an element."""
     exlocate: tuple[PlacementId, ...] = ()
-    """Ids: no two operators with a common one are together."""
+    """Ids: operators with a common id never share an element."""
     isolate: bool = False
     """Whether the operator shares its element with no other."""
 
@@ -241,35 +240,35 @@ class Placement:
 
 
 class OperatorKind(Enum):
-    """The kind of an operator, by the ends that it has."""
+    """Operator type."""
 
     SOURCE = "source"
-    """An operator that takes no rows."""
+    """Operator without inputs."""
     OPERATOR = "operator"
     SINK = "sink"
-    """An operator that gives no rows."""
+    """Operator without output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalOperator:
-    """Something that is done to rows."""
+    """Operator in a logical graph."""
 
     name: str
     kind: OperatorKind
     work: Work
     inputs: tuple[str, ...] = ()
-    """Its ports."""
+    """Port names."""
     schema: pa.Schema | None = None
-    """The columns that it gives; None: not known, or it is a sink."""
+    """Output columns; None for sinks, and before they are known."""
     parallel: Parallel | None = None
     placement: Placement = Placement()
     keeps_state: bool = False
-    """Whether it holds anything across barriers, so that its width cannot change."""
+    """Whether it keeps state across barriers, so that its width cannot change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composite:
-    """Operators, and composites of them, under one name."""
+    """Operators and nested composites under one name."""
 
     name: str
     members: tuple[GraphMember, ...]
@@ -282,7 +281,7 @@ GraphMember: TypeAlias = LogicalOperator | Composite
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge: the output of an operator goes to a port of another; both by their full names."""
+    """Edge from an operator's output to another operator's port, by full names."""
 
     producer: str
     consumer: str
@@ -297,14 +296,14 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a graph that runs several times side by side."""
+    """Graph part that runs in parallel channels."""
 
     name: str
-    """The full name of the composite or operator."""
+    """Full name of the composite or operator."""
     parallel: Parallel
 
     def port(self, consumer: str, port: str) -> str:
-        """Return the name that a port of an operator within has, seen from this region.
+        """Return an inner operator's port name, relative to this region.
 
         >>> Region("totals", Parallel(width=2)).port("totals.sum", "input")
         'sum.input'
@@ -316,32 +315,32 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class PlacedOperator:
-    """An operator, and all that is around it."""
+    """Operator with its enclosing composites and regions."""
 
     name: str
-    """Its full name."""
+    """Full operator name."""
     operator: LogicalOperator
     composites: tuple[tuple[str, Composite], ...]
-    """The composites that it is in, with their full names; the innermost first."""
+    """Enclosing composites with their full names, innermost first."""
     regions: tuple[Region, ...]
-    """The regions that it is in, or is itself; the innermost first."""
+    """Enclosing regions, innermost first; the operator itself may be the first."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Operators and the streams between them."""
+    """Logical graph: operators and the streams between them."""
 
     members: tuple[GraphMember, ...]
     streams: tuple[Edge, ...]
 
     @cached_property
     def places(self) -> dict[str, PlacedOperator]:
-        """Each operator by its full name, in the order in which they were given."""
+        """Operators by full name, in declaration order."""
         return {placed.name: placed for placed in _places(self.members, ())}
 
     @cached_property
     def streams_of(self) -> dict[str, tuple[Edge, ...]]:
-        """The outgoing edges of each operator, by its full name."""
+        """Outgoing edges by full operator name."""
         edges: dict[str, list[Edge]] = {name: [] for name in self.places}
         for stream in self.streams:
             edges[stream.producer].append(stream)
@@ -349,14 +348,14 @@ class Graph:
 
     @cached_property
     def regions(self) -> dict[str, Region]:
-        """Each region by its full name, one that is around another before it."""
+        """Regions by full name, outer regions first."""
         regions_inward = (
             region for placed in self.places.values() for region in reversed(placed.regions)
         )
         return {region.name: region for region in regions_inward}
 
     def entering(self, region: Region) -> tuple[Edge, ...]:
-        """Return the streams that lead from outside into a region."""
+        """Return the streams into a region from outside."""
         return tuple(
             stream
             for stream in self.streams
@@ -383,7 +382,7 @@ def _places(
 
 
 SPELLED_BYTES = 256
-"""The longest text that is hashed byte by byte, with a pass over all rows for each byte."""
+"""Maximum text length for byte-wise hashing, which takes a pass over all rows per byte."""
 
 _SEED = np.uint64(17)
 _FACTOR = np.uint64(37)
@@ -392,11 +391,11 @@ _NULL = np.uint64(0)
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 _BLOCK_ROWS = 1 << 14
-"""Texts that are hashed at once, so that the passes over them stay in the cache."""
+"""Texts per hashing pass, few enough for the CPU cache."""
 
 
 def coded_as(type_: pa.DataType) -> str:
-    """Return what equal values of a type have the same codes as: types that agree can be matched.
+    """Return a type's code class; equal values in types with one class have equal hash codes.
 
     >>> coded_as(pa.int8()) == coded_as(pa.uint64()) != coded_as(pa.float64())
     True
@@ -415,19 +414,19 @@ def coded_as(type_: pa.DataType) -> str:
 
 
 def hash_codes(columns: Sequence[pa.Array]) -> Words:
-    """Return the code of each row.
+    """Return a hash code per row.
 
-    One column has its value's code; several: ``h = 17``, then ``h = 37 * h + code``, modulo
-    ``2**64``.
+    A single column's code is its value's code. Several columns combine: ``h = 17``, then
+    ``h = 37 * h + code``, modulo ``2**64``.
 
     - integers: the value, sign-extended to 64 bits; booleans: 0 or 1; NULL: 0;
     - string, binary: ``v = byte + rotate_left(v, 7)`` over signed bytes, from 0; longer than
       `SPELLED_BYTES`: `core.key_hash` with seed 0;
-    - date: ``mix`` of the days since 1970; time, timestamp, duration: ``mix`` of the nanoseconds;
-    - floats: ``mix`` of the bits of the float64, one zero and one NaN;
+    - date: ``mix`` over days since 1970; time, timestamp, duration: ``mix`` over nanoseconds;
+    - floats: ``mix`` over the float64 bits, with a single zero and NaN;
     - decimal: ``mix(mix(high half) XOR low half)``.
 
-    Source: IBM Streams, ``Splitter.cpp``; texts by the collate hash of libstdc++ on 64 bits.
+    Source: IBM Streams, ``Splitter.cpp``; texts by the 64-bit collate hash in libstdc++.
     """
     if len(columns) == 1:
         return _codes(columns[0])
@@ -472,7 +471,7 @@ def _text_codes(column: pa.Array) -> Words:
 
 
 def _block_codes(column: pa.Array) -> Words:
-    """Return the codes of texts, the longest first, so that those not yet spelled are in front."""
+    """Return text codes; sorts texts longest first, so that unfinished texts are a prefix."""
     text = text_of(column)
     is_long = text.lengths > SPELLED_BYTES
     lengths = np.where(is_long, 0, text.lengths).astype(np.uint16)

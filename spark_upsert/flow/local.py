@@ -47,19 +47,19 @@ from spark_upsert.views.group_rows import ShownGroups, grouping_of
 from spark_upsert.views.grouping import Grouping
 
 _OF_ROWS = tuple(map(fold, ("path", "columns", "versionAsOf", "raw")))
-"""Options of which a read in one process knows."""
+"""Read options supported in a single process, next to storage options."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
-    """The rows that a table shows at one version: its own, or the groups that it keeps."""
+    """Rows at a table version: its own, or the groups that the table materializes."""
 
     schema: pa.Schema
     snapshot: Snapshot
     grouping: Grouping | None
 
     def items(self, replica: Replica) -> Iterator[pa.RecordBatch]:
-        """Yield what a replica of the source reads: of several each has a range of hashes."""
+        """Yield a replica's rows; several replicas split the key hash range."""
         ranges = ALL_HASHES.cut(max(1, replica.channel.count))
         range_ = ranges[max(0, replica.channel.index)]
         if self.grouping is None:
@@ -71,7 +71,10 @@ class VersionRows:
 
 
 def rows_of(name: str, source: TableSource) -> VersionRows:
-    """Return the rows of a source, as the table is now or at the version that it asks for."""
+    """Return a source's rows at the newest version, or at option ``versionAsOf``.
+
+    Raises GraphError for read options that need Spark.
+    """
     reader_options = {**_texts(source.options), "path": source.path}
     options = ReadOptions.parse(reader_options)
     plain = {
@@ -101,7 +104,7 @@ def _is_of_rows(option: str) -> bool:
 
 
 def targets_of(graph: Graph) -> dict[str, TableSink]:
-    """Return what each sink writes, by its full name."""
+    """Return the table sinks by full name; GraphError if a sink is no table sink."""
     sinks: dict[str, TableSink] = {}
     for name, placed in graph.places.items():
         work = placed.operator.work
@@ -118,7 +121,7 @@ def targets_of(graph: Graph) -> dict[str, TableSink]:
 
 
 def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
-    """Write rows as one epoch; None if its transaction is in the table already."""
+    """Commit rows as one version; None if the table already has the transaction."""
     options = WriteOptions.parse({**_texts(sink.options), **more, "path": sink.path})
     table = Table(open_store(options.path, options.storage))
     plan = plan_upon(table, options, rows.schema)
@@ -147,7 +150,7 @@ def _transactions(options: WriteOptions) -> tuple[Transaction, ...]:
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as Spark hands them on."""
+    """Return option values as text, like Spark passes them."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -155,10 +158,10 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 JOIN_SECONDS = 60.0
-"""How long ending waits for a thread; a source that is silent keeps its one, which is a daemon."""
+"""Seconds to wait for a thread at the end; a blocked source's daemon thread keeps running."""
 
 Item: TypeAlias = pa.RecordBatch | Marker
-"""An item that a source gives, and that comes to an address."""
+"""Batch or marker, from a source or at an address."""
 
 ReadSource: TypeAlias = Callable[[], Iterable[Item]]
 
@@ -166,7 +169,7 @@ ReadSource: TypeAlias = Callable[[], Iterable[Item]]
 def collect(
     plan: Graph | FusedGraph, given: Mapping[str, ReadSource] | None = None
 ) -> dict[str, pa.Table]:
-    """Run a graph, and return the rows of each sink, by its full name; see `run_local`.
+    """Run a graph and return each sink's rows by full sink name; see `run_local`.
 
     >>> import pyarrow as pa
     >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow
@@ -189,7 +192,10 @@ def run(
     *,
     transaction: tuple[str, int] | None = None,
 ) -> dict[str, Commit | None]:
-    """Run a graph, and write the rows of each sink into its table, when all rows have come."""
+    """Run a graph, then write each sink's rows to its table.
+
+    Returns the commit by full sink name; None for a table that already has ``transaction``.
+    """
     targets = targets_of(plan if isinstance(plan, Graph) else plan.physical.graph)
     named: dict[str, str] = {}
     if transaction is not None:
@@ -204,7 +210,7 @@ def run_local(
     *,
     capacity: int = CHANNEL_EVENTS,
 ) -> Iterator[tuple[str, Item]]:
-    """Run a graph, and yield the items that come to its sinks.
+    """Run a graph and yield full sink names with items.
 
     No thread runs before the first ``next``. Closing the iterator ends all threads.
     """
@@ -212,17 +218,17 @@ def run_local(
 
 
 class _RunEnd(BaseException):
-    """Ends a thread, because the run has ended."""
+    """Stops a thread after the run has ended."""
 
 
 class _Channels:
-    """All channels of a run, under one lock."""
+    """All channels in a run, with one lock."""
 
     def __init__(self, producers: Sequence[int], capacity: int) -> None:
         self._changed = Condition()
         self._channels = [Channel(capacity, Gauge()) for _ in producers]
         self._producers = list(producers)
-        """The number of producers of each channel that may still put something in."""
+        """Number of open producers per channel."""
         self._failure: BaseException | None = None
         self._is_ended = False
         for index, count in enumerate(producers):
@@ -230,7 +236,7 @@ class _Channels:
                 self._channels[index].close()
 
     def put(self, index: int, address: int, item: Item) -> None:
-        """Put an item into a channel when there is room."""
+        """Put an item into a channel; blocks until there is room."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_ended or self._channels[index].has_room(item))
             if self._is_ended:
@@ -239,7 +245,7 @@ class _Channels:
             self._changed.notify_all()
 
     def take(self, index: int, *, is_waiting: bool = True) -> tuple[int, Item] | None:
-        """Return the next item of a channel; None behind the last one, or without waiting."""
+        """Return a channel's next item; None at its end or, without waiting, if it is empty."""
         channel = self._channels[index]
         with self._changed:
             if is_waiting:
@@ -257,7 +263,7 @@ class _Channels:
             return taken.address, taken.item
 
     def leave(self, index: int) -> None:
-        """Say that one of its producers puts nothing more into a channel."""
+        """Remove a producer from a channel; the last one closes the channel."""
         with self._changed:
             self._producers[index] -= 1
             if not self._producers[index]:
@@ -265,7 +271,7 @@ class _Channels:
                 self._changed.notify_all()
 
     def end(self, failure: BaseException | None = None) -> None:
-        """Release all waiting threads; the reader raises the first failure."""
+        """Wake all waiting threads; the reader raises the first failure."""
         with self._changed:
             self._failure = self._failure or failure
             self._is_ended = True
@@ -274,26 +280,26 @@ class _Channels:
 
 @dataclass(frozen=True, slots=True)
 class _AddressedItem:
-    """The items in a channel."""
+    """Queued item with its address."""
 
     address: int
     item: Item
 
     @property
     def num_rows(self) -> int:
-        """How many events it is."""
+        """Event count: rows in a batch, or 1 for a marker."""
         return self.item.num_rows if isinstance(self.item, pa.RecordBatch) else 1
 
     @property
     def nbytes(self) -> int:
-        """How much memory it holds."""
+        """Bytes in a batch; 0 for a marker."""
         return self.item.nbytes if isinstance(self.item, pa.RecordBatch) else 0
 
 
 class _Run:
-    """One run: its elements, a thread for each, and the channel that each takes from.
+    """Run with a thread and an input channel per element.
 
-    Sinks have one channel together, from which the reader takes.
+    All sinks share a further channel, which the caller reads.
     """
 
     def __init__(
@@ -317,7 +323,7 @@ class _Run:
         self._capacity = capacity
 
     def items(self) -> Iterator[tuple[str, Item]]:
-        """Yield the items that come to the sinks."""
+        """Yield full sink names with items; starts the threads and ends them."""
         producers = [0] * (len(self._elements) + 1)
         for lead in itertools.chain.from_iterable(self._leads):
             producers[lead] += 1
@@ -343,7 +349,7 @@ class _Run:
         return self._output if kind is OperatorKind.SINK else plan.pe_of[replica].index
 
     def _leads_of(self, index: int, names: tuple[str, ...]) -> set[int]:
-        """Return the channels that an element puts into."""
+        """Return the channels that an element writes to."""
         addresses = itertools.chain.from_iterable(self._book.leading[name] for name in names)
         return {self._channel_of[address] for address in addresses} - {index}
 
@@ -374,7 +380,7 @@ class _Run:
                     channels.put(self._channel_of[address], address, batch)
 
     def _inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
-        """Yield what comes to an element: of each source of it one item in turn, and what waits."""
+        """Yield an element's input, alternating between its sources and its channel."""
         reading = deque(self._readings(self._elements[index]))
         while reading:
             address, items = reading.popleft()
@@ -398,27 +404,27 @@ class _Run:
 
 
 class _Reading(Protocol):
-    """The reader of a source."""
+    """Source reader."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that it gives."""
+        """Output columns."""
         ...
 
     def items(self, replica: Replica) -> Iterator[Item]:
-        """Yield what a replica of the source reads."""
+        """Yield a replica's items."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _SourceReader:
-    """The reader of a source, and the columns that it gives."""
+    """Source reader over Arrow rows or caller input."""
 
     schema: pa.Schema
     read: ReadSource
 
     def items(self, replica: Replica) -> Iterator[Item]:
-        """Yield what a replica of the source reads: of several each takes its turn."""
+        """Yield a replica's items; several replicas take items round robin."""
         width, channel = max(1, replica.channel.count), max(0, replica.channel.index)
         for item in itertools.islice(self.read(), channel, None, width):
             yield item if isinstance(item, Marker) else as_declared(item, self.schema, replica)

@@ -34,7 +34,7 @@ from spark_upsert.task import Node, Task
 Overs: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 JOIN_SECONDS = 60.0
-"""How long closing waits for a function that does not come back; its thread is a daemon."""
+"""Seconds that `Coroutine.close` waits for a blocked function; its thread is a daemon."""
 
 
 class _Says(Enum):
@@ -48,11 +48,11 @@ class _Failure:
 
 
 class _EndOfInput(BaseException):
-    """Ends a function that gets no more input; no `except Exception` stops it."""
+    """Ends a function that gets no more input; `except Exception` does not catch it."""
 
 
 class Coroutine:
-    """One call of the function: from its first batch to the end of its input."""
+    """One function call in a thread, fed batch by batch."""
 
     def __init__(self, function: Overs) -> None:
         self._function = function
@@ -64,9 +64,9 @@ class Coroutine:
         self._thread: Thread | None = None
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what the function gives before it asks for another batch.
+        """Pass a batch and yield the function's output until it requests the next one.
 
-        A batch that it does not ask for, because it has ended by itself, is left out.
+        If the function has already returned, the batch is dropped.
         """
         yield from self._started()
         assert isinstance(self._said, _Says), "what followed from the batch before was not taken"
@@ -74,13 +74,13 @@ class Coroutine:
             yield from self._outputs(batch)
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rest, behind the end of the input."""
+        """End the input and yield the remaining output."""
         yield from self._started()
         if self._said is _Says.IS_HUNGRY:
             yield from self._outputs(None)
 
     def close(self) -> None:
-        """End the function where it waits; nothing, if it has ended."""
+        """Stop the function at its current wait; no effect if it has ended."""
         if self._thread is not None:
             self._is_abandoned = True
             self._may_work.release()
@@ -126,7 +126,7 @@ class Coroutine:
             yield batch
 
     def _say(self, what: pa.RecordBatch | _Says) -> pa.RecordBatch | None:
-        """Let the caller go on, and wait until it is the function's turn again."""
+        """Pass a signal or output batch to the caller, then wait for the next input."""
         self._said = what
         self._may_go_on.release()
         self._may_work.acquire()
@@ -136,7 +136,7 @@ class Coroutine:
 
 
 def _as_failure(error: BaseException) -> Exception:
-    """Return the error of a function; one that would end a thread or the process is wrapped."""
+    """Return a function's error; wrap errors such as SystemExit in RuntimeError."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeError(f"it ended by {type(error).__name__}: {error}")
@@ -145,28 +145,28 @@ def _as_failure(error: BaseException) -> Exception:
 
 
 HELD_BYTES_MAX = 1 << 30
-"""Bytes that wait at all ports of an operator with several: before the barrier it is not known
-which port its plan wants first."""
+"""Maximum bytes buffered for an operator with several ports. It buffers until the barrier, because
+it is unknown which port its plan reads first."""
 
 
 class Running(Protocol):
-    """A replica that runs. It is used by one thread at a time."""
+    """Running replica; one thread uses it at a time."""
 
     def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what follows from a batch that came by a port."""
+        """Yield output for a batch from a port."""
         ...
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Yield all that is held back: a barrier has come to all ports."""
+        """Yield all buffered output, after a barrier from every port."""
         ...
 
     def close(self) -> None:
-        """Release everything; also after an error, and twice."""
+        """Release all resources; safe after an error, and twice."""
         ...
 
 
 def started(replica: Replica) -> Running:
-    """Return what runs a replica of an operator."""
+    """Start a replica's operator; GraphError for unsupported work."""
     work = replica.operator.work
     if isinstance(work, PythonFunction):
         return _Function(replica, work)
@@ -181,7 +181,7 @@ def started(replica: Replica) -> Running:
 
 
 class _Function:
-    """A Python function, called anew behind each barrier."""
+    """Runs a Python function, called again after each barrier."""
 
     def __init__(self, replica: Replica, work: PythonFunction) -> None:
         self._replica = replica
@@ -223,7 +223,7 @@ class _Function:
 
 
 class _Plan:
-    """A plan over one port: a task with one split, which is all that comes before the barrier."""
+    """Runs a single-port plan as a task, with one split per barrier."""
 
     def __init__(self, replica: Replica, plan: Node) -> None:
         [self._port] = replica.operator.inputs
@@ -260,7 +260,7 @@ class _Plan:
 
 
 class _PlanOfSeveral:
-    """A plan over several ports: what comes is held, and runs through a task at the barrier."""
+    """Runs a multi-port plan: buffers input, and runs the task at the barrier."""
 
     def __init__(self, replica: Replica, plan: Node) -> None:
         self._replica = replica
@@ -297,7 +297,10 @@ class _PlanOfSeveral:
 
 
 def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.RecordBatch:
-    """Return a batch that a function gave, if it has the columns that were said."""
+    """Return a function's batch under its declared schema.
+
+    Raises GraphError for other columns, and for NULL in a non-nullable column.
+    """
     if not isinstance(batch, pa.RecordBatch):
         raise GraphError(
             f"operator '{replica.name}' gave {type(batch).__name__}, expected batches of Arrow.",
@@ -324,9 +327,9 @@ def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.Record
 
 
 def try_conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
-    """Return a batch of the same columns under a schema; None if names, order or types differ.
+    """Return a batch under another schema; None if names, order or types differ.
 
-    What may be null, and what is noted of columns, are no difference.
+    Nullability and metadata are ignored.
     """
     if batch.schema.names != schema.names or batch.schema.types != schema.types:
         return None
@@ -334,15 +337,15 @@ def try_conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | No
 
 
 class Element:
-    """Replicas that run together.
+    """Processing element: replicas that run together.
 
     Parameters
     ----------
     book : AddressBook
     replicas : sequence of str
-        Those of the element.
+        Replica names.
     turn : int
-        What is added to the start of each round robin.
+        Offset added to each round-robin start.
     """
 
     def __init__(self, book: AddressBook, replicas: Sequence[str], *, turn: int = 0) -> None:
@@ -357,18 +360,18 @@ class Element:
                 self._running[name] = started(replica)
 
     def feed(self, address: int, batch: pa.RecordBatch) -> Iterator[Parcel]:
-        """Yield what leaves because a batch has come to an address of the element."""
+        """Process a batch at an address and yield outgoing parcels."""
         return self._leaving(self._follow(address, batch))
 
     def drain(self) -> Iterator[Parcel]:
-        """Yield what leaves at a barrier: each replica drains behind those before it."""
+        """Drain replicas in topological order and yield outgoing parcels."""
         for name, running in self._running.items():
             yield from self._leaving(self._sent(name, running.drain()))
 
     def pass_window(self, address: int) -> Iterator[Parcel | int]:
-        """Yield what leaves because a window has ended at an address; of the marker: where it goes.
+        """Process a window marker; yield outgoing parcels, and outside addresses for the marker.
 
-        A replica drains and then sends the marker on, as far as its splitters let it pass.
+        A replica drains, then forwards the marker if its splitters let it pass.
         """
         following = [address]
         while following:
@@ -383,7 +386,7 @@ class Element:
                     )
 
     def close(self) -> None:
-        """Release everything; also after an error, and twice."""
+        """Release all resources; safe after an error, and twice."""
         with ExitStack() as stack:
             for running in self._running.values():
                 stack.callback(running.close)
@@ -400,9 +403,9 @@ class Element:
         self.close()
 
     def _leaving(self, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
-        """Yield the rows that go elsewhere, and follow the others to where they lead.
+        """Yield parcels for other elements and process parcels for this one.
 
-        By a list of what is to be followed rather than by calls within calls: chains are long.
+        Uses a stack instead of recursion, because operator chains are long.
         """
         following = [parcels]
         while following:
@@ -436,7 +439,7 @@ class Element:
 
 
 def _in_order(physical: Physical, replicas: Sequence[str]) -> Iterator[str]:
-    """Yield replicas so that each one comes behind those that feed it."""
+    """Yield replicas in topological order, producers first."""
     here = set(replicas)
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(replicas, ()))
     for connection in physical.connections:

@@ -21,40 +21,40 @@ from spark_upsert.flow.expand import Physical, Replica, Splitter, SplitterKind
 from spark_upsert.flow.graph import hash_codes
 
 RoundRobinState: TypeAlias = tuple[int, ...]
-"""The channel that is next in each splitter of a chain (`Splitter.iter_chain`)."""
+"""Next channel for each splitter in a chain (`Splitter.iter_chain`)."""
 
 
 class Marker(Enum):
-    """Marks that travel between rows."""
+    """Markers between rows."""
 
     WINDOW = "window"
-    """The end of a group of rows."""
+    """End of a row group."""
     BARRIER = "barrier"
-    """The end of an epoch: an aligning operator needs it from each input."""
+    """Epoch end: an aligning operator waits for it from every input."""
     FINAL = "final"
-    """The end of all rows."""
+    """End of all rows."""
 
 
 class RowTargets(NamedTuple):
-    """The targets of rows: ``rows[i]`` of the batch goes to ``targets[i]``; by broadcast, to all.
+    """Row routing: ``rows[i]`` goes to ``targets[i]``; a broadcast repeats rows for every target.
 
-    The rows of one target ascend.
+    Row indices ascend within a target.
     """
 
     rows: Positions
     targets: Positions
-    """Places in `Splitter.iter_replicas`."""
+    """Indices in `Splitter.iter_replicas`."""
     turn: RoundRobinState
-    """The turn for the next batch."""
+    """Round-robin state for the next batch."""
 
 
 def first_turn(splitter: Splitter) -> RoundRobinState:
-    """Return the turn before any row: each round robin at its start."""
+    """Return the initial round-robin state."""
     return tuple(link.start for link in splitter.iter_chain())
 
 
 def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> RowTargets:
-    """Decide where each row goes."""
+    """Return the targets for all rows in a batch."""
     rows, channels, next_channel = _chosen(splitter, batch, turn[0])
     inner = [target for target in splitter.targets if isinstance(target, Splitter)]
     if not inner:
@@ -65,7 +65,7 @@ def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> R
 def _chosen(
     splitter: Splitter, batch: pa.RecordBatch, turn: int
 ) -> tuple[Positions, Positions, int]:
-    """Return the rows with their channels of a splitter, and the channel that is next."""
+    """Return rows with their channels, and the next round-robin channel."""
     count, width = batch.num_rows, splitter.width
     rows = np.arange(count, dtype=np.int64)
     if width == 1:
@@ -90,7 +90,7 @@ def _routed_on(
     channels: Positions,
     turn: RoundRobinState,
 ) -> RowTargets:
-    """Let the splitter of each channel route the rows that came to it."""
+    """Route each channel's rows through its nested splitter."""
     found_rows, found_targets, turns = [], [], [turn[:1]]
     length = (len(turn) - 1) // len(inner)
     first_target = 0
@@ -108,7 +108,7 @@ def _routed_on(
 
 
 def iter_parts(batch: pa.RecordBatch, routed: RowTargets) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each target that gets any, by ascending target."""
+    """Yield each target's rows by ascending target, without empty targets."""
     # There are fewer targets than 2**16 (`expansion.REPLICAS_MAX`), and numbers of 16 bits are
     # sorted by their digits, in a fifth of the time.
     targets = routed.targets.astype(np.uint16)
@@ -124,20 +124,20 @@ def iter_parts(batch: pa.RecordBatch, routed: RowTargets) -> Iterator[tuple[int,
 
 
 def passes(splitter: Splitter, marker: Marker) -> bool:
-    """Say whether a marker goes to all replicas behind a splitter; else it goes to none.
+    """Return whether a marker goes to all replicas after a splitter; otherwise it goes to none.
 
-    The kind of the splitter does not matter. Windows end at a splitter with an owner in a region:
-    the rows of one channel are no group to a consumer that takes the rows of all channels.
+    The splitter kind does not matter. Windows end at a splitter whose owner is in a region, because
+    one channel's rows are only part of the consumer's input.
     """
     return splitter.passes_windows or marker is not Marker.WINDOW
 
 
 READ = ""
-"""The port of a source: where the rows come to that it reads."""
+"""Port name for the rows that a source reads."""
 
 
 class Port(NamedTuple):
-    """Where rows come to a replica."""
+    """Input port of a replica."""
 
     replica: str
     name: str
@@ -145,13 +145,13 @@ class Port(NamedTuple):
 
 @dataclass(frozen=True)
 class AddressBook:
-    """The addresses of a physical graph; those of a port of all replicas follow on each other."""
+    """Addresses in a physical graph; a port's replicas have consecutive addresses."""
 
     physical: Physical
 
     @cached_property
     def ports(self) -> tuple[Port, ...]:
-        """Each port, at the index that is its address."""
+        """Ports indexed by address."""
         return tuple(
             Port(replica.name, port)
             for logical, placed in self.physical.graph.places.items()
@@ -161,12 +161,12 @@ class AddressBook:
 
     @cached_property
     def address(self) -> dict[Port, int]:
-        """The address of each port."""
+        """Addresses by port."""
         return {port: address for address, port in enumerate(self.ports)}
 
     @cached_property
     def leading(self) -> dict[str, tuple[int, ...]]:
-        """The addresses that each replica gives rows to, by its name."""
+        """Target addresses by producer replica name."""
         leading_addresses: dict[str, list[int]] = {name: [] for name in self.physical.replica}
         for connection in self.physical.connections:
             leading_addresses[connection.producer].append(
@@ -176,18 +176,18 @@ class AddressBook:
 
 
 Addresses: TypeAlias = npt.NDArray[np.int32]
-"""The address of each row of a batch."""
+"""Target address per row."""
 
 
 class Parcel(NamedTuple):
-    """Rows, and where they go: all to one address, or each row to one of its own."""
+    """Rows with one common target address, or an address per row."""
 
     batch: pa.RecordBatch
     to: int | Addresses
 
 
 def by_address(parcel: Parcel) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows for each address, each address once, the least first."""
+    """Yield the rows for each address, by ascending address."""
     batch, to = parcel
     if isinstance(to, int):
         yield to, batch
@@ -208,16 +208,16 @@ def by_address(parcel: Parcel) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 class Outlet:
-    """All that leads to one port of an operator, or to its channels.
+    """Replica output to an operator's port, in one or several channels.
 
     Parameters
     ----------
     addresses : tuple of int
-        Where it leads; behind a splitter in the order of its replicas.
+        Target addresses; with a splitter, in `Splitter.iter_replicas` order.
     splitter : Splitter or None
-        None: to the one address.
+        None: all rows go to the single address.
     turn : int
-        What is added to the start of each round robin.
+        Offset added to each round-robin start.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class Outlet:
         self._copies = any(link.kind is SplitterKind.BROADCAST for link in chain)
 
     def send(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
-        """Yield the rows of a batch and where they go; a broadcast yields them several times."""
+        """Yield a batch's rows with their addresses; a broadcast yields one parcel per target."""
         if self._splitter is None:
             yield Parcel(batch, self.addresses[0])
             return
@@ -249,12 +249,12 @@ class Outlet:
             yield Parcel(batch, to)
 
     def passes(self, marker: Marker) -> bool:
-        """Say whether a marker goes to all that it leads to; else it goes nowhere."""
+        """Return whether a marker goes to all targets; otherwise it goes to none."""
         return self._splitter is None or passes(self._splitter, marker)
 
 
 def outlets_of(book: AddressBook, replica: Replica, *, turn: int = 0) -> tuple[Outlet, ...]:
-    """Return what leads out of a replica, in the order of its streams."""
+    """Return a replica's outlets: unsplit connections first, then splitters."""
     physical = book.physical
     straight = tuple(
         Outlet((book.address[Port(connection.consumer, connection.port)],))
