@@ -47,14 +47,14 @@ from spark_upsert.table.state.snapshot import Snapshot
 
 
 class BatchRead:
-    """The work of one batch read of a table; pickled into the tasks.
+    """One table's batch read; pickled into the tasks.
 
     Parameters
     ----------
     options : ReadOptions
-        Those of a batch.
+        Batch options.
     columns : pyarrow.Schema
-        The columns that were planned (`columns.read_columns`).
+        The planned columns (`columns.read_columns`).
     """
 
     def __init__(self, options: ReadOptions, columns: pa.Schema) -> None:
@@ -63,20 +63,20 @@ class BatchRead:
         self._pushed: Pins = {}
 
     def push(self, pins: Pins) -> None:
-        """Leave out rows of a version that have other values than some, where that saves reading.
+        """Skip rows whose values differ from the pins, where that saves reading.
 
-        The caller judges the rows itself: what is left out depends on how the table lies.
+        The caller must filter the rows itself: the skipped rows depend on the table's layout.
         """
         self._pushed = pins
 
     def splits(self) -> Sequence[Split]:
-        """Return the work for the tasks."""
+        """Return the tasks' splits."""
         splits = self._planned()
         tell(splits, self._options, table_columns(self._columns, self._options))
         return splits
 
     def steps(self) -> list[CountedStep]:
-        """Return the same rows in an order that no number of splits decides."""
+        """Return the same rows in an order that does not depend on the split count."""
         table, options = open_table(self._options), self._options
         if options.filter is not None:
             raise OptionError(
@@ -106,7 +106,7 @@ class BatchRead:
             return [steps.of_snapshot(manifest, due) for due in snapshot_ranges(manifest)]
 
     def identity(self) -> str:
-        """Return which table it is."""
+        """Return the table's identity."""
         return table_identity(open_table(self._options))
 
     def split_bytes(self, split: Split) -> int:
@@ -114,7 +114,7 @@ class BatchRead:
         return split_bytes(split)
 
     def explain(self, splits: Sequence[Split]) -> str:
-        """Return what reading these splits does, as text."""
+        """Describe the read of these splits as text."""
         return explain(splits, self._options, table_columns(self._columns, self._options))
 
     def _planned(self) -> Sequence[Split]:
@@ -139,7 +139,7 @@ class BatchRead:
         return chosen_splits(Snapshot(table.store, manifest), options, where, table.index_of)
 
     def _versions(self, look: Look) -> tuple[int, int]:
-        """Return the bounds of the changes to read: those of ``lower <= v < upper``."""
+        """Return the bounds ``lower <= v < upper`` for the versions whose changes are read."""
         options = self._options
         lower = first_wanted(
             look,
@@ -156,7 +156,7 @@ class BatchRead:
         return lower, upper
 
     def _span(self, look: Look) -> tuple[int, int]:
-        """Return the version with which a history begins, and the one before which it ends."""
+        """Return a history's first version and its exclusive upper version."""
         options, since = self._options, look.head().since
         begins = first_wanted(look, version=options.starting_version)
         if options.starting_timestamp_ms is not None:  # What held then is wanted, too.
@@ -169,7 +169,7 @@ class BatchRead:
         return min(begins, look.head().version), self._upper(look)
 
     def _upper(self, look: Look) -> int:
-        """Return the version before which changes end."""
+        """Return the exclusive upper version for changes."""
         options = self._options
         return upper_wanted(
             look,
@@ -179,6 +179,6 @@ class BatchRead:
         )
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; called in a task."""
+        """Yield a split's rows; called in a task."""
         store = open_store(self._options.path, self._options.storage)
         yield from serve(store, split, self._options, table_columns(self._columns, self._options))

@@ -23,7 +23,7 @@ _CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The columns and the identity of an input."""
+    """An input's columns and identity."""
 
     columns: pa.Schema
     """The columns that the read takes from the input."""
@@ -32,7 +32,7 @@ class Described:
 
 
 def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
-    """Return the columns that all inputs have; one that may be null in any may be null."""
+    """Return the columns that all inputs must share; nullable if nullable in any input."""
     require_apart({name: input_.identity for name, input_ in inputs.items()})
     first, *others = inputs
     expected = inputs[first].columns
@@ -42,7 +42,7 @@ def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
 
 
 def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
-    """Return the columns of inputs that may lack some and have narrower types."""
+    """Return the union schema for inputs with missing columns and narrower types."""
     require_apart({name: merged_input.identity for name, merged_input in inputs.items()})
     merged_names = _wanted(inputs, names)
     _require_distinct(merged_names, inputs)
@@ -68,7 +68,7 @@ def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Sch
 
 
 def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
-    """Return the columns that any input has, or those that are chosen."""
+    """Return all inputs' column names, or the chosen ones."""
     all_names = dict.fromkeys(name for input_ in inputs.values() for name in input_.columns.names)
     column_names = [name for name in all_names if name not in _CHANGE_COLUMNS]
     of_changes = [name for name in all_names if name in _CHANGE_COLUMNS]
@@ -79,7 +79,7 @@ def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
 
 
 def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> None:
-    """Refuse columns that differ in case alone: Spark could not tell them apart."""
+    """Refuse columns that differ in case only: Spark cannot distinguish them."""
     folded: dict[str, str] = {}
     for name in names:
         spelling = folded.setdefault(name.lower(), name)
@@ -166,53 +166,53 @@ _LOGGER = logging.getLogger(__name__)
 OF_ONE_TABLE = "the checkpoint is that of a query over one table, which 'path' gave"
 
 Heads = Mapping[str, Position]
-"""Positions by the names of inputs: behind all there is, or where a stream stands."""
+"""Positions by input name: at the inputs' ends, or at a stream's current position."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenHeads:
-    """The heads of all inputs, as they were last seen."""
+    """All inputs' heads, as last seen."""
 
     heads: Heads
     before: Heads | None = None
-    """Heads that were seen before these; None if nothing is known of what has moved since."""
+    """Heads seen before these; None if the changes since then are unknown."""
     moved: frozenset[str] = frozenset()
     """Inputs that came, went or have another head since ``before``."""
     has_same_names: bool = False
-    """Whether ``before`` was of the same inputs."""
+    """Whether ``before`` has the same inputs."""
 
 
 class Inputs(Protocol):
-    """The inputs of a stream by the names that a checkpoint remembers."""
+    """A stream's inputs by the names in its checkpoint."""
 
     def look(self) -> Heads:
-        """Return the position behind all there is in each input that there is."""
+        """Return the head position for each existing input."""
         ...
 
     def polled(self) -> PolledInputs | None:
-        """Return the inputs to be looked at one by one; None if one of them cannot be."""
+        """Return the inputs for polling; None if one cannot be polled."""
         ...
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of where a stream stands, before anything is asked of the inputs of a look."""
+        """Process the stream's positions and the new heads, before any other call on the inputs."""
         ...
 
     def __getitem__(self, name: str, /) -> Input:
-        """Return the input of a name that a look, an offset or a split has."""
+        """Return the input for a name in heads, an offset or a split."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownInputs:
-    """Which inputs there are."""
+    """The existing inputs' names."""
 
     names: Collection[str]
     requests: int
-    """Requests that were made to the storage."""
+    """Storage requests that were made."""
 
 
 class PolledInputs(Protocol):
-    """Inputs that are looked at one by one, by other threads than the one that plans."""
+    """Inputs that are polled one by one, by background threads."""
 
     @property
     def may_come(self) -> bool:
@@ -220,25 +220,25 @@ class PolledInputs(Protocol):
         ...
 
     def find(self) -> KnownInputs:
-        """Look which inputs there are; not at what is in them."""
+        """List the inputs without polling them."""
         ...
 
     def poll(self, name: str) -> PollResult:
-        """Look at one of them (`Pollable.poll`)."""
+        """Poll one input (`Pollable.poll`)."""
         ...
 
 
 class NamedInputs:
-    """The inputs that options name (`Inputs`).
+    """Inputs that are named in the options (`Inputs`).
 
     Parameters
     ----------
     inputs : mapping of str to Input
     threads : int, optional
-        How many are looked at at once.
+        Concurrent head requests.
     may_lack : bool, optional
-        Whether an offset may have inputs that are not named any more: they are left alone, and what
-        they still had is not read.
+        Whether an offset may contain inputs that the options no longer name; their unread data is
+        skipped.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class NamedInputs:
         self._are_apart = False
 
     def look(self) -> Heads:
-        """Return the head of each input (`Inputs.look`)."""
+        """Return each input's head (`Inputs.look`)."""
         answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
         heads = dict(zip(self._inputs, answers, strict=True))
         if len(heads) > 1 and not self._are_apart:
@@ -261,24 +261,26 @@ class NamedInputs:
     may_come = False
 
     def polled(self) -> NamedInputs | None:
-        """Return these if all can be polled (`Inputs.polled`)."""
+        """Return self if all inputs can be polled (`Inputs.polled`)."""
         return (
             self if all(isinstance(input_, Pollable) for input_ in self._inputs.values()) else None
         )
 
     def find(self) -> KnownInputs:
-        """Return the names: they stay (`PolledInputs.find`)."""
+        """Return the fixed names (`PolledInputs.find`)."""
         return KnownInputs(names=self._inputs, requests=0)
 
     def poll(self, name: str) -> PollResult:
-        """Look at one of them (`PolledInputs.poll`)."""
+        """Poll one input (`PolledInputs.poll`)."""
         # What `polled` has told; to ask each time takes longer than to poll.
         input_ = cast(Pollable, self._inputs[name])
         with about("input", name):
             return input_.poll()
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Raise unless all inputs that a stream stands in are named (`Inputs.settle`)."""
+        """Raise `OptionError` if a stream has an input without a name in the options
+        (`Inputs.settle`).
+        """
         self._require(standing)
 
     def __getitem__(self, name: str) -> Input:
@@ -305,18 +307,18 @@ class NamedInputs:
 
 
 class RemovedInput(Input):
-    """An input that is not named any more, in a batch that was planned when it was."""
+    """An input that was removed from the options while a planned batch still contains it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def splits(self, start: Position | None, end: Position) -> list[Any]:
-        """Return nothing, and say so (`Input.splits`)."""
+        """Return no tasks and log a warning (`Input.splits`)."""
         _LOGGER.warning("an input was removed before it was read: %s", Fields(input=self._name))
         return []
 
     def steps(self, start: Position | None, end: Position) -> NoReturn:
-        """Raise: an exact order has counted the rows (`SteppedInput.steps`)."""
+        """Raise `DataLossError`: an exact order has counted the rows (`SteppedInput.steps`)."""
         raise DataLossError(
             "it was removed, but the batch that was under way has rows of it, and an exact order "
             "has counted them.",
@@ -324,7 +326,7 @@ class RemovedInput(Input):
         )
 
     def commit(self, position: Position) -> None:
-        """Do nothing: nothing is held for it any more (`Input.commit`)."""
+        """Do nothing: no lease is held (`Input.commit`)."""
 
     def identity(self) -> NoReturn:
         raise AssertionError(f"nobody looks at '{self._name}'")
@@ -336,9 +338,9 @@ class RemovedInput(Input):
         raise AssertionError(f"nobody looks at '{self._name}'")
 
     def split_bytes(self, split: Any) -> int:
-        """Return none (`Input.split_bytes`)."""
+        """Return 0 (`Input.split_bytes`)."""
         return 0
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
-        """Yield nothing (`Input.read`)."""
+        """Yield no rows (`Input.read`)."""
         return iter(())

@@ -19,47 +19,53 @@ from spark_upsert.streams.reads.ordered import StreamStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPiece:
-    """A number of equal steps to be read; a batch may end after each of them."""
+    """Equally sized steps to read; a batch may end after each one."""
 
     steps: int
     rows: int = 0
-    """Rows of all steps together, as the other counts are."""
+    """Total for all steps, as are ``bytes`` and ``epochs``."""
     bytes: int = 0
     epochs: int = 0
     after: Callable[[int], Position]
-    """The position behind so many of the steps."""
+    """Maps a step count to the position after that many steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """The part of one input that lies ahead of a stream.
+    """Unread data in one input.
 
-    Its positions are functions, called only where they are needed: to name one may cost a look-up.
+    Its positions are functions because computing one may need a storage request.
     """
 
     start: Position
-    """The position at which the stream goes on: its own, unless it has none or the next is gone."""
+    """Position at which the stream continues.
+
+    It differs from the stream's own position if the stream has none, or if the next version
+    expired.
+    """
     pieces: Iterable[ReadPiece]
-    """Pieces that one batch may hold, in order; made as they are looked at."""
+    """Pieces that fit into one batch, in order; computed lazily."""
     reach: Callable[[], Position]
-    """The position behind all pieces."""
+    """Returns the position after all pieces."""
     end: Callable[[], Position]
-    """The position behind all there is."""
+    """Returns the position after all available data."""
     is_all: bool = True
-    """Whether the input knows that this is all there is; else it is asked again from there on."""
+    """Whether no data follows `end`; False if the input must be queried again from there."""
     is_at_rest: bool = False
-    """Whether nothing lies ahead and nothing is to be done, so that a stream at the same position
-    need not ask again before the head moves."""
+    """Whether nothing is unread and no lease needs renewal.
+
+    A stream at the same position skips the input until its head moves.
+    """
     versions_behind: Callable[[Position], int] | None = None
-    """The number of versions behind a position that a batch reaches; None: not known."""
+    """Returns the version lag at a position that a batch reaches; None: unknown."""
     committed_ms: Callable[[], int | None] | None = None
-    """The time at which the first change ahead was committed, in ms since 1970; None: not known."""
+    """Returns the commit time for the oldest unread change, in ms since 1970; None: unknown."""
 
     left_since_ms: Callable[[Position], int | None] | None = None
-    """The time at which the first change behind a position was committed; None: not known."""
+    """Returns the commit time for the first change after a position; None: unknown."""
 
     def behind(self, position: Position) -> int:
-        """Return how many versions lie behind a position; an unknown number counts as 1."""
+        """Return the version lag at a position; an unknown lag counts as 1."""
         if self.versions_behind is not None:
             return self.versions_behind(position)
         return int(position != self.end())
@@ -67,147 +73,147 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPressure:
-    """The pressure of a stream (`spark_upsert.scheduler.governor`), as its tables are told."""
+    """Backpressure that a stream reports to its tables (`spark_upsert.scheduler.governor`)."""
 
     rung: int
     ratio: float
-    """The pressure, from 0 to 1."""
+    """Pressure from 0 to 1."""
     said_ms: int
-    """The time of the message, in ms since 1970."""
+    """Report time, in ms since 1970."""
     lasts_ms: int
     retry_after_ms: int
-    """The time after which a refused writer should come again."""
+    """Delay after which a refused writer should retry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """The result of a look at one of very many inputs."""
+    """Result from polling one input."""
 
     head: Position | None
     """The head, as `Input.head` returns it; None if the input is gone."""
     requests: int
-    """Requests to the storage that the look cost."""
+    """Storage requests that the poll made."""
 
 
 class Input(Protocol):
-    """Something that a stream reads batch by batch, and can read again.
+    """An input that a stream reads batch by batch and can read again.
 
-    `head`, `backlog`, `splits` and `commit` are called by one thread, and may read the storage.
-    A position of None means that the stream has not begun here.
+    `head`, `backlog`, `splits` and `commit` are called by one thread and may read the storage. A
+    position None means that the stream has not started here.
     """
 
     def head(self) -> Position:
-        """Return the position behind all there is.
+        """Return the position after all available data.
 
-        If it can, an input returns the very same object as long as nothing comes, so that a planner
-        of many inputs compares objects and need not read them.
+        Return the identical object while nothing changes, if possible: a planner with many inputs
+        compares objects only.
         """
         ...
 
     def identity(self) -> str:
-        """Return an id, equal for the same data under any name; called right after `head`."""
+        """Return an id that is equal for the same data under any name; called right after `head`."""
         ...
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
-        """Return what lies between a position and a head.
+        """Return the unread data between a position and a head.
 
-        Without a head it is all there is; else the head was asked for some time before. Called
-        again and again while nothing comes: it should cost next to nothing then.
+        Without a head, all available data counts; a passed head may be older than the storage.
+        Called repeatedly while nothing changes, so it must then be nearly free.
 
-        An input that holds a lease takes it here, before the next position is known to any caller,
-        so that what is offered stays readable.
+        An input with a lease takes it here, before returning the start position, so that the
+        returned range stays readable.
         """
         ...
 
     def splits(self, start: Position | None, end: Position) -> list[Any]:
-        """Return the work of a batch for the tasks, as values that can be pickled.
+        """Return a batch's tasks as picklable values.
 
-        A pure function of both positions and of what lies between them, whatever has come since:
-        a batch is replayed by them alone. May be the first call of a process.
+        The result depends only on both positions and the data between them, because Spark replays a
+        batch from its positions alone. May be the first call in a process.
         """
         ...
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; called in a task, on a pickled copy."""
+        """Yield a split's rows; called in a task, on a pickled copy."""
         ...
 
     def split_bytes(self, split: Any) -> int:
-        """Estimate the bytes that a split reads; called where it was planned."""
+        """Estimate the bytes that a split reads; called in the planning process."""
         ...
 
     def commit(self, position: Position) -> None:
-        """Release what lies before a position: no batch begins there any more."""
+        """Release resources before a position: no later batch starts before it."""
         ...
 
     # -- with defaults, for classes that derive from this one ----------------------------------
 
     def freeze(self) -> None:
-        """End at what there is now; called once, before anything else is asked.
+        """Stop at the current end; called once, before all other methods.
 
-        For an input whose head does not say where it ends, as that of a Python source.
+        For inputs whose head does not define an end, such as a Python source.
         """
         return
 
     def priority(self) -> int | None:
-        """Return its own priority, None if it has none; cheap, and called after `backlog`."""
+        """Return the input's own priority, None if it has none; cheap, called after `backlog`."""
         return None
 
     def last_read_ms(self) -> int | None:
-        """Return when another query last read it, in ms since 1970; None: never, or not known.
+        """Return when another query last read it, in ms since 1970; None: never, or unknown.
 
-        May be called in another thread, for several inputs at once, and read the storage.
+        May be called in another thread, for several inputs concurrently, and read the storage.
         """
         return None
 
     def newest(self) -> Mapping[str, int] | None:
-        """Return the version and counters of its newest version, without zeros; None: not known.
+        """Return the newest version and its counters, without zeros; None: unknown.
 
-        Called after `head`, again and again; next to free while nothing comes, and never fails.
+        Called repeatedly after `head`; nearly free while nothing changes, and never fails.
         """
         return None
 
     def press(self, pressure: StreamPressure | None) -> None:
-        """Report the stream's pressure to its writers; None: no longer. Never fails."""
+        """Report the stream's pressure to its writers; None withdraws the report. Never fails."""
         return
 
     def decides(self) -> Mapping[str, Json]:
-        """Return the options that decide how many rows a step has; equal values have one form."""
+        """Return the options that affect row counts per step; equal values have one form."""
         return {}
 
     def begins(self) -> Mapping[str, Json]:
-        """Return the options that say how it begins, which its positions do not contain."""
+        """Return the options that define the starting position, which positions do not contain."""
         return {}
 
 
 @runtime_checkable
 class Pollable(Protocol):
-    """An input that a thread beside the planner's can poll for its head: `TableInput`."""
+    """An input whose head a background thread can poll, such as `TableInput`."""
 
     def poll(self) -> PollResult:
-        """Look at the head (`Input.head`), and renew leases; cheap while nothing comes.
+        """Poll the head (`Input.head`) and renew leases; cheap while nothing changes.
 
-        A replacement that did not make the input grow may be noticed some looks later.
+        A replaced table without more versions may be detected several polls late.
         """
         ...
 
 
 @runtime_checkable
 class Pushable(Protocol):
-    """An input of a batch that may leave rows out."""
+    """A batch input that can skip rows."""
 
     def push(self, pins: Pins) -> None:
-        """Leave out rows that have other values in some columns, where that saves reading."""
+        """Skip rows whose values differ from the pins, where that saves reading."""
         ...
 
 
 @runtime_checkable
 class SteppedInput(Input, Protocol):
-    """An input with one order of rows, however it is cut: exact orders take from such inputs."""
+    """An input whose row order does not depend on batch bounds, as exact orders require."""
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
-        """Yield what lies between two positions, step by step.
+        """Yield the steps between two positions; called during planning.
 
-        Called where batches are planned. A position is a bound of steps, and those between two of
-        them are the same for ever. Equal positions have none between them.
+        Each position is a step boundary. The steps between two positions never change; equal
+        positions have none between them.
         """
         ...

@@ -59,23 +59,23 @@ _STEP = HASH_END // SNAPSHOT_STEPS
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRemainder:
-    """The part of a snapshot with hashes from some number on.
+    """The unread part in a snapshot, from a hash upwards.
 
-    It has equal steps; after each, all smaller hashes are delivered. A step is a 65 536th of the
-    hashes, or fewer where keys share a hash prefix.
+    It has equal steps; after each, all smaller hashes are delivered. A step covers 1/65536 of the
+    hash space, or a smaller part where keys share a hash prefix.
     """
 
     first: int
     steps: int
-    """The number of steps, at least one."""
+    """Step count, at least 1."""
     share: Fraction
-    """The share of the rest in all entries of the snapshot."""
+    """Share in all entries of the snapshot."""
     spread: Spread | None
-    """The spread of the hashes in the rest; None: it is uniform."""
+    """Hash distribution within the remainder; None: uniform."""
 
     @classmethod
     def of(cls, manifest: Manifest | None, first: int) -> SnapshotRemainder:
-        """Return the rest of a version of a table; no file is opened."""
+        """Return the remainder for a version; opens no file."""
         if manifest is None or not manifest.schema.hash_prefix:
             steps = -(-(HASH_END - first) // _STEP)
             return cls(first, steps, Fraction(steps, SNAPSHOT_STEPS), None)
@@ -85,11 +85,11 @@ class SnapshotRemainder:
         return cls(first, steps, Fraction(spread.rows, max(1, all_slices.rows)), spread)
 
     def of_all(self, amount: int) -> int:
-        """Return what is left of an amount that all entries have."""
+        """Scale an amount for all entries down to the remainder."""
         return int(amount * self.share)
 
     def hash_behind(self, steps: int) -> int:
-        """Return the hash below which all is delivered behind so many steps."""
+        """Return the hash below which all rows are delivered after this many steps."""
         if self.spread is None:
             return min(HASH_END, self.first + steps * _STEP)
         # Each step goes on, whatever is known of it.
@@ -101,9 +101,9 @@ _END = f"{HASH_END:x}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePosition:
-    """A position in the snapshot of ``origin`` or in the changes after it.
+    """A position in the snapshot ``origin`` or in the changes after it.
 
-    Rows with hashes below ``hash`` and changes of versions below ``upper`` are delivered. A stream
+    Rows with hashes below ``hash`` and changes in versions below ``upper`` are delivered. A stream
     that continues must find the version ``place`` in the table's log.
     """
 
@@ -111,30 +111,30 @@ class TablePosition:
     hash: int
     upper: int
     place: TableVersion | None = field(default=None, compare=False)
-    """It follows from the rest and from the table; None for what is only reported."""
+    """Follows from the other fields and the table; None in positions that are only reported."""
 
     @classmethod
     def at_changes(cls, origin: int, upper: int) -> TablePosition:
-        """Return the position before the changes of version ``upper``."""
+        """Return the position before the changes in version ``upper``."""
         return cls(origin=origin, hash=HASH_END, upper=upper)
 
     @classmethod
     def in_snapshot(cls, origin: int, hash_: int) -> TablePosition:
-        """Return a position in a snapshot; at its end the changes begin."""
+        """Return a position in a snapshot; its end is the start of the changes."""
         return cls(origin=origin, hash=hash_, upper=origin + 1)
 
     @property
     def is_in_snapshot(self) -> bool:
-        """Whether rows of version ``origin`` are still to be delivered."""
+        """Whether rows in version ``origin`` are still undelivered."""
         return self.hash < HASH_END
 
     @property
     def version(self) -> int:
-        """The oldest version that is needed to go on from here."""
+        """The oldest version needed to continue from here."""
         return self.origin if self.is_in_snapshot else max(0, self.upper - 1)
 
     def packed(self) -> Position:
-        """Return the position in the form that offsets keep."""
+        """Return the position as stored in offsets."""
         table_ref = self.place
         return Position.of(
             {
@@ -147,7 +147,7 @@ class TablePosition:
 
     @classmethod
     def unpacked(cls, position: Position) -> TablePosition:
-        """Rebuild a position."""
+        """Parse a stored position; raises `OptionError`."""
         try:
             record = position.record
             table_ref = None
@@ -171,14 +171,14 @@ class TablePosition:
 
 
 STEP_ROWS = 1 << 16
-"""Entries of a snapshot's step, about: a batch that goes on within a step reads it again."""
+"""Approximate entries per snapshot step: a batch that resumes within a step reads it again."""
 
 _COUNTS = 10_000
-"""Steps with remembered row counts, so that a step that is planned again is not counted again."""
+"""Maximum cached step row counts; a step that is planned again is not counted again."""
 
 
 class TableSteps:
-    """Steps of one table, and how many rows they have.
+    """One table's steps and their row counts.
 
     A row count comes from the log's counters where they are exact; otherwise the step is read.
 
@@ -186,9 +186,9 @@ class TableSteps:
     ----------
     table : Table
     options : ReadOptions
-        Of a read of all rows and changes, so that each step stands for itself.
+        Without net changes, so that each step is independent.
     columns : pyarrow.Schema
-        The columns that were planned.
+        The planned columns.
     """
 
     def __init__(self, table: Table, options: ReadOptions, columns: pa.Schema) -> None:
@@ -206,7 +206,7 @@ class TableSteps:
         self._counts: LruMap[tuple[int, HashRange | None], int] = LruMap(_COUNTS)
 
     def of_snapshot(self, manifest: Manifest, due: HashRange) -> CountedStep:
-        """Return the rows of a version with hashes in a range (`snapshot_ranges`)."""
+        """Return the step for a version's rows in a hash range (`snapshot_ranges`)."""
 
         def split() -> Split:
             return rows_splits(manifest, self._options, due)[0]
@@ -217,7 +217,7 @@ class TableSteps:
         return CountedStep(rows=rows, split=split)
 
     def of_changes(self, version: int, look: Look) -> CountedStep:
-        """Return the changes of a version, in the columns of a look whose version is no older."""
+        """Return the step for a version's changes, in the schema at the log snapshot's head."""
 
         def split() -> Split | None:
             with look:
@@ -236,15 +236,15 @@ class TableSteps:
         return CountedStep(rows=lambda: self._counts.of((version, None), count), split=split)
 
     def _read(self, split: Split, columns: tuple[str, ...]) -> int:
-        """Return how many rows a split yields."""
+        """Count a split's rows by reading it."""
         batches = serve(self._table.store, split, self._options, columns)
         return sum(batch.num_rows for batch in batches)
 
 
 def snapshot_ranges(manifest: Manifest, start: int = 0, end: int = HASH_END) -> list[HashRange]:
-    """Return the steps of a snapshot between two hashes, which may lie within steps.
+    """Return the snapshot steps between two hashes, which may be within steps.
 
-    Their bounds follow from the version alone, so that every batch and every replay has the same.
+    Step boundaries depend on the version only, so that every batch and replay has the same ones.
     """
     entries = sum(slice_.rows_within(ALL_HASHES) for slice_ in manifest.slices)
     count = min(SNAPSHOT_STEPS, max(1, entries // STEP_ROWS))
@@ -255,9 +255,9 @@ def snapshot_ranges(manifest: Manifest, start: int = 0, end: int = HASH_END) -> 
 
 
 def _known_rows(commit: Commit, options: ReadOptions) -> int | None:
-    """Return how many change rows an epoch has, None if its counters do not tell exactly.
+    """Return an epoch's change row count, None if its counters are not exact.
 
-    They count updates that leave all values as they were, too, and of an overwrite each key.
+    Counters include updates without effect, and each key in an overwrite.
     """
     if not commit.is_epoch:
         return 0
@@ -273,16 +273,16 @@ def _known_rows(commit: Commit, options: ReadOptions) -> int | None:
 _LOGGER = logging.getLogger(__name__)
 
 _POLLS_PER_PROOF = 8
-"""Polls per proof of the log: all other polls ask only for the next version."""
+"""Polls per full log check: the other polls only look up the next version."""
 
 _OPENING = 4
-"""Requests that find a log that was not seen before, or some more."""
+"""Estimated requests to find an unknown log's head, rounded up."""
 
 _RENEWING = 5
-"""Requests that renew a lease."""
+"""Requests per lease renewal."""
 
 _RENEWALS = 4
-"""An idle stream renews its lease this many times before it would lapse."""
+"""Renewals by an idle stream per lease lifetime."""
 
 
 OTHER_THAN_IN_GROUP = (
@@ -292,7 +292,7 @@ OTHER_THAN_IN_GROUP = (
 
 
 def open_table(options: ReadOptions) -> Table:
-    """Return the table of a read."""
+    """Return a read's table; with ``metadata=group`` it must exist."""
     table = Table(open_store(options.path, options.storage))
     if options.metadata is Metadata.GROUP and table.log.try_head() is None:
         raise no_group(options.path.rpartition("/")[0])
@@ -300,7 +300,7 @@ def open_table(options: ReadOptions) -> Table:
 
 
 def no_group(root: str) -> TableNotFoundError:
-    """Return the error of a root below which no query writes many tables."""
+    """Return the error for a root without a group table."""
     return TableNotFoundError(
         f"below '{root}' no query has written a batch into many tables: it has no group table.",
         hint="check 'path': it is the folder before the first '{' of the path that the query "
@@ -310,34 +310,34 @@ def no_group(root: str) -> TableNotFoundError:
 
 
 def table_identity(table: Table) -> str:
-    """Return what is the same for a table under whatever path."""
+    """Return a table's identity, which is equal under any path."""
     return identity_at(table.log)
 
 
 def identity_at(log: Versions) -> str:
-    """Return what is the same for the table of a log under whatever path."""
+    """Return the table identity from a log."""
     return f"table {log.head().place.table_id}"
 
 
 _COMMITS_MAX = 64
-"""The most versions in a row without an epoch, such as compactions, that are looked through."""
+"""Maximum versions to search for an epoch: compactions, for example, contain none."""
 
 
 def _versions_behind(upper: int, position: Position) -> int:
-    """Return how many versions lie behind a position (`Backlog.behind`)."""
+    """Return the version lag at a position (`Backlog.behind`)."""
     reached = TablePosition.unpacked(position)
     return max(0, upper - reached.upper) + int(reached.is_in_snapshot)
 
 
 def _left_since_ms(table: Table, upper: int, position: Position) -> int | None:
-    """Return when the first epoch behind a position was committed (`Backlog.left_since_ms`)."""
+    """Return the commit time for the first epoch after a position (`Backlog.left_since_ms`)."""
     with suppress(UpsertFlowError):  # An error that matters, planning will meet, too.
         return _first_committed_ms(table, TablePosition.unpacked(position), upper)
     return None
 
 
 def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int | None:
-    """Return when the first epoch ahead was committed (`Backlog.committed_ms`)."""
+    """Return the commit time for the first unread epoch (`Backlog.committed_ms`)."""
     if start.is_in_snapshot:
         return None
     versions = range(start.upper, min(upper, start.upper + _COMMITS_MAX))
@@ -346,7 +346,7 @@ def _first_committed_ms(table: Table, start: TablePosition, upper: int) -> int |
 
 
 _NEWEST_AMONG = 8
-"""The most versions that are looked through for the newest epoch."""
+"""Maximum versions to search for the newest epoch."""
 
 
 def _newest_epoch(table: Table, head: Manifest) -> Mapping[str, int] | None:
@@ -371,12 +371,14 @@ _REPLACED = (
 
 
 def _require_batch(look: Look, place: TableVersion) -> Manifest:
-    """Return the newest version of the table that a batch of its group is in."""
+    """Return the table's head, which must descend from the version in its group's batch."""
     return look.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
 
 
 def _kept(look: Look, position: TablePosition) -> TablePosition:
-    """Return a position that is expired as the one behind versions that changed no rows."""
+    """Move an expired position past versions without row changes; return it unchanged if
+    impossible.
+    """
     manifest = look.kept(position.version)
     if manifest is None:
         return position
@@ -386,7 +388,7 @@ def _kept(look: Look, position: TablePosition) -> TablePosition:
 
 
 class TableInput(Input):
-    """The rows of one table and the changes behind them, whole or their new values.
+    """One table as an input: its rows, then its changes or new values only.
 
     With ``failOnDataLoss=false`` a stream with an expired position continues at
     `Manifest.first_changes`, or in the first snapshot at ``since``. A batch replayed after a
@@ -395,11 +397,11 @@ class TableInput(Input):
     Parameters
     ----------
     options : ReadOptions
-        Those of a stream.
+        Streaming options.
     columns : pyarrow.Schema
-        The columns that were planned (`columns.read_columns`).
+        The planned columns (`columns.read_columns`).
     table : Table, optional
-        Open already; by default it is opened where it is needed first.
+        An open table; by default opened on first use.
     """
 
     def __init__(
@@ -409,7 +411,7 @@ class TableInput(Input):
         self._columns = columns
         self._table = table
         self._seen: tuple[int, Position] | None = None
-        """The newest upper, and the head that it is."""
+        """The newest upper, with its head position."""
         self._polls = 0
         self._is_polled = False
         self._lease: Lease | None = None
@@ -424,14 +426,14 @@ class TableInput(Input):
     # -- planning --------------------------------------------------------------------
 
     def head(self) -> Position:
-        """Return the position behind all there is (`Input.head`)."""
+        """Return the position after all available data (`Input.head`)."""
         upper = self._opened().log.head().upper
         if self._seen is None or self._seen[0] != upper:
             self._seen = upper, TablePosition.at_changes(upper - 1, upper).packed()
         return self._seen[1]
 
     def poll(self) -> PollResult:
-        """Look at the head (`Pollable.poll`): mostly one request, while nothing comes."""
+        """Poll the head (`Pollable.poll`): mostly one request while nothing changes."""
         self._is_polled = True
         self._polls += 1
         table, before = self._opened(), self._seen
@@ -453,11 +455,11 @@ class TableInput(Input):
         return PollResult(head=head, requests=requests + new + 2)
 
     def identity(self) -> str:
-        """Return which table it is (`Input.identity`)."""
+        """Return the table's identity (`Input.identity`)."""
         return identity_at(self._opened().log.last_look())
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
-        """Return what lies before a position (`Input.backlog`); takes or renews the lease."""
+        """Return the unread data (`Input.backlog`); takes or renews the lease."""
         table = self._opened()
         known_position = None if position is None else TablePosition.unpacked(position)
         bound = None if head is None else TablePosition.unpacked(head)
@@ -497,14 +499,14 @@ class TableInput(Input):
     def last_read_ms(self) -> int | None:
         """Return when another consumer last renewed its lease (`Input.last_read_ms`).
 
-        The lease of this stream says nothing: to be served would make it more urgent.
+        This stream's own lease is ignored: otherwise serving an input would raise its urgency.
         """
         consumer = self._options.consumer
         others = [lease for lease in self._opened().consumers() if lease.consumer != consumer]
         return max((lease.renewed_ms for lease in others), default=None)
 
     def newest(self) -> Mapping[str, int] | None:
-        """Return the newest epoch, and what became of its rows (`Input.newest`)."""
+        """Return the newest epoch and its row counters (`Input.newest`)."""
         table = self._opened()
         head = table.log.seen
         if head is None:
@@ -514,7 +516,7 @@ class TableInput(Input):
         return self._counted[1]
 
     def splits(self, start: Position | None, end: Position) -> list[Split]:
-        """Return the work of a batch (`Input.splits`)."""
+        """Return a batch's tasks (`Input.splits`)."""
         table = self._opened()
         last = TablePosition.unpacked(end)
         look = self._look(table, last)
@@ -536,7 +538,7 @@ class TableInput(Input):
         return splits
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
-        """Yield what lies between two positions, step by step (`SteppedInput.steps`)."""
+        """Yield the steps between two positions (`SteppedInput.steps`)."""
         table = self._opened()
         last = TablePosition.unpacked(end)
         look = self._look(table, last)
@@ -563,11 +565,11 @@ class TableInput(Input):
                 yield step(steps.of_changes(version, look), next_position)
 
     def begins(self) -> Mapping[str, Json]:
-        """Return whether the changes since some version are read, and not the whole table first."""
+        """Return whether the stream starts with changes or with a snapshot (`Input.begins`)."""
         return {"startingVersion": None if self._begins_with_snapshot else "given"}
 
     def decides(self) -> Mapping[str, Json]:
-        """Return what decides which rows an epoch has (`Input.decides`)."""
+        """Return the options that affect an epoch's rows (`Input.decides`)."""
         return {
             "deduplicationMode": self._options.deduplication.value,
             **counted(self._options),
@@ -578,12 +580,12 @@ class TableInput(Input):
         return split_bytes(split)
 
     def commit(self, position: Position) -> None:
-        """Move the lease (`Input.commit`); where a stream stands is in Spark's checkpoint."""
+        """Advance the lease (`Input.commit`); the position itself is in Spark's checkpoint."""
         if self._options.consumer is not None:
             self._renew(self._opened(), TablePosition.unpacked(position).version)
 
     def press(self, pressure: StreamPressure | None) -> None:
-        """Tell the writers of the table, if it heeds its consumers (`Input.press`)."""
+        """Report pressure to the table's writers, if the table heeds its consumers (`Input.press`)."""
         consumer, table = self._options.consumer, self._opened()
         cached_head = table.log.seen
         if consumer is None or cached_head is None or not heeds_pressure(cached_head.properties):
@@ -614,7 +616,7 @@ class TableInput(Input):
     def _look(
         self, table: Table, position: TablePosition | None, *, has_looked: bool = False
     ) -> Look:
-        """Return a look at a table: a new one, unless there was one just now."""
+        """Return a log snapshot: the cached one if ``has_looked``, else a new one."""
         if has_looked:
             return table.log.last_look()
         head = table.log.try_look()
@@ -623,22 +625,22 @@ class TableInput(Input):
         return head or table.log.look()
 
     def _newest(self, look: Look, position: TablePosition | None) -> Manifest:
-        """Return the newest version of the table that a position is in, and of no other.
+        """Return the table's head; raises if the position belongs to another table or history.
 
-        A position stands for all before it: each version names the one that it was made upon.
+        A position vouches for all versions before it: each version names its predecessor.
         """
         if position is None or position.place is None:
             return look.head()
         return look.require(position.place, _CHECKPOINT, hint=_REPLACED)
 
     def _placed(self, table: Table, position: TablePosition) -> Position:
-        """Return a position with the version that it stands at; one yet to come has no token."""
+        """Pack a position with its version's reference; a future version uses the head's."""
         with table.log.last_look() as look:
             version = min(position.version, look.head().version)
             return replace(position, place=look.place(version)).packed()
 
     def _begin(self, look: Look, upper: int) -> TablePosition:
-        """Return where a stream begins, by its options."""
+        """Return the starting position by the options."""
         options = self._options
         if self._begins_with_snapshot:
             return TablePosition.in_snapshot(upper - 1, 0)
@@ -654,7 +656,7 @@ class TableInput(Input):
         return TablePosition.at_changes(origin, origin)
 
     def _beginning(self, start: Position | None, last: TablePosition) -> TablePosition:
-        """Return where a batch began that is known by its offsets alone."""
+        """Return a batch's start position, derived from its offsets alone."""
         if start is not None:
             first = TablePosition.unpacked(start)
             if not first.is_in_snapshot:
@@ -673,7 +675,7 @@ class TableInput(Input):
         return options.starting_version is None and options.starting_timestamp_ms is None
 
     def _readable(self, look: Look, position: TablePosition) -> TablePosition:
-        """Return where a stream at a position goes on; elsewhere only if data loss is allowed."""
+        """Return a readable position to continue at; skips data only if data loss is allowed."""
         newest = look.head()
         fail, path = self._options.fail_on_data_loss, self._options.path
         if position.version < newest.since:
@@ -692,7 +694,7 @@ class TableInput(Input):
     def _ahead(
         self, table: Table, known: TablePosition | None, bound: TablePosition | None
     ) -> tuple[TablePosition, int]:
-        """Return where what lies before a position begins, and the upper that bounds it."""
+        """Return the start position and the exclusive upper version for unread data."""
         last = None if bound is None else bound.upper
         # A given head was looked up here, unless by another process, or the stream is past it.
         has_looked = last is not None and (known is None or known.upper <= last)
@@ -711,7 +713,7 @@ class TableInput(Input):
             return start, upper
 
     def _pieces(self, table: Table, start: TablePosition, upper: int) -> Iterator[ReadPiece]:
-        """Yield the rest of the snapshot, which is never in one batch with changes, or epochs."""
+        """Yield the rest of the snapshot, which never shares a batch with changes, or the epochs."""
         if start.is_in_snapshot:
             yield self._rest_of_snapshot(table, start)
             return
@@ -744,7 +746,7 @@ class TableInput(Input):
     # -- leases ----------------------------------------------------------------------
 
     def _hold(self, table: Table, position: TablePosition) -> None:
-        """Take the lease, if it is not held yet, or renew it where it stands if it is due."""
+        """Take the lease if it is not held yet, else renew it if due."""
         if self._options.consumer is None:
             return
         with self._leasing:
@@ -754,7 +756,7 @@ class TableInput(Input):
                 self._keep(table)
 
     def _keep(self, table: Table) -> int:
-        """Renew the lease where it stands, if there is one and it is due; return the requests."""
+        """Renew the lease at its version if due; return the request count."""
         with self._leasing:
             lease = self._lease
             if lease is None or table.log.now_ms() <= lease.renewed_ms + lease.ttl_ms // _RENEWALS:
@@ -776,14 +778,14 @@ class TableInput(Input):
     # -- reading, in the tasks -------------------------------------------------------
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split (`Input.read`)."""
+        """Yield a split's rows (`Input.read`)."""
         store = self._opened().store
         yield from serve(store, split, self._options, table_columns(self._columns, self._options))
 
 
 PAUSE_S_MIN = 0.05
 PAUSE_S_MAX = 1.0
-"""A table is found within a second of its first epoch, at a request a second."""
+"""A table is found within a second after its first epoch, at one request per second."""
 
 
 def awaited(
@@ -793,7 +795,7 @@ def awaited(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Table:
-    """Return a table once it is there (``tableTimeout``).
+    """Return a table once it exists (``tableTimeout``).
 
     A query's first batch may create the table that another stream reads.
     """

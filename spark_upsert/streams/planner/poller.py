@@ -22,45 +22,45 @@ from spark_upsert.streams.offsets.offset import Position
 GAP_SHARE = 0.1
 
 LEAST_S = 0.05
-"""More often is of no use: a micro-batch takes longer."""
+"""Minimum polling interval; micro-batches take longer."""
 
 MOST_S = 30.0
-"""How often an input at rest is looked at in a bucket, if nothing else is said."""
+"""Default maximum polling interval for an idle input in object storage."""
 
 MOST_LOCAL_S = 0.5
-"""The same on a file system: a look takes some 30 microseconds."""
+"""Default maximum polling interval on a file system: a poll takes about 30 microseconds."""
 
 REQUESTS_PER_S = 200.0
-"""In a bucket, if nothing else is said: some 100 dollars a month."""
+"""Default request budget in object storage: about 100 dollars a month."""
 
 BUSY_SHARE = 0.2
-"""The share of one processor for looks; the planner of batches uses the same processor."""
+"""Processor share for polls; the batch planner uses the same processor."""
 
 RETRIES = 3
-"""The looks at an input that may fail in a row because of the storage before it is reported."""
+"""Consecutive storage failures tolerated per input before an error is reported."""
 
 _BURST_S = 0.1
-"""The time for which an unused budget is kept: so much may be spent at once."""
+"""Seconds for which an unused budget accumulates; that amount may be spent in one step."""
 
 _COST_WEIGHT = 0.05
-"""The weight of one look in the moving average of what a look takes."""
+"""Weight per poll in the moving average for processor time."""
 
 _ENTRIES_SPARE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollBounds:
-    """Between what intervals lie, and what looks may take in a second."""
+    """Polling interval bounds, and resource limits per second."""
 
     least_s: float = LEAST_S
     most_s: float = MOST_LOCAL_S
     requests_per_s: float | None = None
-    """None: any number."""
+    """None: unlimited."""
     busy_share: float = BUSY_SHARE
 
     @classmethod
     def of(cls, *, is_remote: bool, most_ms: int | None, requests_per_s: int | None) -> PollBounds:
-        """Return the bounds that options mean, or those by default."""
+        """Return the bounds from options, with defaults for None."""
         most_s = MOST_S if is_remote else MOST_LOCAL_S
         if most_ms is not None:
             most_s = most_ms / 1000
@@ -73,7 +73,7 @@ class PollBounds:
 
 @dataclass(slots=True)
 class Budget:
-    """A token bucket: what may be spent a second. An overdraft is waited for until paid back."""
+    """A token bucket with a rate per second; an overdraft must be paid back before the next use."""
 
     rate: float
     _left: float = 0.0
@@ -83,37 +83,37 @@ class Budget:
         self._left = self.rate * _BURST_S
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long nothing is left; 0 if something is."""
+        """Return the seconds until tokens are available; 0 if some are."""
         passed_s = max(0.0, now_s - self._at_s)
         self._left = min(self.rate * _BURST_S, self._left + self.rate * passed_s)
         self._at_s = now_s
         return 0.0 if self._left > 0 else -self._left / self.rate + 1e-3
 
     def spend(self, amount: float) -> None:
-        """Take some, whatever is left."""
+        """Spend tokens; the balance may become negative."""
         self._left -= amount
 
 
 @dataclass(slots=True)
 class _PollState:
-    """The state of one input."""
+    """Polling state for one input."""
 
     due_s: float
     moved_s: float
     gap_s: float
-    """Between its changes, as far as they were seen."""
+    """Average time between its observed changes."""
     began_s: float
-    """Its last look, over or not."""
+    """Start time for its last poll, finished or not."""
     failures: int = 0
     is_under_way: bool = False
 
 
 @dataclass
 class PollSchedule:
-    """Which of some inputs are due for a look. Not safe for threads.
+    """Decides which inputs are due for a poll. Not thread-safe.
 
-    Two budgets bound all looks: requests, and processor time. Inputs at rest get at most half, so
-    two looks at one are at most ``most_s`` and one round of all inputs apart.
+    Two budgets bound all polls: requests, and processor time. Idle inputs get at most half, so two
+    polls for one input are at most ``most_s`` and one round over all inputs apart.
 
     Parameters
     ----------
@@ -122,13 +122,13 @@ class PollSchedule:
 
     bounds: PollBounds
     requests: int = 0
-    """Asked of the storage so far."""
+    """Storage requests so far."""
     looks: int = 0
     _known: dict[str, _PollState] = field(default_factory=dict)
     _due: list[tuple[float, str]] = field(default_factory=list)
-    """A heap; an entry counts if it is what its input is due by."""
+    """A heap; entries that differ from their input's due time are stale."""
     _busy_s: float = 0.0
-    """The processor time that a look takes, averaged."""
+    """Average processor time per poll."""
 
     def __post_init__(self) -> None:
         rate = self.bounds.requests_per_s
@@ -137,22 +137,22 @@ class PollSchedule:
 
     @property
     def names(self) -> Set[str]:
-        """The inputs that are looked at."""
+        """The polled inputs."""
         return self._known.keys()
 
     @property
     def rate(self) -> float:
-        """How many looks in a second the budgets allow, as far as it is known."""
+        """Polls per second that the budgets allow, estimated."""
         by_time = self.bounds.busy_share / self._busy_s if self._busy_s else math.inf
         return min(by_time, self.bounds.requests_per_s or math.inf)
 
     @property
     def most_s(self) -> float:
-        """How long an input at rest is left alone."""
+        """Maximum polling interval for an idle input."""
         return max(self.bounds.most_s, 2 * len(self._known) / self.rate)
 
     def add_all(self, names: list[str], now_s: float) -> None:
-        """Begin with inputs that were just looked at; they are due one after the other."""
+        """Add inputs that were just polled; their due times are spread evenly."""
         most_s = max(self.bounds.most_s, 2 * len(names) / self.rate)
         for index, name in enumerate(names):
             self._known[name] = _PollState(
@@ -165,16 +165,18 @@ class PollSchedule:
         heapify(self._due)
 
     def add(self, name: str, now_s: float) -> None:
-        """Begin with an input that has not been looked at."""
+        """Add an input that was not polled yet; it is due immediately."""
         self._known[name] = _PollState(due_s=now_s, moved_s=now_s, gap_s=0.0, began_s=now_s)
         heappush(self._due, (now_s, name))
 
     def drop(self, name: str) -> None:
-        """Look at an input no more."""
+        """Remove an input."""
         self._known.pop(name, None)
 
     def take(self, now_s: float, count_max: int) -> list[str]:
-        """Return inputs that are due, the first one first; each is under way until it is told."""
+        """Return due inputs, earliest first, and mark them as in progress until `looked` or
+        `failed`.
+        """
         due_names: list[str] = []
         if self._broke_s(now_s) > 0:
             return due_names
@@ -192,7 +194,7 @@ class PollSchedule:
         return due_names
 
     def wait_s(self, now_s: float) -> float:
-        """Return after how long something may be due; inf: never, as far as it is known."""
+        """Return the seconds until an input may be due; inf: never."""
         first_s = self._due[0][0] - now_s if self._due else math.inf
         return max(0.0, first_s, self._broke_s(now_s))
 
@@ -201,7 +203,7 @@ class PollSchedule:
         return max(of_requests, self._of_time.wait_s(now_s))
 
     def looked(self, name: str, now_s: float, *, has_moved: bool, requests: int = 1) -> float:
-        """Note a look that is over, and when the next one is due; return when it began."""
+        """Record a finished poll and schedule the next one; return the poll's start time."""
         self.looks += 1
         self._asked(requests)
         poll = self._known[name]
@@ -214,7 +216,7 @@ class PollSchedule:
         return poll.began_s
 
     def failed(self, name: str, now_s: float, *, may_pass: bool, requests: int = 1) -> bool:
-        """Note a look that failed; return whether it is to be told."""
+        """Record a failed poll; return whether to report its error."""
         self._asked(requests)
         poll = self._known[name]
         poll.is_under_way, poll.failures = False, poll.failures + 1
@@ -225,21 +227,21 @@ class PollSchedule:
         return is_told
 
     def was_busy(self, seconds: float) -> None:
-        """Note how long a look kept a processor busy."""
+        """Record the processor time that a poll used."""
         self._of_time.spend(seconds)
         self._busy_s += (_COST_WEIGHT if self._busy_s else 1.0) * (seconds - self._busy_s)
 
     def listed(self, requests: int, seconds: float) -> None:
-        """Note what a look for new inputs took, of requests and of a processor's time."""
+        """Record a listing's requests and processor time."""
         self.requests += requests
         self._of_time.spend(seconds)
         if self._of_requests is not None:
             self._of_requests.spend(requests)
 
     def interval_s(self, gap_s: float) -> float:
-        """Return when an input is looked at again that changes so often.
+        """Return the polling interval for an average time between changes.
 
-        It is `GAP_SHARE` of the time between its changes, or since the last one if that is longer.
+        It is `GAP_SHARE` times that, within the bounds.
         """
         return min(max(self.bounds.least_s, GAP_SHARE * gap_s), self.most_s)
 
@@ -258,25 +260,25 @@ class PollSchedule:
 
 THREADS = 4
 THREADS_REMOTE = 16
-"""A bucket answers after some 20 ms, and answers many at once."""
+"""An object store responds after about 20 ms, and serves many requests concurrently."""
 
 _LOOKS_AT_ONCE = 16
-"""Due inputs that a thread takes at once: few turns, and no input waits for long."""
+"""Due inputs per thread and turn: few turns, and no input waits for long."""
 
 _TICK_S = 0.01
-"""Threads that have nothing to do look no sooner: a batch cannot be planned more often."""
+"""Minimum pause for idle threads: batches cannot be planned more often."""
 
 _MAY_PASS = (StorageError, OSError)
 
 _FIND_SHARE = 0.05
-"""The share of time spent on listings; a listing of ten thousand folders takes some 20 ms."""
+"""Time share for listings; a listing with ten thousand folders takes about 20 ms."""
 
 _FIND_S = 1.0
 _FIND_REMOTE_S = 10.0
 
 
 class DaemonThreads:
-    """Threads that work until they are stopped, and never keep a process alive."""
+    """Threads that work until stopped and never keep a process alive."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -286,7 +288,7 @@ class DaemonThreads:
         self._due_s = 0.0
 
     def start(self, work: Callable[[], float | None]) -> None:
-        """Let the threads call ``work`` until it returns None; a number is the pause in seconds."""
+        """Call ``work`` repeatedly until it returns None; a number is the pause in seconds."""
         for number in range(self._count):
             name = f"upsertflow-discovery-{number}"
             threading.Thread(target=self._work, args=(work,), name=name, daemon=True).start()
@@ -304,23 +306,23 @@ class DaemonThreads:
             self._due_s = time.monotonic() + rest_s
 
     def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
-        """Let them work until something is over, but not for longer than some time."""
+        """Wait until a condition is true, with a timeout in seconds."""
         with self._told:
             self._told.wait_for(is_over, seconds)
 
     def tell(self) -> None:
-        """Wake the waiting callers, which test their condition; called by a thread that works."""
+        """Wake waiting callers, which test their condition; called by a worker thread."""
         with self._told:
             self._told.notify_all()
 
     def stop(self) -> None:
-        """Let the threads end; does not wait for those that ask the storage."""
+        """Let the threads end; does not wait for storage requests in progress."""
         self._stopped.set()
 
 
 @dataclass
 class _Listing:
-    """When inputs are looked for again that were not there."""
+    """Schedule for listings, which find new inputs."""
 
     least_s: float
     rest_s: float
@@ -331,13 +333,13 @@ class _Listing:
 
 @dataclass
 class _Sweep:
-    """A look at all inputs that begins behind a question."""
+    """A poll round over all inputs that starts after a given time."""
 
     asked_s: float
     left: set[str]
-    """The inputs that were not looked at since."""
+    """Inputs that were not polled since."""
     lists: bool
-    """Whether new ones were not looked for since."""
+    """Whether a listing is still missing."""
 
     @property
     def is_over(self) -> bool:
@@ -345,20 +347,20 @@ class _Sweep:
 
 
 class Poller:
-    """Looks at inputs in the background, from a first look on.
+    """Polls inputs in background threads, after all heads were read once.
 
     Parameters
     ----------
     inputs : PolledInputs
     heads : mapping of str to Position
-        Those of the first look, in the order of the inputs.
+        From that first read, in input order.
     bounds : PollBounds
     is_remote : bool, optional
-        Whether a look is a request over a network.
+        Whether a poll is a network request.
     crew : DaemonThreads
-        The threads that look.
+        The polling threads.
     clock, busy_clock : callable, optional
-        In seconds; the second one is that of the calling thread, while it keeps a processor busy.
+        In seconds; the second one measures the calling thread's processor time.
     """
 
     def __init__(
@@ -380,7 +382,7 @@ class Poller:
         self._schedule.add_all(list(heads), clock())
         self._seen = SeenHeads(heads)
         self._moved: dict[str, Position | None] = {}
-        """Positions that came since; None: an input is gone."""
+        """Heads that changed since the last `seen`; None: the input is gone."""
         self._error: Exception | None = None
         self._sweep: _Sweep | None = None
         find_s = _FIND_REMOTE_S if is_remote else _FIND_S
@@ -393,11 +395,11 @@ class Poller:
 
     @property
     def schedule(self) -> PollSchedule:
-        """The schedule of questions: those asked so far, and how often."""
+        """The polling schedule, with request and poll counts."""
         return self._schedule
 
     def seen(self) -> SeenHeads:
-        """Return the heads as they are known; reads memory only."""
+        """Return the cached heads; reads memory only. Raises a reported input error once."""
         with self._lock:
             if self._error is not None:
                 error, self._error = self._error, None
@@ -411,7 +413,7 @@ class Poller:
             return self._seen
 
     def last(self) -> Heads:
-        """Return the heads as they were last told."""
+        """Return the heads that `seen` returned last."""
         return self._seen.heads
 
     def _published(self) -> SeenHeads:
@@ -431,9 +433,9 @@ class Poller:
         return SeenHeads(heads, before=before, moved=moved, has_same_names=same)
 
     def wait_for_news(self, asked_s: float, seconds: float) -> bool:
-        """Return whether something came that was there before a question, or may have been.
+        """Return whether an input changed, or may have changed, before ``asked_s``.
 
-        Waits until all inputs were looked at behind it, where the intervals make this possible.
+        Waits until all inputs were polled after it, if the intervals allow this within the timeout.
         """
         if self._clock() >= asked_s + seconds:
             return False  # Whatever came: it may come for ever.
@@ -456,14 +458,14 @@ class Poller:
         return bool(self._moved) or self._error is not None
 
     def stop(self) -> None:
-        """Look no more. Twice is harmless."""
+        """Stop polling. Idempotent."""
         self._is_stopped = True
         self._crew.stop()
 
     # -- in the threads --------------------------------------------------------------
 
     def work(self) -> float | None:
-        """Look at some inputs that are due (a callback of `DaemonThreads.start`)."""
+        """Poll some due inputs (a callback for `DaemonThreads.start`)."""
         if self._is_stopped:
             return None
         now_s = self._clock()
@@ -531,7 +533,7 @@ class Poller:
         return True
 
     def _find(self) -> None:
-        """Look for inputs that came, and for those that are gone."""
+        """List the inputs: add new ones and drop missing ones."""
         listing = self._listing
         assert listing is not None
         began_s, busy_s = self._clock(), self._busy_clock()
@@ -566,32 +568,33 @@ class Poller:
 
 
 REST = 4.0
-"""The pause between two looks, as a multiple of the length of the first, so that looks take at most
-a fifth of the time.
+"""Pause between two head reads, as a multiple of the first one's duration.
+
+Head reads take at most a fifth of the time.
 """
 
 PAUSE_MAX_S = 2.5
 
 LOOKED_AT_MAX = 300
-"""The most inputs that planning looks at itself: a look takes some 50 ms, and the query waits."""
+"""Maximum inputs whose heads the planner itself reads: that takes about 50 ms, and the query waits."""
 
 
 class InputHeads:
-    """The heads of a stream's inputs: looked at by planning itself, or polled beside it.
+    """A stream's input heads: read during planning, or polled in the background.
 
     Parameters
     ----------
     inputs : Inputs
     bounds : PollBounds, optional
-        Of what is looked at beside planning.
+        For background polling.
     is_remote : bool, optional
-        Whether a look is a request over a network.
+        Whether a poll is a network request.
     clock, busy_clock : callable, optional
         In seconds; never go back (`Poller`).
     sleep : callable, optional
         Waits for some seconds.
     crew : callable, optional
-        Returns the threads that look, from their number.
+        Creates the polling threads from their number.
     """
 
     def __init__(
@@ -618,13 +621,13 @@ class InputHeads:
 
     @property
     def poller(self) -> Poller | None:
-        """The poller beside planning, where there are many inputs."""
+        """The background poller if there are many inputs, else None."""
         return self._poller
 
     def seen(self) -> SeenHeads:
-        """Return the heads: those of the last look, or of a new one if one is due.
+        """Return the heads as read last, or read them again if due.
 
-        Of many inputs they are those in memory, once there was a look at all.
+        With many inputs, return the poller's cached heads after the first read.
         """
         if self._poller is not None:
             return self._poller.seen()
@@ -645,19 +648,19 @@ class InputHeads:
         return self._seen
 
     def look(self) -> Heads:
-        """Look at all inputs now, whenever the last look was."""
+        """Read all heads now, even if not due."""
         self._began_s = self._clock()
         self._seen = SeenHeads(self._inputs.look())
         self.rest()
         return self._seen.heads
 
     def rest(self) -> None:
-        """Count the rest before the next look from now: work on the last one took until now."""
+        """Restart the pause before the next head read: work on the last one took until now."""
         now_s = self._clock()
         self._due_s = now_s + REST * (now_s - self._began_s)
 
     def last(self) -> Heads:
-        """Return what was seen last, however long ago it was."""
+        """Return the heads that were read last, however old."""
         if self._poller is not None:
             return self._poller.last()
         return self.look() if self._seen is None else self._seen.heads
@@ -670,30 +673,29 @@ class InputHeads:
         return left_s <= 0
 
     def now_s(self) -> float:
-        """Return the time of a question (`wait_for_news`)."""
+        """Return the start time for `wait_for_news`."""
         return self._clock()
 
     def wait_for_news(self, asked_s: float, until_s: float = inf) -> bool:
-        """Return whether something came that the caller should be told of.
+        """Return whether to read the heads again, because an input changed.
 
-        Rows that were there before the question should be in the answer; a wait is never longer
-        than `PAUSE_MAX_S`. Where the caller looks at all inputs itself, there is nothing to wait
-        for.
+        Rows that existed at ``asked_s`` should be in the next batch. Waits at most `PAUSE_MAX_S`;
+        returns False immediately without a poller.
         """
         if self._poller is None:
             return False
         return self._poller.wait_for_news(asked_s, min(PAUSE_MAX_S, until_s - asked_s))
 
     def stop(self) -> None:
-        """Look no more beside planning. Twice is harmless."""
+        """Stop background polling. Idempotent."""
         if self._poller is not None:
             self._poller.stop()
 
 
 class Backlogs:
-    """Asks inputs for what lies ahead, and remembers in which of them that was nothing.
+    """Queries inputs for their backlogs and remembers which ones are idle.
 
-    An input without a backlog is asked again only when its head or the stream's position changes.
+    An input without a backlog is queried again only when its head or the stream's position changes.
     Heads are compared as objects: a recreated table may have an equal one.
 
     Parameters
@@ -707,21 +709,21 @@ class Backlogs:
         self._planned: Mapping[str, Position] | None = None
         self._heads: Heads | None = None
         self._resting: dict[str, Position] = {}
-        """The heads of inputs that had nothing, while the stream stands there."""
+        """Heads by idle input, valid for the stream's current position there."""
         self._behind: set[str] = set()
-        """All others."""
+        """All other inputs."""
 
     def continues(self, standing: Mapping[str, Position], seen: SeenHeads) -> bool:
-        """Return whether only `SeenHeads.moved` and what was planned differs from the last time."""
+        """Return whether only `SeenHeads.moved` and planned positions differ from the last call."""
         is_there = standing is self._standing or standing is self._planned
         return is_there and (seen.heads is self._heads or seen.before is self._heads)
 
     def planned(self, positions: Mapping[str, Position]) -> None:
-        """Note where the stream will stand: only inputs that had something have moved."""
+        """Record the planned positions: only inputs with a backlog have moved."""
         self._planned = positions
 
     def of(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
-        """Return the backlogs by input; an input that is left out has none."""
+        """Return the backlogs by input; a missing input has none."""
         heads = seen.heads
         names: Iterable[str]
         if self.continues(standing, seen):
@@ -743,7 +745,7 @@ class Backlogs:
         return heads_by_name
 
     def _forget_moved(self, standing: Mapping[str, Position]) -> None:
-        """Forget of which inputs it was known that nothing lies ahead, if the stream has moved."""
+        """Forget idle inputs whose stream position has changed."""
         before = self._standing or {}
         for name in list(self._resting):
             now, then = standing.get(name), before.get(name)
