@@ -44,16 +44,16 @@ from spark_upsert.table.write.guards import require_no_gap
 from spark_upsert.table.write.write_set import remove_runs
 
 _OF_THE_TABLE = "column"
-"""The role of a column that no option names."""
+"""Default column role: not named by an option."""
 
 
 def fault_of_write(
     shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
 ) -> UpsertFlowError | None:
-    """Return the error of a batch that is not to be parked, because it is that of the write.
+    """Return the error that stops the write; None if failing rows may become dead letters.
 
-    Until some table took rows by the present terms: no table takes rows in the batch, and one fails
-    by an option that applies to all.
+    Applies until a table has accepted rows under the current `RoutedPlan.terms`: if no table in the
+    batch accepts rows and an option shared by all tables is wrong, the batch fails.
     """
     with_rows = {f: share for f, share in shares.items() if share.parts and f != NAMELESS}
     is_proven = group.batch is not None and group.batch.terms == terms
@@ -65,14 +65,14 @@ def fault_of_write(
 
 
 def is_misfit(error: UpsertFlowError) -> bool:
-    """Return whether a table fails by an option: its value, or a column that it names."""
+    """Return whether a table failed because of an option value or a column named by an option."""
     if isinstance(error, SchemaError):
         return error.fields.get("role", _OF_THE_TABLE) != _OF_THE_TABLE
     return isinstance(error, OptionError)
 
 
 def _errors(share: TableShare) -> Iterator[UpsertFlowError]:
-    """Yield why the tasks could not stage the rows of a table: each its first error."""
+    """Yield each task's first error while staging the rows for a table."""
     for part in share.parts:
         if part.parking is not None and part.parking.error is not None:
             yield part.parking.error
@@ -101,7 +101,7 @@ def recorded(
     transaction: Transaction | None,
     now_ms: int,
 ) -> tuple[Batch, list[Member]]:
-    """Return a batch, and the tables of which it has changed what the group says."""
+    """Return the batch's row for the group table and the members that it changes."""
     queue = Debts.of(group).after(settled.visited, settled.owed, now_ms)
     counts = _parked(root, group, settled)
     members = {
@@ -132,7 +132,7 @@ def _terms(group: TableGroup) -> str | None:
 
 
 def _parked(root: Store, group: TableGroup, settled: RoutedCommitResult) -> Mapping[str, int]:
-    """Return how many rows are parked, by folder; nothing is read if none are and none were."""
+    """Return dead-letter row counts by folder; reads nothing if there were none before or now."""
     had_any = group.batch is not None and group.batch.parked
     return ParkedTable(root).counts() if had_any or settled.parked else {}
 
@@ -143,9 +143,9 @@ def _with_others(
     since_ms: Mapping[str, int],
     counts: Mapping[str, int],
 ) -> dict[str, Member]:
-    """Return what is told with since when each waits for compaction, and how much is parked.
+    """Complete changed members with waiting time and dead-letter count; add others that changed.
 
-    Of tables of which nothing else is told only what has changed of that is.
+    Other tables are included only if either value differs from the group.
     """
 
     def completed(member: Member) -> Member:
@@ -170,7 +170,7 @@ def _member(
     transaction: Transaction | None,
     now_ms: int,
 ) -> Member | None:
-    """Return what the group is to say of a table; None if it knows nothing of it."""
+    """Return a table's updated member; None if only compacted and not in the group."""
     before = group.members.get(share.folder)
     if not share.parts:
         return before and replace(
@@ -198,7 +198,7 @@ def _member(
 def _warn_of_unmatched(
     group: TableGroup, unmatched: Iterable[str], names: Collection[str], url: str
 ) -> None:
-    """Warn of patterns of options that match no table, when they are new."""
+    """Log a warning for new option patterns that match no table."""
     known_patterns = group.batch.unmatched if group.batch else ()
     for pattern in unmatched:
         if pattern not in known_patterns:
@@ -210,12 +210,12 @@ def _warn_of_unmatched(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCommit:
-    """A batch that is whole."""
+    """A complete batch: committed to all its tables."""
 
     version: int
-    """The version of the group table."""
+    """Version in the group table."""
     places: Mapping[str, TableVersion]
-    """The version of each table that has rows of the batch, by folder."""
+    """Version that contains the batch, by folder, for each table with rows in it."""
 
 
 def commit_routed(
@@ -227,7 +227,10 @@ def commit_routed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
 ) -> GroupCommit | None:
-    """Make what all tasks staged visible, each table exactly once, and record that it is whole."""
+    """Commit staged results to each table exactly once, then record the batch as complete.
+
+    Returns None if the group table already has the batch.
+    """
     group_table = GroupTable(root)
     if group_table.has(transaction):
         discard_routed(root, staged)
@@ -268,7 +271,7 @@ def commit_routed(
 
 
 def discard_routed(root: Store, staged: Iterable[RoutedStaged]) -> None:
-    """Remove what tasks staged, of which no commit was tried."""
+    """Remove staged files and compacted runs for which no commit was tried."""
     for task in staged:
         discard_staged(root, task.tables)
         for folder, compaction in task.compacted:
@@ -284,7 +287,7 @@ def _writer(transaction: Transaction | None) -> str:
 def _allowed(
     group_table: GroupTable, options: RoutedOptions, transaction: Transaction | None
 ) -> TableGroup:
-    """Return the group, to which the batch may come; raise before any table has it if not."""
+    """Return the current group; raise before any table is written if the batch is not allowed."""
     # Mostly it was looked at just now; the put that records the batch asks again.
     log, writer = group_table.table.log, _writer(transaction)
     head, group = log.seen or log.try_head(), TableGroup()
@@ -306,7 +309,7 @@ def _committed_or_parked(
     *,
     parks: bool,
 ) -> dict[str, TableOutcome]:
-    """Give each table its rows, or park them; return what became of those that have them."""
+    """Commit each table's rows or turn them into dead letters; return successful outcomes."""
     failed = {folder: share.parts for folder, share in shares.items() if share.is_parked}
     if failed:
         fence.look()
@@ -321,7 +324,7 @@ def _committed_or_parked(
 
 
 def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str, UpsertFlowError]:
-    """Return the errors of tables that are to have their rows parked; raise any other error."""
+    """Return errors for tables whose rows become dead letters; raise any other error."""
     failed = {}
     for folder, outcome in outcomes.items():
         if outcome.error is None:
@@ -334,6 +337,6 @@ def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str,
 
 
 def _require_no_gap(table: Table, head: Manifest | None, transaction: Transaction | None) -> None:
-    """Refuse a batch while earlier ones are missing, before any table has it."""
+    """Raise, before any table is written, if earlier batches are missing."""
     if transaction is not None:
         require_no_gap(transaction, head or Table.unborn(SCHEMA), table.store.url)

@@ -48,11 +48,14 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 TRIES_MAX = 100
-"""Each try that fails means that another writer succeeded."""
+"""Maximum commit attempts; each failed attempt means another writer succeeded."""
 
 
 def commit_behind(table: Table, chosen: Callable[[], Sequence[StagedRuns]]) -> Sequence[StagedRuns]:
-    """Commit what is chosen upon the newest version right behind that version."""
+    """Commit the runs returned by `chosen` as the version right after the one it has seen.
+
+    Calls `chosen` again after each lost race. Returns the committed runs; empty if there are none.
+    """
     for _ in range(TRIES_MAX):
         head = table.log.head()
         staged = chosen()
@@ -77,13 +80,13 @@ def commit_behind(table: Table, chosen: Callable[[], Sequence[StagedRuns]]) -> S
 
 
 class _VersionAdmission(Admission):
-    """Lets an epoch in behind one version alone."""
+    """Admits a commit only directly after one expected version."""
 
     def __init__(self, table: Table, head: Manifest) -> None:
         super().__init__(table.log, table.store, BacklogCounter())
         self._expected = head.place
         self.has_moved = False
-        """Whether another version came between."""
+        """Whether another version was committed in between."""
 
     def refusal(self, head: Manifest, draft: Draft | None = None) -> ContentionError | None:
         self.has_moved = head.place != self._expected
@@ -91,10 +94,10 @@ class _VersionAdmission(Admission):
 
 
 FOLDER = "_parked"
-"""The folder of parked rows below the root. No table's folder begins like it."""
+"""Dead-letter folder below the root. No table folder begins with it."""
 
 NAMELESS = ""
-"""The stand-in for the folder of rows that have none."""
+"""Folder value for rows that name no table."""
 
 COLUMNS = pa.schema(
     [
@@ -121,14 +124,14 @@ KEYS = ("folder", "query", "batch", "task", "chunk")
 SCHEMA = TableSchema.of(COLUMNS, keys=list(KEYS), hash_prefix=1)
 
 CHUNK_BYTES = 4 << 20
-"""Bytes of one piece: enough that there are few, and small against the memory of a task."""
+"""Target chunk size: large enough for few chunks, small compared with task memory."""
 
 _ABOUT = [name for name in COLUMNS.names if name != "ipc"]
 
 _REASON_CHARS = 2000
 
 _HINT = "\n\nHint: "
-"""Between a reason and its hint in the column ``reason``."""
+"""Separates reason and hint in the column ``reason``."""
 
 _PARKABLE = (
     SchemaError,
@@ -144,19 +147,19 @@ _PARKABLE = (
 
 
 _OUTAGES = (OSError, MemoryError)
-"""Errors of the machine or the storage, which no one table causes."""
+"""Machine or storage errors, which no single table causes."""
 
 
 def is_parkable(error: BaseException) -> TypeGuard[UpsertFlowError]:
-    """Return whether a table has an error that stays: no outage, and no lack of room."""
+    """Return whether an error is permanent for one table: no outage and no full table."""
     return isinstance(error, _PARKABLE)
 
 
 def as_parkable(error: Exception) -> UpsertFlowError | None:
-    """Return the error of a table for which its rows are parked; None if it stops the write.
+    """Return an error that sends the table's rows to the dead-letter table; None stops the write.
 
-    What none of us raised on purpose is a fault of ours in what the rows of this one table lead to.
-    It comes again however often the batch is repeated, and must not hold up the others.
+    An unexpected exception is a bug triggered by this table's rows. It recurs on every retry and
+    must not block other tables, so it is wrapped in a `DataError`.
     """
     if is_parkable(error):
         return error
@@ -175,7 +178,7 @@ def as_parkable(error: Exception) -> UpsertFlowError | None:
 
 
 class ParkedKind(Enum):
-    """The kind of a piece's contents."""
+    """Content type of a dead-letter chunk."""
 
     ROWS = "rows"
     COMMANDS = "commands"
@@ -183,17 +186,17 @@ class ParkedKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parking:
-    """The description of all that is parked for one table in one batch."""
+    """Dead-letter metadata shared by all chunks for one table and batch."""
 
     route: Route
     transaction: Transaction
-    """The transaction that the table would have got."""
+    """Transaction that the table would have committed."""
     planned: int
-    """The version of the group when the batch was planned: batches come in the order of it."""
+    """Group version when the batch was planned; orders the batches."""
     error: UpsertFlowError | None
-    """None where the table had parked rows already."""
+    """None if the table already had dead-letter rows."""
     options: Mapping[str, str]
-    """How the rows are written (`RoutedOptions.given`)."""
+    """Write options for the rows (`RoutedOptions.given`)."""
 
     @property
     def folder(self) -> str:
@@ -201,7 +204,7 @@ class Parking:
 
     @property
     def reason(self) -> str:
-        """Why, and what to do about it, without values of rows."""
+        """Cause and remedy, without row values."""
         if self.error is None:
             return "rows before these are parked"
         hint = self.error.hint_as(as_flag)
@@ -216,7 +219,7 @@ class Parking:
         return f"{reason}{_HINT}{hint}" if hint else reason
 
     def to_row(self) -> dict[str, Any]:
-        """Return what all pieces share."""
+        """Return the column values that all chunks share."""
         error = self.error
         return {
             "folder": self.folder,
@@ -233,7 +236,7 @@ class Parking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRows:
-    """Rows that are parked for one table of one batch."""
+    """Dead-letter rows for one table from one batch."""
 
     folder: str
     name: str
@@ -243,31 +246,31 @@ class DeadLetterRows:
     planned: int
     rows: int
     error: str
-    """The code of the error."""
+    """Error code."""
     reason: str
-    """Why, without values of rows."""
+    """Cause, without row values."""
     hint: str
-    """The remedy, as options of `upsertflow unpark`; empty where it is not known."""
+    """Remedy, as options for `upsertflow unpark`; empty if unknown."""
     options: Mapping[str, str]
     parked_ms: int
     pieces: tuple[tuple[int, int], ...]
-    """Tasks and chunks, in their order."""
+    """Task and chunk numbers, in order."""
 
     @property
     def transaction(self) -> Transaction:
-        """The transaction that the table gets with the rows."""
+        """Transaction under which the rows are replayed."""
         return Transaction(writer=self.query, number=self.batch)
 
 
 class ParkedTable:
-    """The table of what is parked below a root.
+    """The dead-letter table below a root.
 
     Parameters
     ----------
     root : Store
-        The folder that all its tables lie below.
+        The folder that contains all tables.
     clock : callable, optional
-        In seconds since 1970.
+        Returns seconds since 1970.
     """
 
     def __init__(self, root: Store, *, clock: Callable[[], float] = time.time) -> None:
@@ -280,7 +283,7 @@ class ParkedTable:
     # -- looking -----------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows are parked, by folder; `NAMELESS` has those without a table."""
+        """Return dead-letter row counts by folder; `NAMELESS` counts rows that name no table."""
         head = self.table.log.try_head()
         if head is None or not head.live_rows:
             return {}
@@ -291,7 +294,7 @@ class ParkedTable:
         return counts
 
     def parked(self, folder: str | None = None) -> list[DeadLetterRows]:
-        """Return what is parked, for one folder or for all: by folder, in the order of batches."""
+        """List dead-letter batches for one folder or all, sorted by folder and batch order."""
         if self.table.log.try_head() is None:
             return []
         snapshot = self.table.at()
@@ -308,7 +311,7 @@ class ParkedTable:
         return [_parked(group) for group in groups.values()]
 
     def read(self, parked: DeadLetterRows) -> Iterator[tuple[ParkedKind, pa.RecordBatch]]:
-        """Yield the rows of a batch in the order of its tasks; in memory is one piece at a time."""
+        """Yield a batch's rows in task order; holds one chunk in memory at a time."""
         snapshot = self.table.at()
         for task, chunk in parked.pieces:
             values = (parked.folder, parked.query, parked.batch, task, chunk)
@@ -325,7 +328,7 @@ class ParkedTable:
     # -- parking -----------------------------------------------------------------------
 
     def ensure(self) -> None:
-        """Make the table, if there is none."""
+        """Create the table if it does not exist."""
         self.table.ensure(SCHEMA, allow_non_empty_path=True)
 
     def stage(
@@ -336,7 +339,7 @@ class ParkedTable:
         *,
         kind: ParkedKind = ParkedKind.ROWS,
     ) -> StagedRuns:
-        """Make what a task has for a table durable, to be parked by `commit`."""
+        """Write a task's rows for one table durably, to be made visible by `commit`."""
         head = self.table.log.head()
         shared = parking.to_row() | {"task": task, "kind": kind.value}
         shared["parked"] = self.table.log.now_ms() * 1000
@@ -350,10 +353,10 @@ class ParkedTable:
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
-        """Park the staged rows of each folder, unless the batch is parked there already.
+        """Make staged rows visible, except for folders that already have the batch.
 
-        A replay may divide rows otherwise, so only the first attempt's pieces count: the version
-        must directly follow the one that was checked.
+        A retry may divide rows differently, so only the first attempt's chunks count: the new
+        version must directly follow the checked one.
         """
 
         def due(folders: frozenset[str]) -> list[StagedRuns]:
@@ -384,7 +387,7 @@ class ParkedTable:
         return any(batch.num_rows for batch in snapshot.having_prefix(key_columns, ["rows"]))
 
     def remove(self, parked: Iterable[DeadLetterRows]) -> None:
-        """Forget what is applied, or not wanted."""
+        """Delete replayed or dropped batches."""
         rows = [
             dict(
                 zip(KEYS, (batch_ref.folder, batch_ref.query, batch_ref.batch, *piece), strict=True)
@@ -405,12 +408,12 @@ class ParkedTable:
 
 
 def _writable(text: str) -> str:
-    """Return a text without halves of characters, which no column can hold."""
+    """Escape lone surrogates, which no Arrow string column can hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
-    """Return the place of a batch among those of its table."""
+    """Return the sort key for a table's batches."""
     return row["planned"], row["query"], row["batch"]
 
 
@@ -437,7 +440,7 @@ def _parked(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
-    """Yield batches as streams of Arrow, of about `CHUNK_BYTES` each, with the number of rows."""
+    """Yield row count and Arrow stream for chunks with about `CHUNK_BYTES` each."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
@@ -459,7 +462,7 @@ def _stream(batches: Sequence[pa.RecordBatch]) -> tuple[int, bytes]:
 
 
 def parked_before(name: str, root: str) -> DataError:
-    """Return the error of rows that must not be written before others, which are parked."""
+    """Return the error for rows that must wait for earlier dead-letter rows."""
     return DataError(
         "rows of earlier batches are parked, and these must not come before them.",
         hint=f"apply them by 'upsertflow unpark {root} {name}', or forget them with --drop; with "

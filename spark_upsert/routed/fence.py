@@ -35,20 +35,20 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.write_set import WriteSet
 
 ASK_EVERY = 32
-"""Tables of a batch between two questions to the group. A question is two requests; writing so
-many tables is some 200."""
+"""Tables written between two ownership checks. A check is two requests; writing 32 tables takes
+about 200."""
 
 
 class Fence:
-    """Judges the puts of one batch.
+    """Refuses table commits after another query has taken over the root.
 
-    A query takes the root in the group before it touches a table. The old one checks the group
-    where a table's newest epoch is from an unknown query, and once per `ASK_EVERY` tables.
+    A query claims the root in the group table before it writes any table. An older query checks the
+    group when a table's newest version is from an unknown query, and once per `ASK_EVERY` tables.
 
     Parameters
     ----------
     group_table : GroupTable
-        The group, as it was seen when the batch was allowed.
+        The group, as read when the batch was allowed.
     writer : str
         The query that writes (`Transaction.writer`).
     """
@@ -59,40 +59,40 @@ class Fence:
         head = group_table.table.log.seen
         self._known = {writer, *(head.transactions if head else ())}
         self.lost: OtherTableError | None = None
-        """The reason why the batch must not write any further table, once that is known."""
+        """Error that stops the batch from writing further tables; None while the root is owned."""
         self._begun = count()
 
     def begin(self) -> OtherTableError | None:
-        """Return why the batch must not begin with a further table, if so; on any thread."""
+        """Return an error if the batch must not start another table, else None; thread-safe."""
         begun = next(self._begun)
         if begun and begun % ASK_EVERY == 0:
             self.look()
         return self.lost
 
     def refusal(self, head: Manifest) -> OtherTableError | None:
-        """Return why the batch must not write behind a version of a table, if so."""
+        """Return an error if the batch must not commit after a table's head, else None."""
         newest = newest_query(head)
         if self.lost is None and newest is not None and newest not in self._known:
             self.look()
         return self.lost
 
     def look(self) -> None:
-        """Ask the group which query owns the root now."""
+        """Check the group table for the current owner."""
         self.lost = self.lost or self._group_table.refusal(self._writer)
 
     def require(self) -> None:
-        """Refuse the batch, if the root is lost."""
+        """Raise if another query owns the root."""
         if self.lost is not None:
             raise self.lost
 
 
 @dataclass(slots=True)
 class TableShare:
-    """The tasks' results for one table."""
+    """All tasks' results for one table."""
 
     folder: str
     parts: list[StagedTable] = field(default_factory=list)
-    """In the order of the tasks; empty where it is only compacted."""
+    """Results in task order; empty if the table is only compacted."""
     compacted: list[CompactionResult] = field(default_factory=list)
 
     @property
@@ -101,7 +101,7 @@ class TableShare:
 
     @property
     def is_parked(self) -> bool:
-        """Whether a task could not stage its rows: then those of no task go in."""
+        """Whether a task could not stage its rows; then the table takes no rows from any task."""
         return any(part.parked is not None for part in self.parts)
 
     @property
@@ -111,10 +111,10 @@ class TableShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutcome:
-    """The result of a batch in one table."""
+    """Commit outcome for one table."""
 
     place: TableVersion | None = None
-    """The version that has the batch, or a compacted one with the same rows."""
+    """Version that contains the batch, or a compacted version with the same rows."""
     debt: int = 0
     priority: int | None = None
     error: Exception | None = None
@@ -122,26 +122,26 @@ class TableOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedCommitResult:
-    """The result of a batch in all its tables."""
+    """Commit result for all tables in a batch."""
 
     shares: Mapping[str, TableShare]
-    """The share of each table in the batch, by folder."""
+    """Each table's share in the batch, by folder."""
     outcomes: Mapping[str, TableOutcome]
-    """Outcomes of the tables that took what the tasks brought; rows of the others are parked."""
+    """Outcomes for successful tables; rows for the others became dead letters."""
     visited: frozenset[str]
-    """Folders of the tables that had their turn to be compacted."""
+    """Folders visited for compaction in this batch."""
     tasks: int
     terms: str
-    """The terms of the batch (`RoutedPlan.terms`)."""
+    """The batch's `RoutedPlan.terms`."""
 
     @property
     def is_taken(self) -> bool:
-        """Whether a table took rows."""
+        """Whether any table accepted rows."""
         return any(self.shares[folder].parts for folder in self.outcomes)
 
     @property
     def parked(self) -> frozenset[str]:
-        """Folders of the tables that have their rows parked."""
+        """Folders with rows that became dead letters."""
         return frozenset(self.shares) - frozenset(self.outcomes)
 
     @property
@@ -150,18 +150,18 @@ class RoutedCommitResult:
 
     @property
     def owed(self) -> dict[str, int]:
-        """How many compactions tables are due for, by folder."""
+        """Due compactions per table, by folder."""
         return {folder: outcome.debt for folder, outcome in self.outcomes.items()}
 
     @property
     def places(self) -> dict[str, TableVersion]:
-        """The versions that tables have now, by folder."""
+        """Current table versions, by folder."""
         refs = ((folder, outcome.place) for folder, outcome in self.outcomes.items())
         return {folder: table_ref for folder, table_ref in refs if table_ref is not None}
 
 
 def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
-    """Return what the tasks bring by table, in the order of the folders."""
+    """Group the tasks' results by table, sorted by folder."""
     shares: dict[str, TableShare] = {}
     for task in sorted(staged, key=lambda each: each.task_index):
         for part in task.tables:
@@ -172,7 +172,7 @@ def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
 
 
 def names_of(shares: Mapping[str, TableShare]) -> dict[str, str]:
-    """Return the names of the tables that rows go to, by folder."""
+    """Return table names by folder, for tables with rows."""
     return {
         folder: share.route.name
         for folder, share in shares.items()
@@ -181,7 +181,7 @@ def names_of(shares: Mapping[str, TableShare]) -> dict[str, str]:
 
 
 class Tables:
-    """Commits the tables of one batch, each by itself, on any thread."""
+    """Commits the tables in one batch, each in its own transaction; thread-safe."""
 
     def __init__(
         self,
@@ -203,12 +203,12 @@ class Tables:
         self._late_rows = late_rows
 
     def commit_all(self, shares: Mapping[str, TableShare]) -> dict[str, TableOutcome]:
-        """Commit what tasks bring, several tables at once; errors are returned."""
+        """Commit all shares on several threads; outcomes contain the errors."""
         threads = self._options.commit_threads
         return dict(zip(shares, in_order(self.commit, shares.values(), threads), strict=True))
 
     def commit(self, share: TableShare) -> TableOutcome:
-        """Commit what tasks bring for a table; errors are returned, so that all are tried."""
+        """Commit one table's share; an error is returned, so that other tables are tried."""
         lost = self._fence.begin()
         if lost is not None:
             return TableOutcome(error=lost)
@@ -231,7 +231,7 @@ class Tables:
             return TableOutcome(error=error)
 
     def _commit_rows(self, table: Table, share: TableShare) -> TableVersion:
-        """Return the version of a table that has the batch, made by this commit or before."""
+        """Return the table version with the batch, committed now or earlier."""
         log, known_ref = table.log, self._places.get(share.folder)
         base_refs = [part.staged.base for part in share.parts if part.staged and not part.unborn]
         newest = max(base_refs, key=lambda place: place.version, default=None)
@@ -266,7 +266,7 @@ class Tables:
         return TableVersion(table_id=table_id, version=commit.version, token=commit.token)
 
     def _place(self, log: Log) -> TableVersion:
-        """Return the version of a table that has the batch since an earlier attempt."""
+        """Return an earlier attempt's version; the head if the log no longer has it."""
         with log.look() as look:
             head = look.head()
             for version in range(head.version, head.since - 1, -1):
@@ -284,7 +284,7 @@ class Tables:
 
 
 def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
-    """Return the versions upon which the tasks staged."""
+    """Return the snapshots on which the tasks staged, by version; -1 for a new table."""
     unborn = [part.unborn for part in parts if part.unborn is not None]
     if unborn:
         return {-1: Snapshot(table.store, _merged(unborn))}
@@ -299,13 +299,13 @@ def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
 
 
 def _same_behind(log: Log, place: TableVersion) -> TableVersion:
-    """Return the newest version that has the rows of another one: compacted, and not expired."""
+    """Return the head if only compactions follow the version, else the version."""
     head = log.last_look().head()
     return head.place if head.changed <= place.version else place
 
 
 def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:
-    """Refuse rows for a table that was to be made, and that another writer made meanwhile."""
+    """Raise if another writer created the new table in the meantime."""
     unborn = [part.unborn for part in parts if part.unborn is not None]
     if unborn and head is not None and head.table_id != unborn[0].table_id:
         raise ContentionError(
@@ -316,7 +316,7 @@ def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: st
 
 
 def _merged(unborn: Sequence[Manifest]) -> Manifest:
-    """Return one table of what the tasks saw of it, each from its own rows: all columns."""
+    """Merge the tasks' schemas for a new table; each task inferred its own."""
     schema = unborn[0].schema
     for second in unborn[1:]:
         schema = schema.accept(second.schema.columns, merge=True, orders=second.schema.order)
@@ -324,7 +324,7 @@ def _merged(unborn: Sequence[Manifest]) -> Manifest:
 
 
 def require_apart(group: TableGroup, settled: RoutedCommitResult) -> None:
-    """Refuse names that are one to the storage: then two of them have the same table."""
+    """Raise if the storage maps two table names to one folder, which shows as a shared table ID."""
     refs = group.members.places
     named = names_of(settled.shares)
     owners: dict[str, str] = {}

@@ -66,7 +66,7 @@ FIELDS: Mapping[str, pa.DataType] = {
     "committed": pa.timestamp("us", "UTC"),
     "terms": pa.string(),
 }
-"""The columns of the group table (`routed.group`)."""
+"""Group table columns."""
 
 _OF_PLACES = ("folder", "table_id", "version", "token")
 
@@ -75,36 +75,34 @@ _US_PER_MS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A table of the group, as its last whole batch left it."""
+    """A group table row for one table, from its last complete batch."""
 
     folder: str
     name: str
-    """The name that options use: the text that the template makes of the values as they are."""
+    """Name used in options: the template filled with unescaped values."""
     values: tuple[str, ...]
     place: TableVersion
-    """The version that has the batch."""
+    """Version that contains the batch."""
     writer: str
-    """The writer of that batch (`Transaction.writer`); ``""`` is a batch write without a name."""
+    """The batch's `Transaction.writer`; ``""`` for an unnamed batch write."""
     batch: int | None
     rows: int
-    """Rows that came in that batch."""
+    """Rows in that batch."""
     tasks: int = 1
-    """Tasks that had rows of it."""
+    """Tasks with rows in that batch."""
     parked: int = 0
-    """Rows of all batches that are parked and not applied yet."""
+    """Dead-letter rows from all batches, not yet replayed."""
     debt: int = 0
-    """Compactions that are due."""
+    """Due compactions."""
     debt_since_ms: int | None = None
-    """The time since when it waits for its turn (`routed.group`); None if nothing is
-    due.
-    """
+    """Waiting for compaction since this time; None if none is due."""
     priority: int | None = None
-    """The table's own priority, by which it gets its turn (`schedule`)."""
+    """The table's own compaction priority (`schedule`)."""
     committed_ms: int = 0
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Member:
-        """Return what a row of the group table says of a table."""
+        """Convert a group table row."""
         return cls(
             folder=row["folder"],
             name=row["name"],
@@ -124,7 +122,7 @@ class Member:
         )
 
     def to_row(self) -> dict[str, Any]:
-        """Return its row of the group table."""
+        """Return the group table row."""
         return {
             "folder": self.folder,
             "name": self.name,
@@ -145,12 +143,12 @@ class Member:
 
 
 class Members(Mapping[str, Member]):
-    """Tables by folder.
+    """Group members by folder.
 
     Parameters
     ----------
     rows : pyarrow.Table
-        Columns as `FIELDS`, a row for each table.
+        Columns as in `FIELDS`, one row per table.
     """
 
     def __init__(self, rows: pa.Table) -> None:
@@ -159,7 +157,7 @@ class Members(Mapping[str, Member]):
 
     @classmethod
     def of(cls, members: Iterable[Member]) -> Members:
-        """Return some tables."""
+        """Build from member objects."""
         return cls(pa.Table.from_pylist([member.to_row() for member in members], pa.schema(FIELDS)))
 
     def __repr__(self) -> str:
@@ -187,17 +185,17 @@ class Members(Mapping[str, Member]):
 
     @property
     def names(self) -> list[str]:
-        """The names of the tables."""
+        """Table names."""
         names: list[str] = self._rows["name"].to_pylist()
         return names
 
     @property
     def places(self) -> TableVersions:
-        """The version that each table has."""
+        """Each table's version."""
         return TableVersions(self._rows.select(_OF_PLACES))
 
     def waiting(self) -> list[Member]:
-        """Return the tables that are due for compaction, or have parked rows."""
+        """Return tables with due compactions or dead-letter rows."""
         waits = pc.or_(
             pc.greater(self._rows["debt"], 0).combine_chunks(),
             pc.greater(self._rows["parked"], 0).combine_chunks(),
@@ -206,7 +204,7 @@ class Members(Mapping[str, Member]):
 
 
 class TableVersions(Mapping[str, TableVersion]):
-    """The versions of tables, by folder. Travels by pickle, as columns.
+    """Table versions by folder. Pickled as columns.
 
     Parameters
     ----------
@@ -236,7 +234,7 @@ class TableVersions(Mapping[str, TableVersion]):
         )
 
     def folder_of(self, table_id: str) -> str | None:
-        """Return the folder of a table by its identity; None if it is none of these."""
+        """Return a table ID's folder; None if there is none."""
         at = pc.index(self._rows["table_id"], table_id).as_py()
         return None if at < 0 else str(self._rows["folder"][at].as_py())
 
@@ -246,56 +244,56 @@ class TableVersions(Mapping[str, TableVersion]):
 
 
 def ms_of(value: Any) -> int | None:
-    """Return a time in ms since 1970."""
+    """Convert a timestamp to ms since 1970; None stays None."""
     return None if value is None else round(value.timestamp() * 1000)
 
 
 def us_of(ms: int | None) -> int | None:
-    """Return a time as the group table keeps it."""
+    """Convert ms to µs since 1970, as stored in the group table; None stays None."""
     return None if ms is None else ms * _US_PER_MS
 
 
 FOLDER = "_group"
-"""Where it lies below the root. No table's folder begins so."""
+"""Group table folder below the root. No table folder begins with it."""
 
 BATCH = ""
-"""The text that stands for the batch itself in the column ``folder``."""
+"""Value in column ``folder`` for the batch row."""
 
 COLUMNS = pa.schema(FIELDS)
 
 SCHEMA = TableSchema.of(COLUMNS, keys=["folder"])
 
 _CHECKPOINT = "checkpoint:"
-"""The prefix of the name of a writer that is a query without a known id."""
+"""Writer name prefix for a query without a known ID."""
 
 _CLAIM = "claim:"
-"""The prefix of the name of a writer that has taken the root, and perhaps written nothing."""
+"""Writer name prefix for a query that claimed the root and may not have written yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch that all its tables have."""
+    """A complete batch: committed to all its tables."""
 
     template: str
-    """The template of the folders, relative to the root."""
+    """Folder template, relative to the root."""
     writer: str
     number: int | None
     rows: int
     tasks: int = 1
-    """The number of tasks that the batch was divided into."""
+    """Task count."""
     parked: int = 0
-    """Rows that are parked and not applied yet, of all tables and of no table."""
+    """Dead-letter rows not yet replayed, including rows that name no table."""
     unmatched: tuple[str, ...] = ()
-    """Patterns of options that match none of the tables."""
+    """Option patterns that match no table."""
     turn: Turn = field(default_factory=Turn)
-    """The turn in the queue of due compactions: which table is next (`routed.group`)."""
+    """Position in the compaction queue: determines the next table."""
     committed_ms: int = 0
     terms: str | None = None
-    """The terms by which a table took rows last (`RoutedPlan.terms`); None if none ever did."""
+    """`RoutedPlan.terms` under which a table last accepted rows; None if none ever did."""
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
-        """Return what the row of the folder ``""`` says."""
+        """Convert the row with the folder ``""``."""
         return cls(
             template=row["name"],
             writer=row["query"],
@@ -312,7 +310,7 @@ class Batch:
         )
 
     def to_row(self) -> dict[str, Any]:
-        """Return its row of the group table."""
+        """Return the group table row."""
         return {
             "folder": BATCH,
             "name": self.template,
@@ -331,23 +329,23 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableGroup:
-    """All tables below a root at one whole batch."""
+    """All tables below a root, as recorded at one group table version."""
 
     version: int = -1
-    """The version of the group table; -1 if there is none."""
+    """Group table version; -1 if the table does not exist."""
     batch: Batch | None = None
-    """The newest whole one; None before the first."""
+    """Newest complete batch; None before the first."""
     members: Members = field(default_factory=lambda: Members.of(()))
-    """The tables of the group, by folder."""
+    """Tables by folder."""
 
 
 class GroupTable:
-    """The group table of a root.
+    """A root's group table.
 
     Parameters
     ----------
     root : Store
-        The folder that all its tables lie below.
+        The folder that contains all tables.
     """
 
     def __init__(self, root: Store) -> None:
@@ -358,7 +356,7 @@ class GroupTable:
         return f"GroupTable({self.root.url!r})"
 
     def at(self, version: int | None = None) -> TableGroup:
-        """Return the group at a version of the group table, by default the newest.
+        """Return the group at a group table version, by default the newest.
 
         Empty if the root has no group table.
         """
@@ -369,7 +367,7 @@ class GroupTable:
             return self.seen_by(look, version)
 
     def seen_by(self, look: Look, version: int | None = None) -> TableGroup:
-        """Return the group at a version of the group table, by default that of a look (`at`)."""
+        """Return the group at a group table version, by default the snapshot's head."""
         manifest = look.head() if version is None else look.at(version)
         snapshot = Snapshot(self.table.store, manifest)
         rows = _rows(snapshot)
@@ -382,9 +380,10 @@ class GroupTable:
         )
 
     def of_batch(self, number: int) -> TableGroup:
-        """Return the group when a batch of the query that owns it was whole.
+        """Return the group as of one batch from the owning query.
 
-        Costs the logarithm of the versions of the group table in looks at its log.
+        A binary search reads O(log n) group table versions. Raises if the batch is expired or not
+        recorded.
         """
         look = self.table.log.try_look()
         head = None if look is None else look.head()
@@ -427,14 +426,14 @@ class GroupTable:
         return None if batch is None else batch.writer
 
     def has(self, transaction: Transaction | None) -> bool:
-        """Return whether a batch is whole already."""
+        """Return whether a batch is already complete."""
         head = self.table.log.try_head()
         return head is not None and transaction is not None and head.has(transaction)
 
     def refusal(
         self, writer: str, *, take_over: bool = False, head: Manifest | None = None
     ) -> OtherTableError | None:
-        """Return why a writer may not write below the root (`refusal_of`)."""
+        """Return an error if a writer must not write below the root, else None (`refusal_of`)."""
         head = head or self.table.log.try_head()
         if head is None:
             return None
@@ -443,13 +442,13 @@ class GroupTable:
     def require_owner(
         self, writer: str, *, take_over: bool = False, head: Manifest | None = None
     ) -> None:
-        """Refuse a writer that may not write below the root; parameters are those of `refusal`."""
+        """Raise if a writer must not write below the root; parameters as for `refusal`."""
         refusal = self.refusal(writer, take_over=take_over, head=head)
         if refusal:
             raise refusal
 
     def claim(self, writer: str, head: Manifest | None = None) -> None:
-        """Record that a query takes the root, if it is another's; before it touches any table."""
+        """Record a root takeover before the new query writes any table; no-op for the owner."""
         head = head or self.table.log.try_head()
         if head is None or owner_of(head) in (None, writer):
             return
@@ -470,7 +469,7 @@ class GroupTable:
         *,
         take_over: bool = False,
     ) -> Commit | None:
-        """Record that a batch is whole; makes the group table if there is none."""
+        """Record a batch as complete; creates the group table if it does not exist."""
         table = self.table
         # The put finds out whether what was seen is the newest.
         head = _completed(table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True))
@@ -494,7 +493,11 @@ class GroupTable:
         return committed
 
     def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
-        """Record what has become of one table since its last whole batch, and of no other."""
+        """Update one table's member between batches.
+
+        `told` returns the new member, or None for no change; it is called again after each lost
+        race.
+        """
 
         def chosen() -> list[StagedRuns]:
             head = _completed(self.table, self.table.log.head())
@@ -516,7 +519,7 @@ class GroupTable:
 
 
 class _OwnersOnly(Admission):
-    """Asks right before the put which query owns the root, so that one of two is refused."""
+    """Checks root ownership directly before the put, so that one competing writer is refused."""
 
     def __init__(self, table: Table, writer: str, url: str, *, take_over: bool) -> None:
         super().__init__(table.log, table.store, BacklogCounter())
@@ -527,7 +530,7 @@ class _OwnersOnly(Admission):
 
 
 def _rows(snapshot: Snapshot) -> pa.Table:
-    """Return all rows of a group table; what an older version did not record is null."""
+    """Return all group table rows; columns that an older release did not write are null."""
     stored_names = set(snapshot.manifest.schema.columns.names)
     names = [name for name in COLUMNS.names if name in stored_names]
     schema = pa.schema([COLUMNS.field(name) for name in names])
@@ -539,7 +542,7 @@ def _rows(snapshot: Snapshot) -> pa.Table:
 
 
 def _completed(table: Table, head: Manifest) -> Manifest:
-    """Return a group table with the columns that an older version did not have."""
+    """Add columns that an older release did not write; return the head."""
     lacks_some = not set(COLUMNS.names) <= set(head.schema.columns.names)
     return table.alter(SCHEMA) if lacks_some else head
 
@@ -562,17 +565,17 @@ def _no_such_batch(number: int, last: int, url: str) -> UpsertFlowError:
 
 
 def owner_of(head: Manifest) -> str | None:
-    """Return the query that owns a root, from a version of its group table; None if none does.
+    """Return the root's owner from its group table; None if there is none.
 
-    The owner is the query that wrote to the root or claimed it last. Times in a log only grow, so
-    that no two queries share the time of their last epochs.
+    The owner is the query that last wrote or claimed the root. Log times only increase, so no two
+    queries share a last-write time.
     """
     newest = _newest(head, lambda name: is_query(name.removeprefix(_CLAIM)))
     return newest and newest.removeprefix(_CLAIM)
 
 
 def newest_query(head: Manifest) -> str | None:
-    """Return the query that wrote to a table last; None if none did."""
+    """Return the query that last wrote a table; None if none did."""
     return _newest(head, is_query)
 
 
@@ -582,9 +585,9 @@ def _newest(head: Manifest, is_meant: Callable[[str], bool]) -> str | None:
 
 
 def never_whole(head: Manifest, group: Manifest) -> dict[str, int]:
-    """Return the batches that a table has and that will never be whole, by their queries.
+    """Return batch numbers in a table that will never be complete, by query.
 
-    They are of queries that lost the root in the middle of them: the newest of each.
+    Each is the newest batch from a query that lost the root in the middle.
     """
     transactions, owner = group.transactions, owner_of(group)
     return {
@@ -603,7 +606,7 @@ def is_query(writer: str) -> bool:
 
 
 def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> OtherTableError | None:
-    """Return why a writer may not write below a root, None if it may."""
+    """Return an error if a writer must not write below a root, else None."""
     owner = owner_of(head)
     if owner is None or owner == writer:
         return None
@@ -630,21 +633,21 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debts:
-    """The queue as a whole batch left it; a value."""
+    """The compaction queue after a complete batch; immutable."""
 
     schedule: Schedule
     service: Service
-    """Folders of all waiting tables, in the order in which they are to be compacted."""
+    """Waiting folders in compaction order."""
     owed: Mapping[str, int]
-    """The number of compactions that each table is due for."""
+    """Due compactions per table, by folder."""
     next_ms: int
-    """The earliest time at which a table may begin to wait anew: a clock may stand or go back."""
+    """Minimum waiting time stamp for new entries, since the clock may stall or go back."""
     tasks: int
-    """The number of tasks that the order is dealt out to: as many as the last batch had."""
+    """Tasks that share the queue: the last batch's task count."""
 
     @classmethod
     def of(cls, group: TableGroup) -> Debts:
-        """Return the queue of a group; tables with parked rows are left out."""
+        """Build a group's compaction queue without tables that have dead-letter rows."""
         batch = group.batch
         waiting = group.members.waiting()
         due = {member.folder: member for member in waiting if member.debt and not member.parked}
@@ -666,12 +669,12 @@ class Debts:
 
     @property
     def shares(self) -> tuple[Sequence[str], ...]:
-        """The order dealt out to the tasks in turn (round robin): the folders of each task."""
+        """Each task's folders, dealt round robin."""
         names = self.service.names
         return tuple(names[index :: self.tasks] for index in range(min(self.tasks, len(names))))
 
     def after(self, visited: Collection[str], owed: Mapping[str, int], now_ms: int) -> Schedule:
-        """Return the waiting tables and the turn after a batch."""
+        """Return the queue after a batch."""
         visited, now_ms = frozenset(visited), max(now_ms, self.next_ms)
         names = self.service.names
         count = next((at for at, name in enumerate(names) if name not in visited), len(names))
@@ -685,16 +688,16 @@ class Debts:
 _LOGGER = logging.getLogger(__name__)
 
 UPKEEP_EVERY = 100
-"""Versions of the group between two times, at some ten requests each."""
+"""Group versions between two expiry runs, with about ten requests each."""
 
 
 def is_due(before: int, newest: int) -> bool:
-    """Return whether the past is to be given up, by the group's versions before a batch and now."""
+    """Return whether an expiry run is due, from the group versions before a batch and now."""
     return newest // UPKEEP_EVERY > max(before, 0) // UPKEEP_EVERY
 
 
 def give_up(tables: Iterable[Table], retention_ms: int) -> None:
-    """Give up what is older; the batch is whole whatever becomes of that."""
+    """Expire and vacuum versions older than the retention time; errors are only logged."""
     for table in tables:
         try:
             if table.log.try_head() is not None:

@@ -29,21 +29,20 @@ from spark_upsert.table.write.write_set import StagedRuns, remove_runs, with_tru
 _LOGGER = logging.getLogger(__name__)
 
 TABLE = b"upsertflow.table"
-"""In the metadata of commands: the schema of the table that they were made for, and its
-properties."""
+"""Arrow metadata key for commands: the target table's schema and properties."""
 
 
 class CommandParking:
-    """Parks the tables that fail in one batch.
+    """Sends the rows for failing tables in one batch to the dead-letter table.
 
     Parameters
     ----------
     root : Store
     options : RoutedOptions
     transaction : Transaction or None
-        That of the batch.
+        The batch's transaction.
     planned : int
-        The version of the group when the batch was planned.
+        Group version when the batch was planned.
     """
 
     def __init__(
@@ -64,7 +63,10 @@ class CommandParking:
         tables: Mapping[str, Sequence[StagedTable]],
         errors: Mapping[str, UpsertFlowError] | None = None,
     ) -> None:
-        """Park all rows of some tables."""
+        """Write all rows for some tables to the dead-letter table and log why.
+
+        Errors by folder are for tables whose commit was tried; without them staging failed.
+        """
         staged: dict[str, list[StagedRuns]] = {}
         batch = self._transaction
         for folder, parts in tables.items():
@@ -97,7 +99,7 @@ class CommandParking:
         )
 
     def _piece(self, part: StagedTable, parking: Parking) -> StagedRuns | None:
-        """Return what is parked of a task; None if its table has the batch."""
+        """Return a task's dead-letter rows; None if the table has the batch."""
         if self._transaction is not None and not _is_same(parking.transaction, self._transaction):
             raise parking.error or AssertionError("a task that knows no batch parks none")
         if part.parked is not None:
@@ -112,7 +114,7 @@ class CommandParking:
         return self._table.stage(parking, part.task_index, commands, kind=ParkedKind.COMMANDS)
 
     def _discard(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
-        """Remove what is parked now; what a commit has tried is left to a vacuum."""
+        """Remove staged files; after a tried commit only a vacuum may delete them."""
         if not was_tried:
             store = StoreBelow(self._root, parts[0].folder)
             files = (file for part in parts if part.staged for file in part.staged.files)
@@ -138,7 +140,7 @@ def _is_same(one: Transaction, other: Transaction) -> bool:
 
 
 def _commands_of(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[pa.RecordBatch]:
-    """Yield what a task has staged for a table as commands, which say what table they are for."""
+    """Yield a task's staged commands with the target table in their metadata."""
     schema = base.schema
     record = {"schema": schema.to_json(), "properties": dict(base.properties)}
     headers = {TABLE: json.dumps(record).encode()}
@@ -147,7 +149,7 @@ def _commands_of(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[p
 
 
 def _batches_of(table: Table, staged: StagedRuns, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-    """Yield the commands of what is staged; a truncate alone is a batch without any."""
+    """Yield staged commands; a truncate without rows yields an empty batch."""
     if not staged.files:
         yield pa.RecordBatch.from_pylist([], schema=schema.run)
     for file in staged.files:
@@ -158,7 +160,7 @@ def _batches_of(table: Table, staged: StagedRuns, schema: TableSchema) -> Iterat
 
 
 def _refuse_steps(staged: StagedRuns, name: str) -> None:
-    """Refuse a step of a view: it is applied as a whole, and not in the order of batches."""
+    """Raise for a view step: its changes are atomic and do not follow batch order."""
     if staged.move is not None:
         raise ContentionError(
             f"the table '{name}' keeps a view and fails in some tasks of the batch: its step "

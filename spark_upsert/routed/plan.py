@@ -28,55 +28,55 @@ from spark_upsert.table.schema_changes import require_free
 from spark_upsert.table.table import Table
 
 _LOOKS_AT_ONCE = 16
-"""Tables unknown to the group that are looked at, at once."""
+"""Tables outside the group that are checked in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedPlan:
-    """A write into the tables below a root. Travels by pickle."""
+    """A planned write into the tables below a root. Pickled to tasks."""
 
     options: RoutedOptions = field(repr=False)
     incoming: pa.Schema
-    """The rows' columns."""
+    """Columns in the incoming rows."""
     overwrite: bool = False
     late_rows: LateRows = LateRows.REJECT
-    """The fate of late rows where no option says it."""
+    """Late-row policy if no option sets it."""
     token: str
-    """The token of this attempt, so that all of its tasks would make the same new table."""
+    """Attempt token, so that all its tasks create the same new table."""
     places: Mapping[str, TableVersion]
-    """The tables of the group, by folder, each as its last whole batch left it."""
+    """Group tables' versions after the last complete batch, by folder."""
     group_version: int = -1
-    """The version of the group table, -1 if there is none: batches come in its order."""
+    """Group table version, -1 if it does not exist; orders the batches."""
     parked: frozenset[str] = frozenset()
-    """Folders of tables that have parked rows: what comes is parked behind them."""
+    """Folders with dead-letter rows; new rows are appended there."""
     whole: Transaction | None = None
-    """The newest batch that is whole; None if there is none, or if it has no number."""
+    """Newest complete batch; None if there is none, or if it has no number."""
     debts: tuple[Sequence[str], ...] = ()
-    """Folders of tables that are due for compaction: the n-th task works on the n-th ones."""
+    """Each task's folders with due compactions, by task index."""
 
     @property
     def terms(self) -> str:
-        """Stand for what no table has by itself, options and columns: 32 hexadecimal digits."""
+        """Digest over options and columns shared by all tables: 32 hexadecimal digits."""
         columns = [(field.name, str(field.type)) for field in self.incoming]
         text = f"{self.options.digest} {columns!r}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def is_whole(self, transaction: Transaction | None) -> bool:
-        """Return whether all tables have a batch already."""
+        """Return whether all tables already have a batch."""
         if transaction is None or self.whole is None or self.whole.writer != transaction.writer:
             return False
         return transaction.number <= self.whole.number
 
     def batch(self, transaction: Transaction | None) -> Transaction:
-        """Return a batch as its parked rows know it; one without a number has a name of its own."""
+        """Return the transaction for dead-letter rows; without one, name it by this attempt."""
         return transaction or Transaction(writer=f"write:{self.token}", number=0)
 
     def unborn_id(self, folder: str) -> str:
-        """Return the identity of a table that this attempt is to make: 32 digits."""
+        """Return the table ID for a new table in this attempt: 32 hexadecimal digits."""
         return hashlib.blake2b(f"{self.token} {folder}".encode(), digest_size=16).hexdigest()
 
     def require_same(self, folder: str, name: str, head: Manifest | None, url: str) -> None:
-        """Refuse a table that is not the one of the group (`other_table`)."""
+        """Raise if a folder's table is not the group's table (`other_table`)."""
         require_same(self.places, folder, name, head, url)
 
 
@@ -88,7 +88,7 @@ def plan_routed(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
 ) -> RoutedPlan:
-    """Check a routed write as far as that can be done without its rows."""
+    """Validate and plan a routed write, as far as possible without its rows."""
     Router(options.template, incoming)
     group_table = GroupTable(root_of(options) if root is None else root)
     group = group_table.at()
@@ -110,12 +110,12 @@ def plan_routed(
 
 
 def root_of(options: RoutedOptions) -> Store:
-    """Open the root of a routed write."""
+    """Open a routed write's root."""
     return open_store(options.template.root, options.storage)
 
 
 def table_below(root: Store, folder: str) -> Table:
-    """Return the table of a folder below a root, whether or not it is there."""
+    """Return the table in a folder below a root; it need not exist."""
     return Table(StoreBelow(root, folder))
 
 
@@ -127,7 +127,7 @@ def plan_rows_of(
     *,
     unborn_id: str | None = None,
 ) -> WritePlan:
-    """Plan a write of rows that are there: their payloads may say the columns (`found_options`)."""
+    """Plan a write of available rows; their payloads may define the columns (`found_options`)."""
     head = table.log.seen
     schema = None if head is None else head.schema
     try:
@@ -140,7 +140,7 @@ def plan_rows_of(
 
 
 def _advise_quarantine(error: SchemaError, schema: TableSchema | None) -> None:
-    """Add to the error that a quarantine would keep payloads with contradicting schemas apart."""
+    """Add a hint that a quarantine would separate payloads with contradicting schemas."""
     if schema is None or "left_out" not in error.fields:
         return
     if schema.on_error is ErrorPolicy.FAIL and schema.engine.kind is Engine.DEDUPLICATE:
@@ -158,7 +158,7 @@ def _whole(group: TableGroup) -> Transaction | None:
 
 
 def require_template(group: TableGroup, template: str, url: str) -> None:
-    """Refuse a template that is not the one by which the tables of a group got their names."""
+    """Raise if a template differs from the one that named the group's tables."""
     if group.batch is None or group.batch.template == template:
         return
     current = group.batch.template
@@ -176,7 +176,7 @@ def require_template(group: TableGroup, template: str, url: str) -> None:
 def require_room(
     options: RoutedOptions, root: Store, known: Mapping[str, object], wanted: Mapping[str, str]
 ) -> None:
-    """Refuse new tables that must not be made; tables that exist already may join."""
+    """Raise if new tables are not allowed, or too many; existing tables may join."""
     new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
     if not options.create_tables:
         _require_made(root, new, len(known))
@@ -217,7 +217,7 @@ def _and_more(names: Collection[str]) -> str:
 def require_same(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> None:
-    """Refuse a table that is not the one of the group (`other_table`)."""
+    """Raise if a folder's table is not the group's table (`other_table`)."""
     refusal = other_table(places, folder, name, head, url)
     if refusal is not None:
         raise refusal
@@ -226,7 +226,7 @@ def require_same(
 def other_table(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
-    """Return why what lies in a folder is not the table of the group, None if it is."""
+    """Return an error if a folder's table is not the group's table, else None."""
     table_ref = places.get(folder)
     if table_ref is None:
         return _of_another_name(places, folder, name, head, url)
@@ -243,7 +243,7 @@ def other_table(
 def _of_another_name(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
-    """Return the error of a folder that is another one to the storage: names fold."""
+    """Return the error for a folder that the storage equates with another one (case folding)."""
     if head is None:
         return None
     ids = {table_ref.table_id: folder_name for folder_name, table_ref in places.items()}

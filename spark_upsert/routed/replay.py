@@ -49,19 +49,19 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet, truncated_at, with_truncate
 
 PASSES_MAX = 1000
-"""A query that parks while its rows are applied is behind after a few; more are a fault."""
+"""Maximum replay passes. A query that adds rows meanwhile needs a few; more indicate a bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """The fate of the parked rows of one table."""
+    """Replay result for one table."""
 
     folder: str
     name: str
     batches: int
     rows: int
     left: int
-    """Rows that are parked still: the query has parked them meanwhile."""
+    """Dead-letter rows that the query added meanwhile."""
 
 
 def unpark(
@@ -71,7 +71,11 @@ def unpark(
     given: Mapping[str, str] | None = None,
     told: Callable[[ReplayResult], None] = lambda _: None,
 ) -> list[ReplayResult]:
-    """Apply what is parked."""
+    """Replay dead-letter rows, by default for all tables.
+
+    Calls `told` after each table. Raises the first table's error after all tables were tried; a
+    `StorageError` stops immediately.
+    """
     table, done = ParkedTable(root), []
     first: UpsertFlowError | None = None
     for folder, name in chosen(table, names).items():
@@ -96,7 +100,7 @@ def unpark(
 
 
 def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[ReplayResult]:
-    """Forget what is parked, without applying it; what others park meanwhile stays."""
+    """Delete dead-letter rows without applying them; rows added meanwhile stay."""
     table = ParkedTable(root)
     folders = chosen(table, names) if names else {}
     folders |= {NAMELESS: ""} if nameless else {}
@@ -111,7 +115,7 @@ def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) ->
 
 
 def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
-    """Return the folders and names of the tables that some names mean."""
+    """Return name by folder for tables selected by folder or name; all if none are named."""
     name_by_folder = {entry.folder: entry.name for entry in table.parked()}
     if not names:
         return name_by_folder
@@ -189,7 +193,7 @@ def _with_parked(table: ParkedTable, folder: str) -> Callable[[Member | None], M
 def _apply(
     root: Store, parked_table: ParkedTable, parked: DeadLetterRows, given: Mapping[str, str]
 ) -> TableVersion:
-    """Return the version of a table that has a parked batch, made by this call or before."""
+    """Commit a dead-letter batch; return the version that contains it, committed now or earlier."""
     table = Table(StoreBelow(root, parked.folder))
     head = table.log.try_head()
     _require_same(root, parked, head, table.store.url)
@@ -220,7 +224,7 @@ def _apply(
 
 
 def _require_same(root: Store, parked: DeadLetterRows, head: Manifest | None, url: str) -> None:
-    """Refuse a table that is not the one of the group."""
+    """Raise if a folder's table is not the group's table."""
     member = GroupTable(root).at().members.get(parked.folder)
     if member is None:
         return
@@ -231,7 +235,7 @@ def _require_same(root: Store, parked: DeadLetterRows, head: Manifest | None, ur
 
 
 def _place_of(table: Table, parked: DeadLetterRows) -> TableVersion:
-    """Return the version that has a batch; the newest, if the log does not tell any more."""
+    """Return the version that contains a batch; the head if it is no longer in the log."""
     query_batch = (parked.query, parked.batch)
     with table.log.look() as look:
         head = look.head()
@@ -248,7 +252,7 @@ def _place_of(table: Table, parked: DeadLetterRows) -> TableVersion:
 def _planned(
     table: Table, options: WriteOptions, parked_table: ParkedTable, parked: DeadLetterRows
 ) -> tuple[Manifest, Envelope | None]:
-    """Return the version upon which a batch is staged, and what its rows mean."""
+    """Return the base version and the envelope; None as envelope if all chunks are commands."""
     schemas = {
         (kind, batch.schema.serialize().to_pybytes()): batch.schema
         for kind, batch in parked_table.read(parked)
@@ -283,7 +287,7 @@ def _schema_of(schema: pa.Schema) -> TableSchema:
 def _widened(
     table: Table, base: Manifest, schema: TableSchema, left_out: Collection[str]
 ) -> Manifest:
-    """Return a version with the columns of commands that were made for the table, but for some."""
+    """Return a version extended by columns that the commands have, except those left out."""
     base_schema = base.schema
     is_alike = schema.keys == base_schema.keys and schema.engine == base_schema.engine
     if not (is_alike and schema.has_order_of(base_schema)):
@@ -321,7 +325,7 @@ def _commands(envelope: Envelope | None, batch: pa.RecordBatch) -> pa.RecordBatc
 
 
 def _conformed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return commands in the columns of a table, and by its hashes; a truncate stays among them."""
+    """Cast commands to the table's columns and recompute key hashes; keeps a truncate."""
     plain = batch.replace_schema_metadata(None)
     if plain.schema != schema.run:
         # What is left out may have another type; it is null, as what came without it.

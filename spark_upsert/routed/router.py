@@ -24,37 +24,37 @@ from spark_upsert.store.local import translated
 from spark_upsert.store.spill import SpillFolder
 
 ROUTES_KEPT_MAX = 20_000
-"""Routes that a process keeps, some MB; more distinct values are rather a wrong column."""
+"""Cached routes per process, some MB; more distinct values suggest a wrong column."""
 
 Codes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where the rows of some values go."""
+    """Target table for rows with the same values."""
 
     values: tuple[str | None, ...]
-    """A text for each column of the template."""
+    """One text per template column."""
     folder: str | None
-    """The folder of their table, relative to the root; None if they have none."""
+    """Table folder relative to the root; None if the values name no table."""
     name: str
-    """The name by which people call the table."""
+    """Table name for users."""
     problem: DataError | None = None
-    """Why there is no folder."""
+    """Reason for a missing folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedBatch:
-    """A batch of rows, and where each goes."""
+    """A record batch with a route per row."""
 
     batch: pa.RecordBatch
     routes: tuple[Route, ...]
-    """Distinct, each with a row at least; in the order of their codes."""
+    """Distinct routes in code order, each with at least one row."""
     codes: Codes
-    """The index of the route of each row, shape (n,)."""
+    """Each row's route index, shape (n,)."""
 
     def split(self) -> list[tuple[Route, pa.RecordBatch]]:
-        """Return the rows of each route, in their order; one copy of the batch at most."""
+        """Return each route's rows in arrival order; copies the batch at most once."""
         if len(self.routes) <= 1:
             return [(route, self.batch) for route in self.routes]
         batch, codes = self.batch, self.codes
@@ -69,13 +69,13 @@ class RoutedBatch:
 
 
 class Router:
-    """Finds the routes of batches of one schema.
+    """Computes routes for batches with one schema.
 
     Parameters
     ----------
     template : Template
     schema : pyarrow.Schema
-        Of the incoming rows.
+        The incoming rows' schema.
     """
 
     def __init__(self, template: Template, schema: pa.Schema) -> None:
@@ -84,7 +84,7 @@ class Router:
         self._kept: LruMap[tuple[str | None, ...], Route] = LruMap(ROUTES_KEPT_MAX)
 
     def route(self, batch: pa.RecordBatch) -> RoutedBatch:
-        """Return where the rows of a batch go."""
+        """Return each row's route."""
         codes, values = _combined([_encoded(batch, path) for path in self._paths])
         return RoutedBatch(batch, tuple(map(self._route, values)), codes)
 
@@ -97,7 +97,7 @@ class Router:
 
 
 def route_of(template: Template, values: Sequence[str | None]) -> Route:
-    """Return where rows of some values go."""
+    """Return the route for some values; an invalid value sets its `problem`."""
     texts = ["" if value is None else value for value in values]
     name = template.name(texts)
     try:
@@ -117,7 +117,7 @@ def route_of(template: Template, values: Sequence[str | None]) -> Route:
 
 
 def find_nested(column: str, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the names that lead to a column of the template: its own, or through structs."""
+    """Return the path to a template column: a column name, or a chain through structs."""
     role = "column of the path"
     names, fields = column.split("."), schema.names
     if column in fields:
@@ -160,7 +160,7 @@ def _names_tables(type_: pa.DataType) -> bool:
 
 
 def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[str | None]]:
-    """Return a code for each row, and the texts of the codes; distinct, the last may be null."""
+    """Return a code per row and distinct texts by code; a null text comes last."""
     column = reduce(pc.struct_field, path[1:], batch.column(path[0]))
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)  # Its own may have a value twice.
@@ -171,7 +171,7 @@ def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[st
 
 
 def _texts(values: pa.Array) -> list[str | None]:
-    """Return values as texts; bytes that are no UTF-8, which Spark lets a text hold, as halves."""
+    """Convert values to texts; invalid UTF-8, which Spark allows, becomes lone surrogates."""
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         raw = values.cast(pa.large_binary()).to_pylist()
         return [raw_text.decode(errors="surrogateescape") for raw_text in raw]
@@ -190,7 +190,7 @@ def _is_utf8(text: str) -> bool:
 def _combined(
     columns: Sequence[tuple[Codes, list[str | None]]],
 ) -> tuple[Codes, list[tuple[str | None, ...]]]:
-    """Return one code for each row, and the values of each code that a row has."""
+    """Return a code per row and the values by code; only codes in use."""
     codes, texts = columns[0]
     values: list[tuple[str | None, ...]] = [(text,) for text in texts]
     for codes_next, texts_next in columns[1:]:
@@ -202,23 +202,25 @@ def _combined(
 
 
 RoutingValues = tuple[str | None, ...]
-"""Values that tell the rows of a table from those of others."""
+"""Template values that identify a table."""
 
 MEMORY_BYTES = 32 << 20
-"""Rows beyond this go to disk. They are held twice while they are cut by table."""
+"""Spill threshold. Cutting by table holds the rows twice."""
 
 _FILE = "rows.arrow"
 
 
 class Spool:
-    """Rows of one schema, by table. A context manager: it may own a file on disk.
+    """Collects rows with one schema and returns them by table.
+
+    A context manager: removes its spill file on exit.
 
     Parameters
     ----------
     router : Router
-        Finds the table of each row.
+        Finds each row's table.
     memory_bytes : int
-        How much waits in memory.
+        Spill threshold.
     """
 
     def __init__(self, router: Router, *, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -229,7 +231,7 @@ class Spool:
         self._counts: dict[RoutingValues, int] = {}
         self._routes: dict[RoutingValues, Route] = {}
         self._spilled: dict[RoutingValues, list[int]] = {}
-        """Numbers of the batches in the file."""
+        """Batch indexes in the spill file."""
         self._spilled_count = 0
         self._kept: dict[RoutingValues, list[pa.RecordBatch]] = {}
         self._folder: SpillFolder | None = None
@@ -237,7 +239,7 @@ class Spool:
         self._writer: Any = None
         self._reader: Any = None
         self.bytes = 0
-        """Bytes of all rows that came."""
+        """Total bytes added."""
 
     def __repr__(self) -> str:
         rows = sum(self._counts.values())
@@ -260,7 +262,7 @@ class Spool:
             self._folder = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows in."""
+        """Add rows; spills above the memory limit."""
         if not batch.num_rows:
             return
         self._waiting.append(batch)
@@ -270,9 +272,9 @@ class Spool:
             self._spill()
 
     def seal(self) -> dict[Route, int]:
-        """Return how many rows each table has, in the order of their folders; nothing may follow.
+        """Return row counts by route, sorted by folder; no rows may be added afterwards.
 
-        What has no folder comes first.
+        Rows without a folder come first.
         """
         if self._writer is not None and self._waiting:
             self._spill()
@@ -289,13 +291,13 @@ class Spool:
         return {route: self._counts[route.values] for route in ordered}
 
     def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a table in the order in which they came. After `seal` only."""
+        """Yield a table's rows in arrival order. Call `seal` first."""
         for index in self._spilled.get(route.values, ()):
             yield self._reader.get_batch(index)
         yield from self._kept.get(route.values, ())
 
     def _cut(self) -> Iterator[tuple[Route, pa.RecordBatch]]:
-        """Yield the waiting rows, table by table; nothing waits any more."""
+        """Yield buffered rows by table and empty the buffer."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         batches = pa.Table.from_batches(waiting).combine_chunks().to_batches() if waiting else ()
         for batch in batches:

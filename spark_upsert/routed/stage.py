@@ -41,40 +41,40 @@ from spark_upsert.table.write.write_set import StagedRuns, remove_runs
 _LOGGER = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 32
-"""Small tables that a task stages side by side where it mostly waits for the storage."""
+"""Small tables that a task stages in parallel on remote storage."""
 
 SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
-"""Tables with more rows than this are staged one after the other, each with all the memory."""
+"""Size limit for parallel staging; a larger table is staged alone with the full memory."""
 
 COMPACT_BYTES_MIN = 16 << 20
-"""Bytes that a task may compact in any case, however little it was given."""
+"""Compaction bytes allowed per task even if it received few rows."""
 
 COMPACT_TABLES_MIN = 16
 COMPACT_SHARE = 4
-"""The most tables that a task compacts: `COMPACT_TABLES_MIN` or, if that is more, one for each
-`COMPACT_SHARE` tables that it was given. Tables that fill alike are all due in one batch, which
-would take three times as long as the others."""
+"""A task compacts at most one table per `COMPACT_SHARE` tables it received, or `COMPACT_TABLES_MIN`
+if that is more. Tables that fill alike are due in the same batch, which would take three times as
+long as the others."""
 
 COMPACT_FACTOR = 4
-"""The bound of compaction as a multiple of the bytes that the task was given, if that is more:
-compaction is amortized work, and ends with the batch."""
+"""Compaction limit as a multiple of the task's incoming bytes; compaction is amortized work and
+ends with the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """The part of a table's batch that one task has made durable, not yet visible."""
+    """One task's part in a table's batch: durable, not yet visible."""
 
     route: Route
     rows: int
-    """Rows that came for the table."""
+    """Rows received for the table."""
     staged: StagedRuns | None
-    """The epoch's runs; None if the table has the batch already."""
+    """Staged runs; None if the table has the batch already, or the rows became dead letters."""
     unborn: Manifest | None = None
-    """The table that the batch is to make, as this task sees it."""
+    """Manifest for a table to be created, from this task's view."""
     parking: Parking | None = None
-    """Why the rows are to be parked, if they are."""
+    """Dead-letter metadata if the rows become dead letters."""
     parked: StagedRuns | None = None
-    """The rows as they are parked."""
+    """Staged dead-letter rows."""
     task_index: int = 0
 
     @property
@@ -84,18 +84,18 @@ class StagedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedStaged:
-    """The parts of all tables' batches that one task has made durable."""
+    """One task's parts for all tables: durable, not yet visible."""
 
     task_index: int
     group_version: int
-    """The version of the group table when the batch was planned."""
+    """Group table version when the batch was planned."""
     terms: str = ""
-    """The terms of the batch (`RoutedPlan.terms`)."""
+    """The batch's `RoutedPlan.terms`."""
     tables: tuple[StagedTable, ...] = ()
     compacted: tuple[tuple[str, CompactionResult], ...] = ()
-    """Compactions, each with the folder of its table."""
+    """Compactions, each with its table folder."""
     visited: tuple[str, ...] = ()
-    """Folders of the tables that had their turn to be compacted."""
+    """Folders visited for compaction."""
 
 
 def stage_routed(
@@ -107,7 +107,7 @@ def stage_routed(
     *,
     threads: int | None = None,
 ) -> RoutedStaged:
-    """Stage the rows of one task, and do its share of the compaction."""
+    """Stage one task's rows and run its share in due compactions."""
     if plan.is_whole(transaction):
         for _ in batches:
             continue
@@ -139,7 +139,7 @@ def stage_routed(
 
 
 class _Staging:
-    """The staging of one task."""
+    """Stages one task's tables."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _Staging:
         self._done: list[StagedTable] = []
 
     def all_of(self, counts: dict[Route, int], threads: int) -> tuple[StagedTable, ...]:
-        """Stage all tables; of an error nothing is left."""
+        """Stage all tables; on an error, remove everything staged."""
         small = SMALL_BYTES * sum(counts.values()) // max(1, self._spool.bytes)
         nameless = [route for route in counts if route.folder is None]
         large = [route for route, rows in counts.items() if route.folder and rows > small]
@@ -174,7 +174,7 @@ class _Staging:
     def _without_folder(
         self, routes: Sequence[Route], counts: Mapping[Route, int]
     ) -> tuple[StagedTable, ...]:
-        """Park all rows that have no folder together."""
+        """Stage all rows without a folder as one dead-letter entry."""
         if not routes:
             return ()
         first = routes[0]
@@ -200,7 +200,7 @@ class _Staging:
             return staged
 
     def _staged_or_parked(self, route: Route, rows: int) -> StagedTable:
-        """Stage the rows of a table; or park them, if it fails or has parked rows already."""
+        """Stage a table's rows; as dead letters if it fails or already has dead-letter rows."""
         plan = self._plan
         assert route.folder is not None
         if route.folder in plan.parked:
@@ -218,9 +218,9 @@ class _Staging:
             return self._parked(route, rows, parkable)
 
     def _has_batch(self, folder: str) -> bool:
-        """Return whether a table with parked rows has the batch; False for a damaged table.
+        """Return whether a table with dead-letter rows has the batch; False for a damaged table.
 
-        The command that applies parked rows meets the damage.
+        A later replay reports the damage.
         """
         try:
             head = table_below(self._root, folder).log.try_head()
@@ -280,7 +280,7 @@ class _Staging:
 
 
 def _require_room(table: Table, options: WriteOptions, base: Manifest) -> None:
-    """Refuse rows for which a table has no room, unless it is one that the commit waits for."""
+    """Raise if a table is full, unless the commit waits for room."""
     admission = table.admission(0, heeds_pressure=not options.disable_backpressure)
     refusal = admission.refusal(base)
     waits = isinstance(refusal, TableFullError) and Caps.of(base.properties).on_full is OnFull.WAIT
@@ -289,7 +289,7 @@ def _require_room(table: Table, options: WriteOptions, base: Manifest) -> None:
 
 
 def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
-    """Remove what was staged and is of no use, as far as that is possible."""
+    """Remove unused staged files, ignoring errors."""
     for table in tables:
         if table.staged is not None and table.route.folder is not None:
             remove_runs(table_below(root, table.route.folder).store, table.staged.files)
@@ -298,7 +298,7 @@ def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
 
 
 class _Upkeep:
-    """One task's share of the compactions that are due: as much as goes with its rows."""
+    """One task's share in due compactions, proportional to its rows."""
 
     def __init__(self, plan: RoutedPlan, root: Store, bytes_given: int, tables_given: int) -> None:
         self._plan = plan
@@ -306,11 +306,11 @@ class _Upkeep:
         self._bytes_left = max(COMPACT_BYTES_MIN, COMPACT_FACTOR * bytes_given)
         self._tables_max = max(COMPACT_TABLES_MIN, tables_given // COMPACT_SHARE)
         self.visited: list[str] = []
-        """Folders of the tables that had their turn, whatever came of it."""
+        """Folders visited, compacted or not."""
         self.compacted: list[tuple[str, CompactionResult]] = []
 
     def work_off(self, due: Sequence[str]) -> None:
-        """Compact tables in their order, until this was enough."""
+        """Compact tables in order up to the task limits."""
         for folder in due[: self._tables_max]:
             if self._bytes_left <= 0:
                 return
