@@ -59,9 +59,13 @@ def fault_of_write(
     is_proven = group.batch is not None and group.batch.terms == terms
     if is_proven or not all(share.is_parked for share in with_rows.values()):
         return None
-    named = ((share.route.name, error) for share in with_rows.values() for error in _errors(share))
+    named = (
+        (share.route.name, error)
+        for share in with_rows.values()
+        for error in _staging_errors(share)
+    )
     misfits = {name: error for name, error in named if is_misfit(error) and not options.tells(name)}
-    return _told(misfits) if misfits else None
+    return _explain_misfits(misfits) if misfits else None
 
 
 def is_misfit(error: UpsertFlowError) -> bool:
@@ -71,14 +75,14 @@ def is_misfit(error: UpsertFlowError) -> bool:
     return isinstance(error, OptionError)
 
 
-def _errors(share: TableShare) -> Iterator[UpsertFlowError]:
+def _staging_errors(share: TableShare) -> Iterator[UpsertFlowError]:
     """Yield each task's first error while staging the rows for a table."""
     for part in share.parts:
         if part.parking is not None and part.parking.error is not None:
             yield part.parking.error
 
 
-def _told(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
+def _explain_misfits(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
     name, error = next(iter(misfits.items()))
     alike = f", and {len(misfits)} tables fail by their options" if len(misfits) > 1 else ""
     error.say_about("table", name)
@@ -103,13 +107,13 @@ def recorded(
 ) -> tuple[Batch, list[Member]]:
     """Return the batch's row for the group table and the members that it changes."""
     queue = Debts.of(group).after(settled.visited, settled.owed, now_ms)
-    counts = _parked(root, group, settled)
+    counts = _count_dead_letters(root, group, settled)
     members = {
         folder: member
         for folder, outcome in settled.outcomes.items()
-        if (member := _member(group, settled.shares[folder], outcome, transaction, now_ms))
+        if (member := _updated_member(group, settled.shares[folder], outcome, transaction, now_ms))
     }
-    members = _with_others(group, members, dict(queue.dirty.items()), counts)
+    members = _complete_members(group, members, dict(queue.dirty.items()), counts)
     named = {*names_of(settled.shares).values(), *(group.members.names if options.told else ())}
     batch = Batch(
         template=options.template.relative,
@@ -131,13 +135,15 @@ def _terms(group: TableGroup) -> str | None:
     return None if group.batch is None else group.batch.terms
 
 
-def _parked(root: Store, group: TableGroup, settled: RoutedCommitResult) -> Mapping[str, int]:
+def _count_dead_letters(
+    root: Store, group: TableGroup, settled: RoutedCommitResult
+) -> Mapping[str, int]:
     """Return dead-letter row counts by folder; reads nothing if there were none before or now."""
     had_any = group.batch is not None and group.batch.parked
     return ParkedTable(root).counts() if had_any or settled.parked else {}
 
 
-def _with_others(
+def _complete_members(
     group: TableGroup,
     told: Mapping[str, Member],
     since_ms: Mapping[str, int],
@@ -163,7 +169,7 @@ def _with_others(
     }
 
 
-def _member(
+def _updated_member(
     group: TableGroup,
     share: TableShare,
     outcome: TableOutcome,
@@ -235,7 +241,7 @@ def commit_routed(
     if group_table.has(transaction):
         discard_routed(root, staged)
         return None
-    group = _allowed(group_table, options, transaction)
+    group = _require_allowed(group_table, options, transaction)
     fence = Fence(group_table, _writer(transaction))
     shares = shares_of(staged)
     require_room(options, root, group.members, names_of(shares))
@@ -284,7 +290,7 @@ def _writer(transaction: Transaction | None) -> str:
     return "" if transaction is None else transaction.writer
 
 
-def _allowed(
+def _require_allowed(
     group_table: GroupTable, options: RoutedOptions, transaction: Transaction | None
 ) -> TableGroup:
     """Return the current group; raise before any table is written if the batch is not allowed."""
@@ -317,13 +323,15 @@ def _committed_or_parked(
         parking.park(failed)
     outcomes = tables.commit_all({f: share for f, share in shares.items() if f not in failed})
     fence.require()
-    errors = _parkable(outcomes, parks=parks)
+    errors = _collect_parkable(outcomes, parks=parks)
     # One that was only to be compacted has no rows to be parked.
     parking.park({f: shares[f].parts for f in errors if shares[f].parts}, errors)
     return {folder: outcome for folder, outcome in outcomes.items() if folder not in errors}
 
 
-def _parkable(outcomes: Mapping[str, TableOutcome], *, parks: bool) -> dict[str, UpsertFlowError]:
+def _collect_parkable(
+    outcomes: Mapping[str, TableOutcome], *, parks: bool
+) -> dict[str, UpsertFlowError]:
     """Return errors for tables whose rows become dead letters; raise any other error."""
     failed = {}
     for folder, outcome in outcomes.items():

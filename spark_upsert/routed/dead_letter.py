@@ -126,7 +126,7 @@ SCHEMA = TableSchema.of(COLUMNS, keys=list(KEYS), hash_prefix=1)
 CHUNK_BYTES = 4 << 20
 """Target chunk size: large enough for few chunks, small compared with task memory."""
 
-_ABOUT = [name for name in COLUMNS.names if name != "ipc"]
+_METADATA_COLUMNS = [name for name in COLUMNS.names if name != "ipc"]
 
 _REASON_CHARS = 2000
 
@@ -225,11 +225,11 @@ class Parking:
             "folder": self.folder,
             "query": self.transaction.writer,
             "batch": self.transaction.number,
-            "name": _writable(self.route.name),
-            "values": [value and _writable(value) for value in self.route.values],
+            "name": _escape_surrogates(self.route.name),
+            "values": [value and _escape_surrogates(value) for value in self.route.values],
             "planned": self.planned,
             "error": "PARKED" if error is None else error.code,
-            "reason": _writable(self.reason),
+            "reason": _escape_surrogates(self.reason),
             "options": json.dumps(dict(self.options), sort_keys=True),
         }
 
@@ -299,16 +299,16 @@ class ParkedTable:
             return []
         snapshot = self.table.at()
         batches = (
-            snapshot.read(_ABOUT)
+            snapshot.read(_METADATA_COLUMNS)
             if folder is None
-            else snapshot.having_prefix([pa.array([folder], pa.string())], _ABOUT)
+            else snapshot.having_prefix([pa.array([folder], pa.string())], _METADATA_COLUMNS)
         )
         rows = [row for batch in batches for row in batch.to_pylist()]
-        rows.sort(key=lambda row: (row["folder"], *_order(row), row["task"], row["chunk"]))
+        rows.sort(key=lambda row: (row["folder"], *_batch_order(row), row["task"], row["chunk"]))
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
             groups.setdefault((row["folder"], row["query"], row["batch"]), []).append(row)
-        return [_parked(group) for group in groups.values()]
+        return [_combine_pieces(group) for group in groups.values()]
 
     def read(self, parked: DeadLetterRows) -> Iterator[tuple[ParkedKind, pa.RecordBatch]]:
         """Yield a batch's rows in task order; holds one chunk in memory at a time."""
@@ -347,7 +347,7 @@ class ParkedTable:
             pa.RecordBatch.from_pylist(
                 [shared | {"chunk": chunk, "rows": count, "ipc": ipc}], schema=COLUMNS
             )
-            for chunk, (count, ipc) in enumerate(_pieces(batches))
+            for chunk, (count, ipc) in enumerate(_iter_pieces(batches))
         )
         envelope = envelope_of_rows(head.schema, COLUMNS)
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
@@ -407,17 +407,17 @@ class ParkedTable:
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 
-def _writable(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """Escape lone surrogates, which no Arrow string column can hold."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
+def _batch_order(row: Mapping[str, Any]) -> tuple[int, str, int]:
     """Return the sort key for a table's batches."""
     return row["planned"], row["query"], row["batch"]
 
 
-def _parked(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
+def _combine_pieces(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
     first = group[0]
     # What failed says more than what was parked beside it.
     error_row = next((row for row in group if row["error"] != "PARKED"), first)
@@ -439,7 +439,7 @@ def _parked(group: Sequence[Mapping[str, Any]]) -> DeadLetterRows:
     )
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+def _iter_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
     """Yield row count and Arrow stream for chunks with about `CHUNK_BYTES` each."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:

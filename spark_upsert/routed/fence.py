@@ -220,7 +220,7 @@ class Tables:
                     table_ref = self._commit_rows(table, share)
             if share.compacted:
                 table.commit_compactions(share.compacted)
-                table_ref = _same_behind(table.log, table_ref or self._places[share.folder])
+                table_ref = _newest_compacted(table.log, table_ref or self._places[share.folder])
             manifest = table.log.last_look().head()
             return TableOutcome(
                 place=table_ref,
@@ -241,10 +241,10 @@ class Tables:
         staged = tuple(part.staged for part in share.parts if part.staged is not None)
         if head is not None and self._transaction is not None and head.has(self._transaction):
             table.discard(staged)
-            return self._place(table.log)
-        _require_unmade(head, share.parts, table.store.url)
+            return self._find_version(table.log)
+        _require_not_created(head, share.parts, table.store.url)
         options = self._options.of(share.route.name, share.folder)
-        bases = _bases(table, share.parts)
+        bases = _base_snapshots(table, share.parts)
         write_set = WriteSet(
             base=bases[min(bases)],
             bases=bases,
@@ -261,11 +261,11 @@ class Tables:
             table.discard(staged)  # It was not tried.
             raise
         if commit is None:
-            return self._place(table.log)
+            return self._find_version(table.log)
         table_id = write_set.base.manifest.table_id
         return TableVersion(table_id=table_id, version=commit.version, token=commit.token)
 
-    def _place(self, log: Log) -> TableVersion:
+    def _find_version(self, log: Log) -> TableVersion:
         """Return an earlier attempt's version; the head if the log no longer has it."""
         with log.look() as look:
             head = look.head()
@@ -283,11 +283,11 @@ class Tables:
         )
 
 
-def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
+def _base_snapshots(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
     """Return the snapshots on which the tasks staged, by version; -1 for a new table."""
     unborn = [part.unborn for part in parts if part.unborn is not None]
     if unborn:
-        return {-1: Snapshot(table.store, _merged(unborn))}
+        return {-1: Snapshot(table.store, _merge_unborn(unborn))}
     base_refs = {part.staged.base for part in parts if part.staged is not None}
     with table.log.last_look() as look:  # They are in what was just looked at.
         for base_ref in base_refs:
@@ -298,13 +298,13 @@ def _bases(table: Table, parts: Sequence[StagedTable]) -> dict[int, Snapshot]:
         }
 
 
-def _same_behind(log: Log, place: TableVersion) -> TableVersion:
+def _newest_compacted(log: Log, place: TableVersion) -> TableVersion:
     """Return the head if only compactions follow the version, else the version."""
     head = log.last_look().head()
     return head.place if head.changed <= place.version else place
 
 
-def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:
+def _require_not_created(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:
     """Raise if another writer created the new table in the meantime."""
     unborn = [part.unborn for part in parts if part.unborn is not None]
     if unborn and head is not None and head.table_id != unborn[0].table_id:
@@ -315,7 +315,7 @@ def _require_unmade(head: Manifest | None, parts: Sequence[StagedTable], url: st
         )
 
 
-def _merged(unborn: Sequence[Manifest]) -> Manifest:
+def _merge_unborn(unborn: Sequence[Manifest]) -> Manifest:
     """Merge the tasks' schemas for a new table; each task inferred its own."""
     schema = unborn[0].schema
     for second in unborn[1:]:

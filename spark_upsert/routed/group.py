@@ -370,7 +370,7 @@ class GroupTable:
         """Return the group at a group table version, by default the snapshot's head."""
         manifest = look.head() if version is None else look.at(version)
         snapshot = Snapshot(self.table.store, manifest)
-        rows = _rows(snapshot)
+        rows = _read_rows(snapshot)
         is_batch = pc.equal(rows["folder"], BATCH)
         batches = rows.filter(is_batch).to_pylist()
         return TableGroup(
@@ -472,7 +472,9 @@ class GroupTable:
         """Record a batch as complete; creates the group table if it does not exist."""
         table = self.table
         # The put finds out whether what was seen is the newest.
-        head = _completed(table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True))
+        head = _add_missing_columns(
+            table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True)
+        )
         rows = pa.Table.from_pylist(
             [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
         )
@@ -500,7 +502,7 @@ class GroupTable:
         """
 
         def chosen() -> list[StagedRuns]:
-            head = _completed(self.table, self.table.log.head())
+            head = _add_missing_columns(self.table, self.table.log.head())
             member = told(self.seen_by(self.table.log.last_look()).members.get(folder))
             if member is None:
                 return []
@@ -529,7 +531,7 @@ class _OwnersOnly(Admission):
         return refusal_of(self._writer, head, self._url, take_over=self._take_over)
 
 
-def _rows(snapshot: Snapshot) -> pa.Table:
+def _read_rows(snapshot: Snapshot) -> pa.Table:
     """Return all group table rows; columns that an older release did not write are null."""
     stored_names = set(snapshot.manifest.schema.columns.names)
     names = [name for name in COLUMNS.names if name in stored_names]
@@ -541,7 +543,7 @@ def _rows(snapshot: Snapshot) -> pa.Table:
     return rows
 
 
-def _completed(table: Table, head: Manifest) -> Manifest:
+def _add_missing_columns(table: Table, head: Manifest) -> Manifest:
     """Add columns that an older release did not write; return the head."""
     lacks_some = not set(COLUMNS.names) <= set(head.schema.columns.names)
     return table.alter(SCHEMA) if lacks_some else head
@@ -570,16 +572,16 @@ def owner_of(head: Manifest) -> str | None:
     The owner is the query that last wrote or claimed the root. Log times only increase, so no two
     queries share a last-write time.
     """
-    newest = _newest(head, lambda name: is_query(name.removeprefix(_CLAIM)))
+    newest = _newest_writer(head, lambda name: is_query(name.removeprefix(_CLAIM)))
     return newest and newest.removeprefix(_CLAIM)
 
 
 def newest_query(head: Manifest) -> str | None:
     """Return the query that last wrote a table; None if none did."""
-    return _newest(head, is_query)
+    return _newest_writer(head, is_query)
 
 
-def _newest(head: Manifest, is_meant: Callable[[str], bool]) -> str | None:
+def _newest_writer(head: Manifest, is_meant: Callable[[str], bool]) -> str | None:
     meant = {name: ms for name, ms in head.written_ms.items() if is_meant(name)}
     return max(meant, key=lambda name: meant[name], default=None)
 
@@ -701,13 +703,13 @@ def give_up(tables: Iterable[Table], retention_ms: int) -> None:
     for table in tables:
         try:
             if table.log.try_head() is not None:
-                _give_up(table, retention_ms)
+                _expire_table(table, retention_ms)
         except UpsertFlowError as error:
             fields = Fields(path=table.store.url, code=error.code, reason=error.message)
             _LOGGER.warning("a table keeps its past: %s", fields)
 
 
-def _give_up(table: Table, retention_ms: int) -> None:
+def _expire_table(table: Table, retention_ms: int) -> None:
     head = table.log.head()
     if not head.live_rows and len(head.slices) > 1:
         # All that was parked is applied: too few versions follow for a compaction to be due.

@@ -72,14 +72,14 @@ class CommandParking:
         for folder, parts in tables.items():
             parking = self._parking(parts, (errors or {}).get(folder))
             batch = parking.transaction
-            pieces = (self._piece(part, parking) for part in parts)
+            pieces = (self._stage_piece(part, parking) for part in parts)
             staged[folder] = [piece for piece in pieces if piece is not None]
         if batch is None or not staged:
             return
         self._table.commit(staged, batch)
         for parts in tables.values():
-            self._discard(parts, was_tried=errors is not None)
-            self._tell(parts, self._parking(parts, (errors or {}).get(parts[0].folder)))
+            self._discard_staged(parts, was_tried=errors is not None)
+            self._log_parked(parts, self._parking(parts, (errors or {}).get(parts[0].folder)))
 
     def _parking(self, parts: Sequence[StagedTable], error: UpsertFlowError | None) -> Parking:
         route = parts[0].route
@@ -98,9 +98,11 @@ class CommandParking:
             options=self._options.given(route.name),
         )
 
-    def _piece(self, part: StagedTable, parking: Parking) -> StagedRuns | None:
+    def _stage_piece(self, part: StagedTable, parking: Parking) -> StagedRuns | None:
         """Return a task's dead-letter rows; None if the table has the batch."""
-        if self._transaction is not None and not _is_same(parking.transaction, self._transaction):
+        if self._transaction is not None and not _is_same_batch(
+            parking.transaction, self._transaction
+        ):
             raise parking.error or AssertionError("a task that knows no batch parks none")
         if part.parked is not None:
             return part.parked
@@ -110,17 +112,17 @@ class CommandParking:
         table = Table(StoreBelow(self._root, part.folder))
         base = part.unborn or table.log.at(part.staged.base_version)
         self._table.ensure()
-        commands = _commands_of(table, part.staged, base)
+        commands = _iter_commands(table, part.staged, base)
         return self._table.stage(parking, part.task_index, commands, kind=ParkedKind.COMMANDS)
 
-    def _discard(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
+    def _discard_staged(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
         """Remove staged files; after a tried commit only a vacuum may delete them."""
         if not was_tried:
             store = StoreBelow(self._root, parts[0].folder)
             files = (file for part in parts if part.staged for file in part.staged.files)
             remove_runs(store, files)
 
-    def _tell(self, parts: Sequence[StagedTable], parking: Parking) -> None:
+    def _log_parked(self, parts: Sequence[StagedTable], parking: Parking) -> None:
         error = parking.error
         if error is None:
             return  # It was told when the first of them was parked.
@@ -135,20 +137,22 @@ class CommandParking:
         _LOGGER.warning("a table cannot take its rows, and they are parked: %s", fields)
 
 
-def _is_same(one: Transaction, other: Transaction) -> bool:
+def _is_same_batch(one: Transaction, other: Transaction) -> bool:
     return (one.writer, one.number) == (other.writer, other.number)
 
 
-def _commands_of(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[pa.RecordBatch]:
+def _iter_commands(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[pa.RecordBatch]:
     """Yield a task's staged commands with the target table in their metadata."""
     schema = base.schema
     record = {"schema": schema.to_json(), "properties": dict(base.properties)}
     headers = {TABLE: json.dumps(record).encode()}
-    for batch in _batches_of(table, staged, schema):
+    for batch in _iter_batches(table, staged, schema):
         yield with_truncate(batch.replace_schema_metadata(headers), staged.truncated)
 
 
-def _batches_of(table: Table, staged: StagedRuns, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+def _iter_batches(
+    table: Table, staged: StagedRuns, schema: TableSchema
+) -> Iterator[pa.RecordBatch]:
     """Yield staged commands; a truncate without rows yields an empty batch."""
     if not staged.files:
         yield pa.RecordBatch.from_pylist([], schema=schema.run)

@@ -104,7 +104,7 @@ def plan_routed(
         places=group.members.places,
         group_version=group.version,
         parked=frozenset(ParkedTable(group_table.root).counts()) - {NAMELESS},
-        whole=_whole(group),
+        whole=_newest_complete(group),
         debts=() if overwrite else Debts.of(group).shares,
     )
 
@@ -150,7 +150,7 @@ def _advise_quarantine(error: SchemaError, schema: TableSchema | None) -> None:
         )
 
 
-def _whole(group: TableGroup) -> Transaction | None:
+def _newest_complete(group: TableGroup) -> Transaction | None:
     batch = group.batch
     if batch is None or batch.number is None:
         return None
@@ -229,7 +229,7 @@ def other_table(
     """Return an error if a folder's table is not the group's table, else None."""
     table_ref = places.get(folder)
     if table_ref is None:
-        return _of_another_name(places, folder, name, head, url)
+        return _find_folded_name(places, folder, name, head, url)
     if (
         head is not None
         and head.table_id == table_ref.table_id
@@ -240,7 +240,7 @@ def other_table(
     return OtherTableError.at(url, f"the group's table '{name}'", str(table_ref), actual)
 
 
-def _of_another_name(
+def _find_folded_name(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
     """Return the error for a folder that the storage equates with another one (case folding)."""

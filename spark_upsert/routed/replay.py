@@ -110,7 +110,7 @@ def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) ->
         table.remove(batches)
         rows = sum(batch.rows for batch in batches)
         done.append(ReplayResult(folder=folder, name=name, batches=len(batches), rows=rows, left=0))
-        GroupTable(root).note(_with_parked(table, folder), folder)
+        GroupTable(root).note(_count_update(table, folder), folder)
     return done
 
 
@@ -145,14 +145,14 @@ def _unpark_one(
         table_refs = [_apply(root, table, batch_ref, given) for batch_ref in waiting]
         # Before it is forgotten: a reader of all tables at one batch learns of it from the group.
         left = sum(entry.rows for entry in table.parked(folder)) - sum(e.rows for e in waiting)
-        GroupTable(root).note(_with_batch(waiting[-1], table_refs[-1], max(0, left)), folder)
+        GroupTable(root).note(_batch_update(waiting[-1], table_refs[-1], max(0, left)), folder)
         table.remove(waiting)
         batches, rows = batches + len(waiting), rows + sum(entry.rows for entry in waiting)
     left = sum(entry.rows for entry in table.parked(folder))
     return ReplayResult(folder=folder, name=name, batches=batches, rows=rows, left=left)
 
 
-def _with_batch(
+def _batch_update(
     parked: DeadLetterRows, place: TableVersion, left: int
 ) -> Callable[[Member | None], Member]:
     def told(before: Member | None) -> Member:
@@ -180,7 +180,7 @@ def _is_ahead(one: TableVersion, other: TableVersion) -> bool:
     return one.table_id == other.table_id and one.version >= other.version
 
 
-def _with_parked(table: ParkedTable, folder: str) -> Callable[[Member | None], Member | None]:
+def _count_update(table: ParkedTable, folder: str) -> Callable[[Member | None], Member | None]:
     def told(before: Member | None) -> Member | None:
         return before and replace(before, parked=sum(entry.rows for entry in table.parked(folder)))
 
@@ -198,14 +198,12 @@ def _apply(
     head = table.log.try_head()
     _require_same(root, parked, head, table.store.url)
     if head is not None and head.has(parked.transaction):
-        return _place_of(table, parked)
+        return _find_version(table, parked)
     write_options = overridden(parked.options, {**given, "path": "/"})
     options = replace(WriteOptions.parse(write_options), path=table.store.url)
-    base, envelope = _planned(table, options, parked_table, parked)
+    base, envelope = _plan_batch(table, options, parked_table, parked)
     commands = (
-        _conformed(
-            base.schema, batch if kind is ParkedKind.COMMANDS else _commands(envelope, batch)
-        )
+        _conform(base.schema, batch if kind is ParkedKind.COMMANDS else _commands(envelope, batch))
         for kind, batch in parked_table.read(parked)
     )
     late_rows = usual_late_rows(options, LateRows.REJECT)
@@ -219,7 +217,7 @@ def _apply(
     )
     commit = table.commit(write_set, admission=table.admission(options.full_wait_ms))
     if commit is None:
-        return _place_of(table, parked)
+        return _find_version(table, parked)
     return TableVersion(table_id=base.table_id, version=commit.version, token=commit.token)
 
 
@@ -234,7 +232,7 @@ def _require_same(root: Store, parked: DeadLetterRows, head: Manifest | None, ur
         raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(table_ref), actual)
 
 
-def _place_of(table: Table, parked: DeadLetterRows) -> TableVersion:
+def _find_version(table: Table, parked: DeadLetterRows) -> TableVersion:
     """Return the version that contains a batch; the head if it is no longer in the log."""
     query_batch = (parked.query, parked.batch)
     with table.log.look() as look:
@@ -249,7 +247,7 @@ def _place_of(table: Table, parked: DeadLetterRows) -> TableVersion:
     return head.place
 
 
-def _planned(
+def _plan_batch(
     table: Table, options: WriteOptions, parked_table: ParkedTable, parked: DeadLetterRows
 ) -> tuple[Manifest, Envelope | None]:
     """Return the base version and the envelope; None as envelope if all chunks are commands."""
@@ -269,13 +267,13 @@ def _planned(
         head = table.log.try_head()
         if head is None and not options.allow_non_empty_path:
             require_free(table.store)
-        base = head or _unborn(made_for)
+        base = head or _unborn_table(made_for)
     for schema in made_for:
-        base = _widened(table, base, _schema_of(schema), options.except_columns)
+        base = _widen(table, base, _schema_of(schema), options.except_columns)
     return base, envelope
 
 
-def _unborn(made_for: Sequence[pa.Schema]) -> Manifest:
+def _unborn_table(made_for: Sequence[pa.Schema]) -> Manifest:
     record = json.loads(made_for[0].metadata[TABLE])
     return Table.unborn(TableSchema.from_json(record["schema"]), record["properties"])
 
@@ -284,7 +282,7 @@ def _schema_of(schema: pa.Schema) -> TableSchema:
     return TableSchema.from_json(json.loads(schema.metadata[TABLE])["schema"])
 
 
-def _widened(
+def _widen(
     table: Table, base: Manifest, schema: TableSchema, left_out: Collection[str]
 ) -> Manifest:
     """Return a version extended by columns that the commands have, except those left out."""
@@ -324,7 +322,7 @@ def _commands(envelope: Envelope | None, batch: pa.RecordBatch) -> pa.RecordBatc
     return envelope.commands(batch)
 
 
-def _conformed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _conform(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Cast commands to the table's columns and recompute key hashes; keeps a truncate."""
     plain = batch.replace_schema_metadata(None)
     if plain.schema != schema.run:

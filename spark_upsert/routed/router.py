@@ -85,7 +85,7 @@ class Router:
 
     def route(self, batch: pa.RecordBatch) -> RoutedBatch:
         """Return each row's route."""
-        codes, values = _combined([_encoded(batch, path) for path in self._paths])
+        codes, values = _combine_codes([_encode_column(batch, path) for path in self._paths])
         return RoutedBatch(batch, tuple(map(self._route, values)), codes)
 
     def _route(self, values: tuple[str | None, ...]) -> Route:
@@ -159,7 +159,7 @@ def _names_tables(type_: pa.DataType) -> bool:
     return any(is_kind(type_) for is_kind in kinds)
 
 
-def _encoded(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[str | None]]:
+def _encode_column(batch: pa.RecordBatch, path: Sequence[str]) -> tuple[Codes, list[str | None]]:
     """Return a code per row and distinct texts by code; a null text comes last."""
     column = reduce(pc.struct_field, path[1:], batch.column(path[0]))
     if pa.types.is_dictionary(column.type):
@@ -187,7 +187,7 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _combined(
+def _combine_codes(
     columns: Sequence[tuple[Codes, list[str | None]]],
 ) -> tuple[Codes, list[tuple[str | None, ...]]]:
     """Return a code per row and the values by code; only codes in use."""
@@ -278,7 +278,7 @@ class Spool:
         """
         if self._writer is not None and self._waiting:
             self._spill()
-        for route, rows in self._cut():
+        for route, rows in self._cut_by_table():
             self._kept.setdefault(route.values, []).append(rows)
         if self._writer is not None:
             self._writer.close()
@@ -296,7 +296,7 @@ class Spool:
             yield self._reader.get_batch(index)
         yield from self._kept.get(route.values, ())
 
-    def _cut(self) -> Iterator[tuple[Route, pa.RecordBatch]]:
+    def _cut_by_table(self) -> Iterator[tuple[Route, pa.RecordBatch]]:
         """Yield buffered rows by table and empty the buffer."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         batches = pa.Table.from_batches(waiting).combine_chunks().to_batches() if waiting else ()
@@ -313,7 +313,7 @@ class Spool:
             if self._writer is None:
                 self._sink = pa.OSFile(str(self._folder.path / _FILE), "wb")
                 self._writer = pa.ipc.new_file(self._sink, self._waiting[0].schema)
-            for route, rows in self._cut():
+            for route, rows in self._cut_by_table():
                 self._writer.write_batch(rows)
                 self._spilled.setdefault(route.values, []).append(self._spilled_count)
                 self._spilled_count += 1

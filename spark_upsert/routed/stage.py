@@ -162,16 +162,16 @@ class _Staging:
         nameless = [route for route in counts if route.folder is None]
         large = [route for route, rows in counts.items() if route.folder and rows > small]
         others = [route for route, rows in counts.items() if route.folder and rows <= small]
-        one = partial(self._one, counts)
+        one = partial(self._stage_one, counts)
         try:
-            lost = self._without_folder(nameless, counts)
+            lost = self._park_nameless(nameless, counts)
             alone = tuple(map(one, large))
             return (*lost, *alone, *in_order(one, others, min(threads, len(others))))
         except BaseException:
             discard_staged(self._root, self._done)
             raise
 
-    def _without_folder(
+    def _park_nameless(
         self, routes: Sequence[Route], counts: Mapping[Route, int]
     ) -> tuple[StagedTable, ...]:
         """Stage all rows without a folder as one dead-letter entry."""
@@ -185,21 +185,21 @@ class _Staging:
             problem = DataError(text, hint=problem.hint)
             first = Route((None,) * len(first.values), None, "", problem)
         rows = chain.from_iterable(map(self._spool.rows, routes))
-        dead_letter = self._parked(
+        dead_letter = self._stage_dead_letters(
             first, sum(counts[route] for route in routes), first.problem, rows
         )
         staged = replace(dead_letter, task_index=self._task_index)
         self._done.append(staged)
         return (staged,)
 
-    def _one(self, counts: dict[Route, int], route: Route) -> StagedTable:
+    def _stage_one(self, counts: dict[Route, int], route: Route) -> StagedTable:
         with about("table", route.name):
-            outcome = self._staged_or_parked(route, counts[route])
+            outcome = self._stage_or_park(route, counts[route])
             staged = replace(outcome, task_index=self._task_index)
             self._done.append(staged)
             return staged
 
-    def _staged_or_parked(self, route: Route, rows: int) -> StagedTable:
+    def _stage_or_park(self, route: Route, rows: int) -> StagedTable:
         """Stage a table's rows; as dead letters if it fails or already has dead-letter rows."""
         plan = self._plan
         assert route.folder is not None
@@ -208,14 +208,14 @@ class _Staging:
                 return StagedTable(route=route, rows=rows, staged=None)
             if plan.overwrite or not plan.options.park:
                 raise parked_before(route.name, self._root.url)
-            return self._parked(route, rows, None)
+            return self._stage_dead_letters(route, rows, None)
         try:
-            return self._staged(route, rows)
+            return self._stage_rows(route, rows)
         except Exception as error:
             parkable = as_parkable(error) if plan.options.park and not plan.overwrite else None
             if parkable is None:
                 raise
-            return self._parked(route, rows, parkable)
+            return self._stage_dead_letters(route, rows, parkable)
 
     def _has_batch(self, folder: str) -> bool:
         """Return whether a table with dead-letter rows has the batch; False for a damaged table.
@@ -230,7 +230,7 @@ class _Staging:
             return False
         return head is not None and self._transaction is not None and head.has(self._transaction)
 
-    def _parked(
+    def _stage_dead_letters(
         self,
         route: Route,
         rows: int,
@@ -251,7 +251,7 @@ class _Staging:
         staged = table.stage(parking, self._task_index, batches)
         return StagedTable(route=route, rows=rows, staged=None, parking=parking, parked=staged)
 
-    def _staged(self, route: Route, rows: int) -> StagedTable:
+    def _stage_rows(self, route: Route, rows: int) -> StagedTable:
         assert route.folder is not None
         plan = self._plan
         table = table_below(self._root, route.folder)

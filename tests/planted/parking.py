@@ -50,7 +50,9 @@ def _() -> Patch:
 
 @bug("of a table that fails in one task the rows of others are lost", MIXED)
 def _() -> Patch:
-    return wrapped(CommandParking, "_piece", lambda original, self, part, parking: part.parked)
+    return wrapped(
+        CommandParking, "_stage_piece", lambda original, self, part, parking: part.parked
+    )
 
 
 @bug("rows are written although others before them are parked", ORDER)
@@ -59,7 +61,7 @@ def _() -> Patch:
         self._plan = replace(self._plan, parked=frozenset())
         return original(self, route, rows)
 
-    return wrapped(stage._Staging, "_staged_or_parked", at_once)
+    return wrapped(stage._Staging, "_stage_or_park", at_once)
 
 
 @bug("parked batches are applied from the last to the first", ORDER)
@@ -68,7 +70,7 @@ def _() -> Patch:
         planned, query, batch = original(row)
         return -planned, query, batch
 
-    return wrapped(dead_letter, "_order", turned)
+    return wrapped(dead_letter, "_batch_order", turned)
 
 
 @bug("a batch is parked in the tasks that fail, and written from the others", MIXED)
@@ -123,4 +125,4 @@ def _() -> Patch:
     def first(original: Any, self: Any, routes: Any, counts: Any) -> Any:
         return original(self, routes[:1], counts)
 
-    return wrapped(stage._Staging, "_without_folder", first)
+    return wrapped(stage._Staging, "_park_nameless", first)
