@@ -1,5 +1,5 @@
 """The changelog: retractions and insertions of epochs, computed at read time (docs/adr/0008).
 
-`epoch_ranges` divides epochs into stretches, `read` opens their files, `changes` computes old and
-new entry pairs, and `render` makes the reader's rows. `history` adds validity intervals.
+`changes` divides epochs into ranges and computes old and new entry pairs, `read` opens their files,
+and `render` makes the reader's rows. `history` adds validity intervals.
 """

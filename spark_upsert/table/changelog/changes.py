@@ -21,7 +21,7 @@ from spark_upsert.table.state.reduce import ABSENT, Counters, LookUp, ReducedEnt
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 
 Entries = Sequence[tuple[Part, int]]
-"""Parts with their epochs, in the order of the epochs."""
+"""Parts with their epochs, in epoch order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,15 @@ class Changes:
     """The row to insert."""
     epochs: npt.NDArray[np.int64]
     made_by: Positions
-    """The entry that made the change: the new row, or what took the old one away; `ABSENT` where
-    contents are compared and it is missing from the newer ones."""
+    """The entry that caused the change: the new row or a delete. `ABSENT` for rows that a
+    comparison misses in the newer contents.
+    """
 
 
 def changes_of_commands(
     commands: Entries, look_up: LookUp, *, schema: TableSchema, net: bool
 ) -> Changes:
-    """Return what commands change in a state."""
+    """Return the changes that commands cause in a state, one pair per key if ``net``."""
     parts = Rows(schema, [part for part, _ in commands])
     if not commands:
         return Changes(parts, _NONE, _NONE, _NONE, _NONE)
@@ -60,7 +61,7 @@ def changes_of_commands(
 def changes_of_overwrite(
     before: Entries, after: Entries, *, schema: TableSchema, version: int
 ) -> Changes:
-    """Return how one content differs from another; all changes are of one version."""
+    """Compare two contents; every change belongs to one version."""
     sides = [_reduced(side, schema) for side in (before, after)]
     rows = Rows(schema, [part for side in sides for part in side.rows.parts])
     border = len(sides[0].rows)
@@ -79,7 +80,7 @@ def changes_of_overwrite(
 
 
 def _reduced(entries: Entries, schema: TableSchema) -> ReducedEntries:
-    """Return one entry per key of one side of a comparison."""
+    """Return one entry per key for one side of a comparison."""
     rows = Rows(schema, [part for part, _ in entries])
     epochs = epochs_by_part(rows, [epoch for _, epoch in entries])
     return mechanism_of(schema).reduce(rows, epochs=epochs)
@@ -89,7 +90,7 @@ def _reduced(entries: Entries, schema: TableSchema) -> ReducedEntries:
 
 
 def _net(changes: Changes, begins: Mask) -> Changes:
-    """Make one pair of all pairs of a key: the first old entry and the last new one."""
+    """Combine each key's pairs into one: the first old entry and the last new one."""
     firsts = np.flatnonzero(begins)
     lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
     new = changes.new[lasts]
@@ -97,7 +98,7 @@ def _net(changes: Changes, begins: Mask) -> Changes:
 
 
 def _of_rows(changes: Changes) -> Changes:
-    """Replace entries that are no rows by `ABSENT` and drop the pairs in which nothing is left."""
+    """Replace entries other than rows by `ABSENT`; drop pairs without any row."""
     old, new = _live_only(changes.rows, changes.old), _live_only(changes.rows, changes.new)
     real = (old != ABSENT) | (new != ABSENT)
     return Changes(changes.rows, old[real], new[real], changes.epochs[real], changes.made_by[real])
@@ -114,45 +115,45 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class RangeBoundary(Enum):
-    """Why a stretch begins where it does."""
+    """The reason for an epoch range's start."""
 
     START = "start"
-    """It holds the first epoch with rows that was asked for."""
+    """The first requested epoch with rows."""
     OVERWRITE = "overwrite"
-    """Its one epoch is an overwrite."""
+    """An overwrite, alone in its range."""
     BEHIND_OVERWRITE = "behind overwrite"
-    """The epoch before it is an overwrite."""
+    """The epoch after an overwrite."""
     LATE_ROWS = "late rows"
-    """Its first epoch applied rows below the low-water mark."""
+    """An epoch that applied rows below the low-water mark."""
     BEGINNING = "beginning"
-    """It holds the whole contents with which a history begins."""
+    """The complete contents with which a history begins."""
     NET = "net"
-    """It stands for a whole range that holds a cut, and of which net changes are wanted."""
+    """One comparison in place of several ranges, for net changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Consecutive epochs that are computed in one pass."""
+    """An epoch range computed in one pass."""
 
     before: Manifest
     """The table just before the first epoch."""
     times_ms: Mapping[int, int]
-    """The epochs and their commit times."""
+    """Commit time per epoch, in ms since 1970."""
     after: tuple[Slice, ...]
-    """Slices that the epochs added; where two contents are compared, all slices behind them."""
+    """Slices that the epochs added; in a comparison, all slices after them."""
     cut: RangeBoundary
-    """Why it begins where it does."""
+    """The reason for its start."""
     schema: TableSchema
-    """The schema in which the changes are shown."""
+    """The schema for the changes."""
 
     @property
     def is_comparison(self) -> bool:
-        """Whether ``after`` replaces what was before, instead of being applied to it."""
+        """Whether ``after`` replaces the previous contents, instead of being applied to them."""
         return self.cut in (RangeBoundary.OVERWRITE, RangeBoundary.BEGINNING, RangeBoundary.NET)
 
 
 def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
-    """Return the slices that are read to compute changes, each once; others are only searched."""
+    """Return each slice that a change read scans completely; others are only searched."""
     sides = (
         (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
         for stretch in stretches
@@ -163,11 +164,11 @@ def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
 def cut_into_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, *, net: bool = False
 ) -> list[Stretch]:
-    """Cut the epochs ``lower <= e < upper`` of a table into stretches.
+    """Divide the epochs ``lower <= e < upper`` into ranges that one pass each can compute.
 
-    An overwrite is a separate stretch, which compares two contents. An epoch with rows applied
-    below the low-water mark begins a stretch: its state has forgotten deletes that the state of an
-    earlier epoch may still have. For net changes such a cut makes the range one comparison.
+    An overwrite is a separate range, which compares two contents. An epoch with rows applied below
+    the low-water mark begins a range: its state has lost deletes that an earlier epoch's state may
+    still have. For net changes, such a boundary makes all epochs one comparison.
     """
     if lower < upper:
         log.require_changes(lower)
@@ -184,7 +185,7 @@ def cut_into_stretches(
 
 
 def grouped(epochs: Iterable[Commit]) -> list[tuple[RangeBoundary, list[Commit]]]:
-    """Group consecutive epochs that one pass can compute; those that added nothing are left out."""
+    """Group consecutive epochs that one pass can compute; epochs without additions are left out."""
     groups: list[tuple[RangeBoundary, list[Commit]]] = []
     for commit in epochs:
         if commit.kind is Kind.OVERWRITE:
@@ -203,7 +204,7 @@ def grouped(epochs: Iterable[Commit]) -> list[tuple[RangeBoundary, list[Commit]]
 
 
 def _has_late(commit: Commit) -> bool:
-    """Return whether an epoch has rows that count only where deletes before it are forgotten."""
+    """Return whether an epoch applied rows below the low-water mark (`Counters.late`)."""
     return Counters.from_json(commit.counters).late > 0
 
 

@@ -35,17 +35,17 @@ from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 
 FROM_VERSION = "from_version"
-"""The version that opened a row: with the key it tells the rows of a history apart."""
+"""The version that opened a row: with the key, it identifies a row in a history."""
 
 AT, VERSION, IS_PUT = "__at", "__version", "__is_put"
-"""Of an event: where it stands on the axis of validity, its version, and whether it is a row."""
+"""Event columns: position on the validity axis, version, and whether the event is a row."""
 
 TIME = pa.schema(CHANGELOG_FIELDS).field(COMMIT_TIMESTAMP).type
-"""The type of an axis of times."""
+"""Column type for validity by time."""
 
 
 def fields_by(type_: pa.DataType) -> tuple[pa.Field, ...]:
-    """Return the columns of `VALID_NAMES`, on an axis of some type."""
+    """Return the columns in `VALID_NAMES`, with a given axis type."""
     begins, ends, is_current = VALID_NAMES
     return (
         pa.field(begins, type_, nullable=False),
@@ -57,9 +57,9 @@ def fields_by(type_: pa.DataType) -> tuple[pa.Field, ...]:
 def events_of(
     changes: Changes, times_ms: Mapping[int, int], options: HistoryOptions, shown: pa.Schema
 ) -> pa.RecordBatch:
-    """Return the events of some changes: columns of the table, then `AT`, `VERSION`, `IS_PUT`.
+    """Return the changes as events: table columns, then `AT`, `VERSION`, `IS_PUT`.
 
-    Columns of ``shown`` that the table did not have then are null.
+    Columns in ``shown`` that the table did not have then are null.
     """
     schema, rows, epochs = changes.rows.schema, changes.rows, changes.epochs
     is_put = changes.new != ABSENT
@@ -90,22 +90,22 @@ def events_of(
 
 
 def event_columns(schema: TableSchema, options: HistoryOptions) -> list[str]:
-    """Return the columns of the table that an event carries: its key, and what is shown."""
+    """Return an event's table columns: the key and the selected columns."""
     return list(dict.fromkeys((*schema.keys, *options.columns)))
 
 
 def event_names(columns: Sequence[str]) -> list[str]:
-    """Return the columns of an event that carries some of the table's."""
+    """Return an event's column names, given its table columns."""
     return [*columns, AT, VERSION, IS_PUT]
 
 
 def validity(
     events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
 ) -> pa.RecordBatch:
-    """Return the rows that events open, each with the time in which it holds.
+    """Return the rows that events open, each with its validity interval.
 
     A row holds until its key's next event. An event with equal tracked columns replaces the row's
-    values and opens no row. The result does not depend on how the events are divided.
+    values and opens no row. The division into batches does not affect the result.
 
     Source: ``create_auto_cdc_flow(stored_as_scd_type=2)`` in Spark 4.3, whose ``__START_AT`` and
     ``__END_AT`` are `ValidBy.ORDER`. Late events that lost split no row here.
@@ -145,7 +145,7 @@ def validity(
 def _differs(
     events: pa.RecordBatch, is_put: Mask, schema: TableSchema, options: HistoryOptions
 ) -> Mask:
-    """Return which events follow a delete, or tracked values that are not theirs."""
+    """Return which events follow a delete or differ from the previous row in tracked columns."""
     differs = np.ones(events.num_rows, dtype=np.bool_)
     next_rows = np.flatnonzero(is_put[1:] & is_put[:-1]) + 1
     untracked = {*schema.keys, *options.untracked}
@@ -159,7 +159,7 @@ def _differs(
 
 
 def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field, ...]:
-    """Return the columns that a history has behind those of the table."""
+    """Check the options; return the columns that a history adds after the table's columns."""
     if schema.engine.multiplicity is not None:
         raise SchemaError(
             "the table keeps the sums of a view's groups, and an entry of it is no row with a "
@@ -202,7 +202,7 @@ def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
 
 
 def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
-    """Refuse an overwrite, which deletes rows without an order, where orders are the axis."""
+    """Refuse overwrites with `ValidBy.ORDER`: they delete rows without an order key."""
     overwrites = [
         max(stretch.times_ms) for stretch in stretches if stretch.cut is RangeBoundary.OVERWRITE
     ]
@@ -218,7 +218,7 @@ def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
 def history_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, options: HistoryOptions
 ) -> list[Stretch]:
-    """Return the contents at a version and the changes behind it, up to before another version."""
+    """Return the contents at version ``lower`` and the changes from there to before ``upper``."""
     beginning = contents_at(log, lower, schema)
     if upper <= lower:
         raise OptionError(
@@ -232,7 +232,7 @@ def history_stretches(
 
 
 def contents_at(log: Versions, version: int, schema: TableSchema) -> Stretch:
-    """Return the contents of a version, as insertions at that version."""
+    """Return a version's contents as insertions at that version."""
     base = log.at(version)
     return Stretch(
         before=replace(base, version=version - 1, slices=()),
@@ -253,7 +253,10 @@ def read_history(
     shown: pa.Schema | None = None,
     open_rows: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a history with hashes in a range, as `validity` has them."""
+    """Yield the history rows in a hash range, as `validity` returns them.
+
+    ``open_rows`` adds the events of rows already open; it receives a piece's events.
+    """
     schema = stretches[0].schema
     fields = schema.columns if shown is None else shown
 

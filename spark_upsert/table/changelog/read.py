@@ -1,4 +1,4 @@
-"""Change reads for a stretch, one hash range at a time, so that memory is bounded."""
+"""Change reads for an epoch range, one hash range at a time, so that memory is bounded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_changes(
     hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of the keys with hashes in a range."""
+    """Yield the changes for keys in a hash range."""
     is_net = options.deduplication is Deduplication.NET_CHANGES
 
     def rendered(changes: Changes) -> pa.RecordBatch:
@@ -54,9 +54,9 @@ def changes_by_piece(
     hash_range: HashRange = ALL_HASHES,
     threads: int = 1,
 ) -> Iterator[T]:
-    """Yield the result of ``made`` for each piece of a range, in hash order.
+    """Yield ``made``'s result for each piece in a hash range, in hash order.
 
-    ``made`` may be called in several threads at once. With ``net`` a key has one change.
+    ``made`` may be called in several threads concurrently. With ``net`` a key has one change.
     """
     before = _snapshot(store, stretch, stretch.before.slices)
     after = _snapshot(store, stretch, stretch.after)
@@ -85,5 +85,5 @@ def changes_by_piece(
 
 
 def _snapshot(store: Store, stretch: Stretch, slices: tuple[Slice, ...]) -> Snapshot:
-    """Return slices as a table of their own, in the schema of the changes."""
+    """Return a snapshot with only the given slices, in the changes' schema."""
     return Snapshot(store, replace(stretch.before, slices=slices, schema=stretch.schema))

@@ -22,57 +22,55 @@ from spark_upsert.table.state.reduce import ABSENT
 
 
 class Deduplication(Enum):
-    """The rule for changes that are left out; the modes of Spark's change data capture
-    (SPARK-55668).
-    """
+    """Rule for omitted changes; the modes in Spark's change data capture (SPARK-55668)."""
 
     NONE = "none"
-    """Every change, those included that leave all values as they were."""
+    """Return every change, including updates that leave all values unchanged."""
     DROP_CARRYOVERS = "dropCarryovers"
-    """No update that leaves all values as they were."""
+    """Omit updates that leave all values unchanged."""
     NET_CHANGES = "netChanges"
-    """At most one change per key over all epochs of one read, shown at its last epoch."""
+    """Return at most one change per key for all epochs in one read, at the key's last epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions:
-    """The options of a reader of changes."""
+    """Options for change reads."""
 
     columns: tuple[str, ...]
     deduplication: Deduplication = Deduplication.DROP_CARRYOVERS
     compute_updates: bool = True
-    """Whether a retraction and an insertion of one key are called an update."""
+    """Whether a key's retraction and insertion are reported as an update."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", names_of(self.columns, "columns"))
 
 
 VALID_NAMES = ("valid_from", "valid_to", "is_current")
-"""The columns that a history has behind those of the table."""
+"""The columns that a history adds after the table's columns."""
 
 
 class ValidBy(Enum):
-    """The axis on which the validity of rows is told."""
+    """Axis for row validity."""
 
     TIME = "time"
-    """The time of the commit."""
+    """Commit time."""
     VERSION = "version"
-    """The version that was committed."""
+    """Commit version."""
     ORDER = "order"
-    """The order key of the row, and of the delete that ended it."""
+    """Order key: the row's, and the order key of the delete that ended it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryOptions:
-    """The options of a history."""
+    """Options for histories."""
 
     columns: tuple[str, ...]
-    """Columns of the table."""
+    """Table columns."""
     by: ValidBy = ValidBy.TIME
     tracked: tuple[str, ...] = ()
-    """Those of ``columns`` that open a row when they change; none: all of them."""
+    """Columns whose changes open a row; empty: all in ``columns``."""
     untracked: tuple[str, ...] = ()
-    """Those of ``columns`` that open none, where all others do; none beside ``tracked``."""
+    """Columns whose changes open no row, unlike all others; exclusive with ``tracked``."""
 
 
 CHANGE_NAMES = ("insert", "update_preimage", "update_postimage", "delete")
@@ -81,7 +79,7 @@ _DIFFS = np.array([1, -1, 1, -1], dtype=np.int32)
 
 
 def render(changes: Changes, times_ms: Mapping[int, int], options: ChangeOptions) -> pa.RecordBatch:
-    """Turn pairs of entries into rows of the changelog."""
+    """Convert entry pairs to changelog rows, in epoch order."""
     rows, old, new, epochs = changes.rows, changes.old, changes.new, changes.epochs
     if options.deduplication is not Deduplication.NONE:
         changed = _changed(rows, old, new)
@@ -110,7 +108,7 @@ def render_sides(
     time_ms: int | Positions,
     options: ChangeOptions,
 ) -> pa.RecordBatch:
-    """Turn pairs of rows into rows of the changelog, in their order; none is left out."""
+    """Convert row pairs to changelog rows, in pair order; no pair is omitted."""
     row_indices = np.arange(old.num_rows)
     old_at, new_at = np.where(has_old, row_indices, ABSENT), np.where(has_new, row_indices, ABSENT)
     new_at[has_new] += old.num_rows
@@ -128,7 +126,7 @@ def render_sides(
 def _rows_of_pairs(
     old: Positions, new: Positions, epochs: Positions, micros: Positions, options: ChangeOptions
 ) -> tuple[Positions, list[pa.Array]]:
-    """Return the places of the rows that pairs become, and the columns behind those."""
+    """Return the source position for each changelog row, and the columns `CHANGELOG_FIELDS`."""
     is_update = (old != ABSENT) & (new != ABSENT) & options.compute_updates
     # Two places per pair, the retraction first; absent ones are then left out.
     sources = np.column_stack([old, new]).reshape(-1)
@@ -141,13 +139,13 @@ def _rows_of_pairs(
 
 
 def as_inserts(batches: Iterator[pa.RecordBatch], manifest: Manifest) -> Iterator[pa.RecordBatch]:
-    """Show the rows of a snapshot as insertions at its version."""
+    """Convert a snapshot's rows to insertions at its version."""
     for batch in batches:
         yield inserts(batch, version=manifest.version, time_ms=manifest.timestamp_ms)
 
 
 def inserts(batch: pa.RecordBatch, *, version: int, time_ms: int) -> pa.RecordBatch:
-    """Show rows as insertions at a version."""
+    """Convert rows to insertions at a version."""
     kinds = np.full(batch.num_rows, INSERT)
     epochs = np.full(batch.num_rows, version, dtype=np.int64)
     times = np.full(batch.num_rows, time_ms * 1000, dtype=np.int64)
@@ -158,7 +156,7 @@ def inserts(batch: pa.RecordBatch, *, version: int, time_ms: int) -> pa.RecordBa
 
 
 def _changed(rows: Rows, old: Positions, new: Positions) -> Mask:
-    """Return which pairs are not an update to the values that are there already."""
+    """Return which pairs are not updates with unchanged values."""
     changed = np.ones(len(old), dtype=np.bool_)
     pairs = np.flatnonzero((old != ABSENT) & (new != ABSENT))
     if len(pairs):
@@ -169,7 +167,7 @@ def _changed(rows: Rows, old: Positions, new: Positions) -> Mask:
 
 
 def _change_columns(kinds: Positions, epochs: Positions, micros: Positions) -> list[pa.Array]:
-    """Return the columns of `CHANGELOG_FIELDS`."""
+    """Return the columns `CHANGELOG_FIELDS`."""
     return [
         pa.array(CHANGE_NAMES).take(pa.array(kinds)),
         pa.array(epochs),
@@ -179,20 +177,20 @@ def _change_columns(kinds: Positions, epochs: Positions, micros: Positions) -> l
 
 
 class WantedValues(Protocol):
-    """What a reader of new values says of changes that are none (the options of a read)."""
+    """Read options for consumers that accept new values only."""
 
     @property
     def ignore_deletes(self) -> bool:
-        """Whether deletes are left out."""
+        """Whether deletes are omitted."""
         ...
 
 
 def new_values(
     changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Keep the rows of changes that a table gained.
+    """Keep the rows that a table gained.
 
-    A delete is an error unless the reader ignores deletes: a consumer that cannot take a row back
+    A delete is an error unless the reader ignores deletes: a consumer that cannot retract a row
     would keep it. Rows removed by an overwrite or by a quarantined row are deletes, too.
     """
     for batch in changes:

@@ -17,33 +17,33 @@ from spark_upsert.table.log.properties import DEFAULT, PROPERTY, TombstoneRetent
 from spark_upsert.table.log.snapshot import Versions
 
 FANOUT = 8
-"""Runs that are compacted at once: eight searches per tier, and one write per tier."""
+"""Run count that triggers a compaction: eight searches and one write per tier."""
 
 JOB_BYTES = 128 << 20
-"""Upper bound of the bytes that one step of work reads."""
+"""Maximum bytes that one job reads."""
 
 _TOMBSTONE_SHARE = 4
-"""An oldest file is written again when a quarter of it is tombstones that may go."""
+"""An oldest file is rewritten when a quarter of it is tombstones past their retention."""
 
 _TIER_BYTES = 64 << 10
-"""Runs up to this size are of tier zero: below it the cost of a run is its being a run."""
+"""Maximum size for tier zero: below it a run's overhead outweighs its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Merge some neighbouring runs in a range of hashes."""
+    """A merge of adjacent runs in one hash range."""
 
     hash_range: HashRange
     slices: tuple[Slice, ...]
-    """In the order of their epochs."""
+    """In epoch order."""
     is_oldest: bool
-    """Whether nothing older is left in the range, so that tombstones hide nothing."""
+    """Whether the range has nothing older, so that tombstones hide nothing."""
     forget_before: int = 0
-    """Tombstones of smaller epochs are past their retention."""
+    """Tombstones from smaller epochs are past their retention."""
 
     @property
     def epochs(self) -> Interval:
-        """The epochs that the new run covers."""
+        """The new run's epochs."""
         return Interval(
             lower=self.slices[0].epochs.lower, upper=max(s.epochs.upper for s in self.slices)
         )
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def bytes(self) -> int:
-        """About how many bytes are read."""
+        """Approximate bytes to read."""
         return sum(s.bytes_within(self.hash_range) for s in self.slices)
 
     def __repr__(self) -> str:
@@ -69,22 +69,22 @@ class Job:
 
 
 def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) -> list[Job]:
-    """Return the jobs that are due, the smallest first; no two touch the same entries.
+    """Return the due jobs, the smallest first; no two touch the same entries.
 
-    A run's tier is the logarithm of its bytes per hash, to the base `FANOUT`. `FANOUT` neighbours
-    of a tier without a larger run between them are one job, halved by hash until it has
-    `JOB_BYTES`.
+    A run's tier is the logarithm, to the base `FANOUT`, of its bytes per hash. `FANOUT` adjacent
+    runs in one tier without a larger run between them are one job, halved by hash until it has at
+    most `JOB_BYTES`.
 
     Source: O'Neil et al., "The log-structured merge-tree" (1996), and Cassandra's size tiers; here
-    only neighbours in time are merged.
+    only runs adjacent in time are merged.
 
     Parameters
     ----------
     manifest : Manifest
     forget_before : int
-        Tombstones of smaller epochs are past their retention (`table.log.properties`).
+        Tombstones from smaller epochs are past their retention (`table.log.properties`).
     fanout : int
-        How many neighbours make a job, at least 2. With 2, any two runs of like size do.
+        Number of adjacent runs per job, at least 2. With 2, any two runs in one tier suffice.
     """
     jobs: list[Job] = []
     _visit(list(manifest.slices), ALL_HASHES, fanout, jobs)
@@ -93,10 +93,9 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
 
 
 def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
-    """Return jobs that write the oldest files again where many of their tombstones may go.
+    """Return jobs that rewrite the oldest files with many removable tombstones.
 
-    A file is written again once at most: the tombstones that are left then are held
-    (`Slice.is_held`).
+    A file is rewritten at most once: the remaining tombstones are then held (`Slice.is_held`).
     """
     busy = {slice_.file.path for job in jobs for slice_ in job.slices}
     first = min((slice_.epochs.lower for slice_ in manifest.slices), default=0)
@@ -121,7 +120,7 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
 
 
 def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
-    """Add the jobs of a range, or those of its halves if one job would be too large."""
+    """Add a range's jobs, or those for its halves if one job would be too large."""
     runs = _runs(slices)
     sizes = [sum(s.bytes_within(hash_range) for s in run) for run in runs]
     scale = ALL_HASHES.width / hash_range.width
@@ -153,12 +152,12 @@ def _occupied(slices: list[Slice], hash_range: HashRange) -> HashRange:
 
 
 def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
-    """Return whether no compaction has treated some part of a range apart."""
+    """Return whether no compaction has removed a part of a range from any slice."""
     return all(s.live.covers(hash_range) for s in slices)
 
 
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
-    """Return the jobs that leave one run everywhere, whatever the sizes."""
+    """Return the jobs that leave one run per range, regardless of size."""
     live = sum(slice_.bytes_within(ALL_HASHES) for slice_ in manifest.slices)
     jobs = []
     for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):
@@ -180,7 +179,7 @@ def _job(runs: list[list[Slice]], hash_range: HashRange, *, is_oldest: bool) -> 
 
 
 def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Group slices by their epochs; their order is that of the manifest."""
+    """Group slices by their epochs, in manifest order."""
     runs: dict[Interval, list[Slice]] = {}
     for slice_ in slices:
         runs.setdefault(slice_.epochs, []).append(slice_)
@@ -192,10 +191,10 @@ def _tier(size: float, fanout: int) -> int:
 
 
 def _neighbours(tiers: list[int], fanout: int) -> tuple[int, int] | None:
-    """Return the first and last (exclusive) run to compact: ``fanout`` of one tier, or None.
+    """Return the bounds (end exclusive) for ``fanout`` compactable runs in one tier, or None.
 
-    Smaller runs between them are taken along; they do not count, or one large run would
-    be written again with every few small ones.
+    Smaller runs between them are included but not counted; otherwise every few small runs would
+    rewrite a large one.
     """
     for tier in sorted(set(tiers)):
         first = 0
@@ -208,15 +207,15 @@ def _neighbours(tiers: list[int], fanout: int) -> tuple[int, int] | None:
 
 
 def due_jobs(log: Versions, now_ms: int, *, full: bool = False) -> list[Job]:
-    """Return the compactions that are due, the smallest first.
+    """Return the due compactions, the smallest first.
 
     Parameters
     ----------
     log : Versions
     now_ms : int
-        By the clock of the log.
+        By the log's clock.
     full : bool
-        Whether one run is to be left everywhere, whatever the sizes.
+        Whether to leave one run per range, regardless of size.
     """
     head = log.head()
     chooser = choose_all if full else choose
@@ -226,8 +225,8 @@ def due_jobs(log: Versions, now_ms: int, *, full: bool = False) -> list[Job]:
 def _forget_before(log: Versions, head: Manifest, now_ms: int) -> int:
     """Return the epoch before which tombstones are past their retention.
 
-    Where entries are folded by an order, none ever is: a delete also forgets the older
-    values of columns, and a row that comes behind it does not say which.
+    Zero where entries are folded by an order: a delete also removes older column values, which a
+    later row does not contain.
     """
     if head.schema.keeps_deletes:
         return 0

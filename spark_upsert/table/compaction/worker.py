@@ -45,37 +45,37 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES = 32 << 20
-"""A compacted run is cut into files of about this size; to compact holds four times as much."""
+"""Approximate file size after a compaction, which needs about four times as much memory."""
 
 FILE_BYTES_MAX = 128 << 20
-"""The same for large tables, where a look-up would otherwise visit too many files."""
+"""The same for large tables, where look-ups would otherwise visit too many files."""
 
 _FILES = 32
-"""A table of more files of `FILE_BYTES` than this has larger ones."""
+"""File count above which a table's files exceed `FILE_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionResult:
-    """The durable, not yet visible outcome of a job."""
+    """A job's durable output, not yet visible."""
 
     added: tuple[Slice, ...]
     taken: tuple[RemovedRange, ...]
-    """Empty if the runs cannot be compacted: then there is nothing to make visible."""
+    """Empty if the runs cannot be compacted: then there is nothing to commit."""
     base: TableVersion
-    """The version that the job was planned on."""
+    """The version on which the job was planned."""
     low_water: str | None = None
-    """The greatest order key among the tombstones that were dropped."""
+    """The greatest order key among the dropped tombstones."""
     forgotten: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    """Hashes of the keys of dropped tombstones, ascending."""
+    """The dropped tombstones' key hashes, ascending."""
     ahead: PreparedFiles | None = None
-    """The preparation for the table's mirror."""
+    """Files prepared for the table's mirror."""
 
     @property
     def base_version(self) -> int:
         return self.base.version
 
     def is_safe(self, store: Store, head: Manifest) -> bool:
-        """Return whether no run that came since holds the key of a dropped tombstone.
+        """Return whether no newer run holds a dropped tombstone's key.
 
         Such a run may hold a command that is stale against the tombstone.
         """
@@ -87,17 +87,17 @@ class CompactionResult:
 
 
 def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult:
-    """Merge the runs of a job and write the outcome durably.
+    """Merge a job's runs and write the output durably.
 
     Notes
     -----
-    Each key keeps its winning entry (`resolve`). A tombstone goes if nothing older is left
+    Each key keeps its winning entry (`resolve`). A tombstone is dropped if no older entry remains
     below it and no late command can be stale against it (any scope but `Scope.TABLE`); with
-    `Scope.TABLE`, if it is past its retention (`table.log.properties`). In a table of contributions
-    what is all zero goes, whatever lies below it (`table.state.fold`).
+    `Scope.TABLE`, if it is past its retention (`table.log.properties`). In a table with
+    contributions, an all-zero entry is dropped, regardless of older entries (`table.state.fold`).
 
-    A sum that fits over all epochs may not fit over some of them alone. Then nothing is taken,
-    and the compaction is left out, until it is one with the oldest runs.
+    A sum that fits over all epochs may overflow over some of them. Then the compaction is skipped,
+    until it includes the oldest runs.
     """
     pieces = []
     taken = job.taken
@@ -133,7 +133,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
 
 
 def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]:
-    """Cut the range of a job so that each piece becomes a file of the usual size."""
+    """Divide a job's hash range into pieces that each become a file with the usual size."""
     file_bytes = _file_bytes(manifest)
     if not manifest.schema.hash_prefix:
         return job.hash_range.cut(max(1, -(-job.bytes // file_bytes)))
@@ -147,7 +147,7 @@ def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]
 
 
 class _Piece(NamedTuple):
-    """The compacted entries of one range of hashes."""
+    """The compacted entries in one hash range."""
 
     file: RunFile | None
     forgotten: npt.NDArray[np.uint64]
@@ -187,12 +187,12 @@ def _merge_piece(
 
 
 def _file_bytes(manifest: Manifest) -> int:
-    """Return how large the files of a compaction may be, about."""
+    """Return the approximate file size for a compaction."""
     return min(max(FILE_BYTES, manifest.bytes // _FILES), FILE_BYTES_MAX)
 
 
 def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.RecordBatch:
-    """Note the epoch of each error entry: a compacted run is of many."""
+    """Set the epoch for error entries only: a compacted run has several epochs."""
     came = pc.coalesce(batch.column(EPOCH), pa.array(epochs))
     is_error = pc.equal(batch.column(DIFF), ERROR)
     index = batch.schema.get_field_index(EPOCH)
@@ -223,7 +223,7 @@ def _forgettable(
 
 
 def _greatest(rows: Rows, chosen: Positions) -> str | None:
-    """Return the mark of the greatest order key among some rows, None without order."""
+    """Return the mark for the greatest order key among the given rows, None without an order."""
     schema = rows.schema
     if schema.scope is not Scope.TABLE or not len(chosen):
         return None
@@ -236,7 +236,7 @@ def _greatest(rows: Rows, chosen: Positions) -> str | None:
 def _reduced(
     store: Store, manifest: Manifest, job: Job, hash_range: HashRange
 ) -> tuple[ReducedEntries, list[Slice]]:
-    """Return what is left of a job's entries in a range of hashes, and the slices they were in."""
+    """Return a job's reduced entries in a hash range, and the slices that they come from."""
     schema = manifest.schema
     slices = [slice_ for slice_ in job.slices if not slice_.live.intersect(hash_range).is_empty]
     opened = RUNS.open_all(store, [slice_.file for slice_ in slices])
@@ -250,7 +250,7 @@ def _reduced(
 
 
 def commit_compactions(store: Store, log: Log, compacted: Iterable[CompactionResult]) -> int:
-    """Make compactions visible; return how many. A compaction of runs that are gone is dropped."""
+    """Commit compactions; return how many. A compaction with missing runs is dropped."""
     count = 0
     for compaction in compacted:
         if log.append(partial(_draft, store, log, compaction)) is not None:
@@ -262,7 +262,7 @@ def commit_compactions(store: Store, log: Log, compacted: Iterable[CompactionRes
 
 
 def _draft(store: Store, log: Log, each: CompactionResult, head: Manifest) -> Draft | None:
-    """Return the version that a compaction makes behind another, None if it is to be dropped."""
+    """Return a compaction's commit proposal for a head; None to drop the compaction."""
     log.require_descent(head, each.base, "the compaction")
     if not each.taken or not head.accepts(each.base_version):
         return None

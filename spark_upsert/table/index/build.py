@@ -42,34 +42,35 @@ from spark_upsert.table.write.write_set import WriteSet, remove_runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The result of a step of an index."""
+    """The result of one index update step."""
 
     shows: int | None
-    """The version that the index shows now; None if it is of no use."""
+    """The table version that the index now covers; None if the index is unusable."""
     versions_left: int
-    """The number of versions of the table behind that one."""
+    """The number of table versions after ``shows``."""
     is_done: bool
-    """Whether the index is up to date, or nearer to it by this step."""
+    """Whether the index is up to date, or this step has advanced it."""
     is_too_much: bool = False
-    """Whether a step would have been more work than was allowed. If both flags are false, another
-    process was faster."""
+    """Whether a step would have exceeded the limit. If both flags are false, another process was
+    faster.
+    """
 
 
 def advance(
     index: Index, *, rows_max: int | None = None, rebuild: bool = False, threads: int = 1
 ) -> Advance:
-    """Bring an index nearer to the newest version of its table, or build it.
+    """Update an index by one step towards the table's newest version, or build it.
 
     Parameters
     ----------
     index : Index
     rows_max : int, optional
-        The most entries of the table that are read: a step ends before the version that would
-        exceed it. By default any number.
+        Maximum table entries to read: a step ends before the version that would exceed it. By
+        default unlimited.
     rebuild : bool
-        Whether to build it anew, whatever it shows.
+        Whether to build it from scratch.
     threads : int
-        How many pieces of the changes are computed at once.
+        Maximum pieces computed in parallel.
     """
     index_head = index.try_head() or _make(index)
     head = index.table_log.head()
@@ -97,7 +98,7 @@ def advance(
 
 
 def _make(index: Index) -> Manifest:
-    """Make the index, empty and of no use yet."""
+    """Create the index, empty and not yet usable."""
     schema = index_schema(
         index.table_log.head().schema, index.column, hash_seed=secrets.randbits(64)
     )
@@ -108,7 +109,7 @@ def _make(index: Index) -> Manifest:
 
 
 def _with_types_of(table: TableSchema, index: Index, own: Manifest) -> Manifest:
-    """Widen the columns of the index where those of the table have been."""
+    """Widen the index's column types to the table's column types."""
 
     def propose(head: Manifest) -> Draft | None:
         wanted_schema = index_schema(table, index.column)
@@ -129,7 +130,7 @@ def _with_types_of(table: TableSchema, index: Index, own: Manifest) -> Manifest:
 def _reach(
     index: Index, place: TableVersion, head: Manifest, rows_max: int | None
 ) -> TableVersion | None:
-    """Return the last version that a step may reach; None if the next one is too much."""
+    """Return the last version that a step may reach; None if the next one exceeds the limit."""
     rows, last = 0, place.version
     for commit in index.table_log.commits(place.version + 1, head.upper):
         rows += _cost(index, commit)
@@ -140,7 +141,7 @@ def _reach(
 
 
 def _cost(index: Index, commit: Commit) -> int:
-    """Return how many entries are read for the changes of a version."""
+    """Return the entry count to read for a version's changes."""
     if not commit.is_epoch:
         return 0
     before = index.table_log.before(commit.version) if commit.kind is Kind.OVERWRITE else None
@@ -159,7 +160,7 @@ def _is_within(rows: int, rows_max: int | None) -> bool:
 
 
 def _of_rows(index: Index, head: Manifest, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-    """Yield a put for each row of the table."""
+    """Yield puts for all table rows with a value in the indexed column."""
     for batch in Snapshot(index.table_store, head).read(schema.keys):
         yield _commands(schema, batch.filter(pc.is_valid(batch.column(index.column))))
 
@@ -172,7 +173,7 @@ def _of_changes(
     schema: TableSchema,
     threads: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what the changes of some versions mean for the index, in the order of the versions."""
+    """Yield index commands for the changes after ``place`` up to ``reached``, in version order."""
     lower, upper = place.version + 1, reached.version + 1
     stretches, mode = _stretches(index, lower, upper, head.schema)
     options = ChangeOptions(columns=schema.keys, deduplication=mode)
@@ -184,7 +185,7 @@ def _of_changes(
 def _stretches(
     index: Index, lower: int, upper: int, schema: TableSchema
 ) -> tuple[list[Stretch], Deduplication]:
-    """Return the net changes, unless those would compare the whole table for a few rows."""
+    """Return the net changes, or all changes where net changes would compare the complete table."""
     log = index.table_log
     stretches = cut_into_stretches(log, lower, upper, schema, net=True)
     if any(stretch.cut is RangeBoundary.NET for stretch in stretches):
@@ -194,7 +195,7 @@ def _stretches(
 
 
 def _moved(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
-    """Return the changes that move a row from one value of the column to another."""
+    """Keep changes with a value in the column; drop updates that leave the value unchanged."""
     values = changes.column(column)
     keep = np.asarray(pc.is_valid(values))
     kinds = changes.column(CHANGE_TYPE)
@@ -207,7 +208,7 @@ def _moved(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
 
 
 def _commands(schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a put for each row, but a delete for those that are retracted."""
+    """Return a delete for each retracted row and a put for each other row."""
     gone = np.zeros(rows.num_rows, dtype=np.bool_)
     if CHANGE_DIFF in rows.schema.names:
         gone = rows.column(CHANGE_DIFF).to_numpy() < 0
@@ -230,7 +231,7 @@ def _write(
     overwrite: bool = False,
     threads: int = 1,
 ) -> bool:
-    """Commit entries and the version that they show; False if another process was faster."""
+    """Commit entries and the version that they cover; False if another process was faster."""
     base, was = Snapshot(index.store, own), shown(own)
     staged = stage(base, commands, overwrite=overwrite, threads=threads)
     epoch = WriteSet(base=base, staged=(staged,), overwrite=overwrite)
@@ -251,27 +252,27 @@ def _write(
 _LOGGER = logging.getLogger(__name__)
 
 STEP_ROWS = 1 << 20
-"""Entries of the table that a step after a commit may read, however small the commit was."""
+"""Minimum limit for the table entries read by the step after a commit."""
 
 _TIMES = 4
-"""The bound of a step as a multiple of what the commit wrote, if that is more."""
+"""The step's limit as a multiple of the commit's row count, if that exceeds `STEP_ROWS`."""
 
 
 _RACES_MAX = 3
-"""The most lost races, each of which brought the index further; then the winners go on."""
+"""Maximum lost races; each of them means that another process has advanced the index."""
 
 
 class Indexes:
-    """The indexes of one table.
+    """One table's indexes.
 
     Parameters
     ----------
     log : Log
-        Of the table.
+        The table's log.
     store : Store
     clock : callable
     compact : callable
-        Does one compaction that is due in a table, if any.
+        Runs at most one due compaction in an index, given its store.
     """
 
     def __init__(
@@ -283,10 +284,10 @@ class Indexes:
         self._compact = compact
         self._known: dict[str, Index] = {}
         self.failures = 0
-        """Steps of this process that failed: the table went on without them."""
+        """Number of failed steps in this object; the table proceeded without them."""
 
     def of(self, head: Manifest) -> list[Index]:
-        """Return the indexes that a version of the table has, built or not."""
+        """Return the indexes that a table version declares, built or not."""
         return [self._index(column) for column in indexed_columns(head.schema, head.properties)]
 
     def _index(self, column: str) -> Index:
@@ -305,7 +306,7 @@ class Indexes:
         return None
 
     def follow(self, commit: Commit) -> None:
-        """Bring the indexes up to date behind a commit, as far as is cheap; raises no error."""
+        """Update the indexes after a commit, within a limit on the work; raises no error."""
         cached_head = self._log.seen
         # Behind the commit that made the table, nothing of it was read yet.
         properties = (commit.properties or {}) if cached_head is None else cached_head.properties
@@ -330,7 +331,7 @@ class Indexes:
                     self._tell(index, done)
 
     def note(self, column: str, error: Exception) -> None:
-        """Count an error that is not to stop what it came upon, and tell of it."""
+        """Count and log an error that must not fail its caller."""
         self.failures += 1
         fields = Fields(path=self._store.url, column=column, failures=self.failures)
         _LOGGER.warning("index not kept up: %s error=%s", fields, masked(f"{error!r}"))
@@ -345,14 +346,14 @@ class Indexes:
         _LOGGER.warning("index left behind, run 'upsertflow index': %s", fields)
 
     def bring_up(self, head: Manifest, *, rebuild: bool = False) -> Iterator[tuple[Index, Advance]]:
-        """Bring all indexes up to date, or build them, whatever it costs; yield each when done."""
+        """Update all indexes, or build them, without a limit; yield each result."""
         for index in self.of(head):
             yield index, self._advance(index, rebuild=rebuild)
 
     def _advance(
         self, index: Index, *, rows_max: int | None = None, rebuild: bool = False
     ) -> Advance:
-        """Do a step; where another process was faster, do the next step upon its result."""
+        """Run a step; if another process was faster, run the next step on its result."""
         done = advance(index, rows_max=rows_max, rebuild=rebuild)
         for _ in range(_RACES_MAX):
             if done.is_done or done.is_too_much:

@@ -27,19 +27,19 @@ from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
 
 class KeysHaving(NamedTuple):
-    """The candidates that an index proposes."""
+    """Keys that an index proposes."""
 
     keys: pa.RecordBatch
-    """Keys of the table, each once, as columns in the order of its key."""
+    """Distinct table keys, in key column order."""
     shows_version: int
-    """The version of the table at which the rows with a wanted value have exactly these keys."""
+    """The table version at which exactly these keys have rows with a requested value."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """A readable state of an index, with the newest version of its table.
+    """A readable index state and the newest table version.
 
-    The table is looked at after the index, so that its types hold each key of the index.
+    The table is read after the index, so that its types can represent every key in the index.
     """
 
     own: Manifest
@@ -48,7 +48,7 @@ class IndexState:
 
 
 class Index:
-    """The index on a column.
+    """The index on one column.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Index:
     table_store : Store
     column : str
     clock : callable
-        For the commits of the index.
+        For the index's commits.
     """
 
     def __init__(self, table_log: Log, table_store: Store, column: str, *, clock: Clock) -> None:
@@ -70,16 +70,16 @@ class Index:
 
     @classmethod
     def of(cls, store: Store, column: str) -> Index:
-        """Return the index on a column of a table, for a task that asks it."""
+        """Return the index on a table's column, for a task that reads it."""
         return cls(Log(store), store, column, clock=time.time)
 
     def __repr__(self) -> str:
         return f"Index({self.column!r}, {self.store.url!r})"
 
     def try_head(self) -> Manifest | None:
-        """Return the newest state of the index; None if it was never built.
+        """Return the newest index manifest; None if the index was never built.
 
-        An index may be removed or built anew by another process: then its old log is forgotten.
+        Another process may have removed or rebuilt the index: then its old log is dropped.
         """
         try:
             return self.log.try_head()
@@ -88,22 +88,22 @@ class Index:
             return self.log.try_head()
 
     def place(self) -> TableVersion | None:
-        """Return the version of the table that the index shows; None if it is of no use.
+        """Return the table version that the index covers; None if the index is unusable.
 
-        It is of no use if it was never built, or if what lies between it and the table's readable
-        versions is expired, or not of this table: then it is to be built anew.
+        It is unusable if it was never built, if its version is expired in the table, or if it
+        belongs to another table: then it must be rebuilt.
         """
         index_head = self.try_head()
         return None if index_head is None else self.usable(index_head)
 
     def usable(self, own: Manifest) -> TableVersion | None:
-        """Return the version that a state of the index shows, if that is of use."""
+        """Return the table version that an index manifest covers; None if it is unusable."""
         # The table is looked at behind the index, which it must not be behind.
         state = self._readable(own, self.table_log.head())
         return None if state is None else state.shows
 
     def state(self, *, near: int | None = None) -> IndexState:
-        """Return the newest state of the index, or one that is nearer to a version of the table."""
+        """Return the newest index state, or an older one nearer to the table version ``near``."""
         index_head = self.try_head()
         state = None if index_head is None else self._readable(index_head, self.table_log.head())
         if state is None:
@@ -115,7 +115,7 @@ class Index:
         return state if near is None or near >= state.shows.version else self._as_of(near, state)
 
     def _readable(self, own: Manifest, table: Manifest) -> IndexState | None:
-        """Return a state of the index if it can be read by a later version of the table."""
+        """Return an index manifest's state; None if the given table version cannot use it."""
         table_ref = shown(own)
         is_expired = table_ref is None or table_ref.version < table.since
         if table_ref is None or is_expired or self.column not in table.schema.columns.names:
@@ -127,10 +127,10 @@ class Index:
         return IndexState(own, table_ref, table)
 
     def keys_having(self, values: pa.Array) -> KeysHaving:
-        """Return the keys of the rows that have one of some values in the column.
+        """Return the keys whose rows have one of the given values in the column.
 
-        The cost follows the keys that are found, not the table. All of them are held at once; use
-        `iter_keys_having`, which gives pieces, if very many rows may have a value.
+        The cost follows the number of matching keys, not the table size. All keys are in memory
+        together; `iter_keys_having` returns them in pieces, for values with very many rows.
         """
         state = self.state()
         fields = pa.schema([state.table.schema.columns.field(n) for n in state.table.schema.keys])
@@ -140,37 +140,37 @@ class Index:
         return KeysHaving(keys, state.shows.version)
 
     def count(self, values: pa.Array) -> int:
-        """Return about how many keys it proposes for some values; raises as `keys_having`.
+        """Return the approximate number of proposed keys; raises as `keys_having`.
 
-        The cost follows the number of values, not of the keys.
+        The cost follows the number of values, not the number of keys.
         """
         return self._shown(self.state()).count_having_prefix([values.drop_null()])
 
     def iter_keys_having(
         self, values: pa.Array, *, near: int | None = None
     ) -> tuple[int, Iterator[pa.RecordBatch]]:
-        """Return the version that is shown, and the keys piece by piece (`keys_having`).
+        """Return the version that the index covers, and the keys in pieces (`keys_having`).
 
-        A piece holds about `CHUNK_ROWS` keys, also of one value that more rows have.
+        A piece has about `CHUNK_ROWS` keys, even if one value has more.
         """
         state = self.state(near=near)
         return state.shows.version, self.keys_in(state, values)
 
     def keys_in(self, state: IndexState, values: pa.Array) -> Iterator[pa.RecordBatch]:
-        """Return the keys that a state of the index has for some values, piece by piece."""
+        """Return an index state's keys for the given values, in pieces."""
         return self._shown(state).having_prefix([values.drop_null()], state.table.schema.keys)
 
     def _shown(self, state: IndexState) -> Snapshot:
-        """Return a state of the index in the newest types, which may be wider, of equal hashes."""
+        """Return an index state as a snapshot in the newest types; wider types keep the hashes."""
         seed = state.own.schema.hash_seed
         wide = index_schema(state.table.schema, self.column, hash_seed=seed)
         return Snapshot(self.store, replace(state.own, schema=wide))
 
     def _as_of(self, version: int, newest: IndexState) -> IndexState:
-        """Return the newest state of the index that shows no later version of its table.
+        """Return the newest index state that covers no version after ``version``.
 
-        By bisection: what an index shows only grows. If there is none that can be read, the one
-        that shows the next version.
+        By bisection, because the covered version only grows. If no such state is readable, the
+        state that covers the next version.
         """
         lower, upper = newest.own.since, newest.own.version
         latest_state, later = None, newest
@@ -186,16 +186,16 @@ class Index:
 
 
 class _Sum(NamedTuple):
-    """The sums of a set of entries."""
+    """Aggregates for comparing two sets of entries."""
 
     entries: int
     hashes: int
 
 
 def check_index(index: Index) -> Iterator[Finding]:
-    """Yield what is wrong with an index; one that is not built, or of no use, has no rows to be.
+    """Yield an index's errors; an unbuilt or unusable index has none.
 
-    Index and table are compared by entry count and hash sum per range, so that memory is bounded.
+    Index and table are compared by entry count and hash sum, so that memory is bounded.
     """
     folder = index.folder
     try:
@@ -237,7 +237,7 @@ def _sum(snapshot: Snapshot, names: tuple[str, ...]) -> _Sum:
 
 
 KeyBatch: TypeAlias = pa.RecordBatch
-"""Keys of a table, in the order of its key columns."""
+"""Table keys, in key column order."""
 
 
 def rows_at(
@@ -248,11 +248,11 @@ def rows_at(
     values: pa.Array,
     names: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a version, in its own types, that have one of some values in a column.
+    """Yield a version's rows with one of the given values in a column, in the version's types.
 
-    Memory holds the bridge and one piece of the keys, however many rows have a value. The table is
-    read in the columns of the version, in types that hold also the keys that the index and the
-    bridge have from other versions.
+    Memory holds the bridge and one piece of keys, regardless of the row count. The table is read in
+    wider types that can also represent the keys that the index and the bridge have from other
+    versions.
     """
     at = snapshot.manifest
     wide = at.schema.widened_to(newest)
@@ -287,13 +287,13 @@ def _state(index: Index, *, near: int) -> IndexState | None:
 def proposed(
     index: Index, state: IndexState, values: pa.Array, at: Manifest
 ) -> Iterator[KeyBatch] | None:
-    """Return pieces of keys, each once, among which are those of all rows with a value."""
+    """Return distinct keys in pieces, with all keys that match; None without a bridge."""
     between = keys_between(index, state.shows.version, at)
     return None if between is None else _bridged(index.keys_in(state, values), between)
 
 
 def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch]:
-    """Yield the keys of the bridge, and those of an index that are none of it.
+    """Yield the bridge's keys, then the index's other keys.
 
     The index has each key once: a row has one value.
     """
@@ -308,9 +308,10 @@ def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch
 
 
 def keys_between(index: Index, shows: int, at: Manifest) -> KeyBatch | None:
-    """Return the keys of the commands between two versions of the table, each once: the bridge.
+    """Return the *bridge*: the distinct keys of the commands between two table versions.
 
-    None where those do not tell what became of every key, or are more than the rows at the version.
+    None if those commands do not cover every changed key (an overwrite, expired changes), or
+    outnumber the rows at the version.
     """
     lower, upper = sorted((shows, at.version))
     log, schema = index.table_log, at.schema
@@ -343,7 +344,7 @@ def _none(schema: TableSchema) -> KeyBatch:
 
 
 def distinct(batches: Sequence[KeyBatch]) -> KeyBatch:
-    """Return keys of several batches, each once, as keys are equal."""
+    """Return the distinct keys in several batches, by key equality."""
     keys = pa.concat_batches(batches)
     [numbers] = codes(keys.columns)
     return keys.take(pa.array(firsts(numbers)))

@@ -37,15 +37,14 @@ from spark_upsert.table.run.file import is_run_path
 T = TypeVar("T")
 
 _ATTEMPTS_MAX = 100
-"""An expiry takes longer than an attempt: a hundred that are faster in a row are a fault."""
+"""Maximum attempts. An expiry takes longer than an attempt, so a hundred in a row are a fault."""
 
 
 def despite_expiry(attempt: Callable[[], T], url: str) -> T:
-    """Return what an attempt returns; it is made again where an expiry overtakes it.
+    """Return the attempt's result; repeat the attempt if an expiry overtakes it.
 
-    An attempt chooses what to read by a look at the table, and takes the lease on it or begins to
-    read. An expiry may come anywhere in between, and behind it another choice is there. What is
-    refused twice in the same words is gone for good.
+    An attempt pins a table version, then leases it or begins to read. An expiry may come in
+    between; the next attempt then pins another version. The same error twice in a row is final.
     """
     before = ""
     for _ in range(_ATTEMPTS_MAX):
@@ -63,7 +62,7 @@ def despite_expiry(attempt: Callable[[], T], url: str) -> T:
 
 @contextmanager
 def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
-    """Say so if a file is missing because a vacuum has overtaken a running read."""
+    """Report a missing file as an expired version if a vacuum has overtaken the read."""
     try:
         yield
     except CorruptionError as error:
@@ -78,29 +77,29 @@ def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
 
 
 SAFETY_MS = 3_600_000
-"""Versions that were the newest within the last hour are kept, whatever is asked for.
+"""Minimum time for which versions stay readable after they were the newest.
 
 A read plans on the newest version and its tasks open the files later; a write counts against
-the version that it was planned on. An hour is longer than either takes as a rule, and next to
-it the clocks of a cluster agree.
+the version that it was planned on. Both usually take less than an hour, and clock differences in
+a cluster are small next to it.
 """
 
 GRACE_MS = 24 * 3_600_000
-"""The time that staged files may wait for their commit before they count as left behind: a day."""
+"""Time that staged files may wait for their commit before they count as orphans: a day."""
 
 LEASE_MS = 7 * 24 * 3_600_000
-"""A consumer may be away for a week: long enough for a holiday, short enough for a dead one."""
+"""Default lease duration: covers a consumer's absence for a week."""
 
 WRITERS_MS = 90 * 24 * 3_600_000
-"""A writer that was silent for a season is not expected to repeat its last epoch."""
+"""Time without commits after which a writer's last epoch is forgotten."""
 
 CLOCK_SLACK_S = 300.0
-"""The time by which the storage's clock may go back between two writes."""
+"""Maximum backward step of the storage's clock between two writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionBound:
-    """A reason to keep all versions from ``since`` on."""
+    """A reason to retain all versions from ``since`` on."""
 
     since: int
     reason: str
@@ -116,7 +115,7 @@ def bounds(
     leases: Iterable[Lease],
     now_ms: int,
 ) -> list[RetentionBound]:
-    """Return all reasons to keep versions."""
+    """Return all reasons to retain versions."""
     retention_bounds = [
         RetentionBound(since=at_safety[1], reason=f"versions of the last {render_ms(at_safety[0])}")
     ]
@@ -140,32 +139,32 @@ def bounds(
 
 
 def choose_since(found: Iterable[RetentionBound]) -> RetentionBound:
-    """Return the bound that keeps most."""
+    """Return the bound that retains most versions."""
     return min(found, key=lambda each: each.since)
 
 
 def choose_fence(entries: Iterable[LogEntry], limit_s: float) -> LogEntry | None:
-    """Return the newest commit that was stored at or before a time, by the storage's clock."""
+    """Return the newest commit stored at or before a time, by the storage's clock."""
     old = [e for e in entries if not e.is_checkpoint and e.modified_s <= limit_s]
     return max(old, key=lambda entry: entry.version, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreferencedFiles:
-    """Files that no readable version names."""
+    """Files without a reference in any readable version."""
 
     expired: tuple[ObjectInfo, ...]
-    """An expired version named them."""
+    """Files referenced by an expired version."""
     orphans: tuple[ObjectInfo, ...]
-    """No version that the log knows named them, and they are older than the grace period."""
+    """Files that no version in the log references, older than the grace period."""
     young_count: int
-    """Younger ones: probably of writers that have not committed yet."""
+    """Number of younger files, probably from writers that have not committed yet."""
 
     @classmethod
     def of(
         cls, files: Iterable[ObjectInfo], *, named: Set[str], past: Set[str], limit_s: float
     ) -> UnreferencedFiles:
-        """Sort out a listing; ``past`` are the files of expired versions."""
+        """Classify a listing; ``past`` are the expired versions' files."""
         unnamed = [file for file in files if file.path not in named]
         strangers = [file for file in unnamed if file.path not in past]
         orphans = tuple(file for file in strangers if file.modified_s < limit_s)
@@ -187,23 +186,23 @@ _DATA = "data"
 _LOG = "_log"
 
 _PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
-"""Names that a writer, or a vacuum, gives to what it removes or renames itself."""
+"""Temporary names that writers and vacuums rename or remove themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """The result of an expiry."""
+    """An expiry's result."""
 
     before: int
-    """``since`` as it was."""
+    """``since`` before the expiry."""
     since: int
-    """``since`` as it is."""
+    """``since`` after the expiry."""
     newest: int
-    """The newest version when it was chosen."""
+    """The newest version when ``since`` was chosen."""
     bound_by: str
-    """The reason why ``since`` did not go further."""
+    """The bound that limited ``since``."""
     rows_deleted: int = 0
-    """Rows that were older than the property ``rowTtl`` says."""
+    """Number of rows older than the property ``rowTtl``."""
 
     @property
     def has_advanced(self) -> bool:
@@ -221,8 +220,8 @@ def expire(
 ) -> Expiry:
     """Advance ``since`` as far as the retention and the live leases allow.
 
-    A writer is forgotten when its last epoch is older than ``writers_ms``. What it had committed is
-    not known then, so that it is refused if it comes back after all.
+    A writer whose last epoch is older than ``writers_ms`` is forgotten. Its committed transactions
+    are unknown from then on, so that it is refused if it returns.
     """
     if retain_versions is None and retain_ms is None:
         raise OptionError.missing("retain", "how much of the past to keep")
@@ -273,7 +272,7 @@ def expire(
 def _frontiers(
     head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
 ) -> Draft:
-    """Return what moves frontiers and nothing else."""
+    """Return a draft that only advances frontiers."""
     return Draft(
         kind=Kind.EXPIRE,
         live_rows=head.live_rows,
@@ -288,26 +287,26 @@ class VacuumResult:
     """The files that a vacuum has removed, or would remove."""
 
     expired: tuple[ObjectInfo, ...]
-    """Run files of expired versions."""
+    """Run files that only expired versions reference."""
     orphans: tuple[ObjectInfo, ...]
-    """Run files that a crash left behind."""
+    """Run files that crashed writers left."""
     leftovers: tuple[ObjectInfo, ...]
-    """Temporary files of writers that were killed."""
+    """Temporary files that killed writers left."""
     foreign: tuple[str, ...]
-    """Files in the table's folders that are not ours, by name or because of a link; they stay."""
+    """Foreign files in the table's folders, by name or because of a link; never removed."""
     log: tuple[str, ...]
-    """Objects of the log."""
+    """Log objects."""
     waiting_count: int
-    """Files that no version names and that are too young to be removed."""
+    """Number of unreferenced files that are too young to be removed."""
     is_dry_run: bool
 
     @property
     def bytes(self) -> int:
-        """Bytes of the files that are no part of the log."""
+        """Total size without log objects."""
         return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
 
     def with_those_below(self, other: VacuumResult, folder: str) -> VacuumResult:
-        """Return what this vacuum and one of a table in a folder below have removed."""
+        """Add the result for a table in a subfolder; paths get the folder as a prefix."""
 
         def below(files: tuple[ObjectInfo, ...]) -> tuple[ObjectInfo, ...]:
             return tuple(replace(file, path=f"{folder}/{file.path}") for file in files)
@@ -326,12 +325,12 @@ class VacuumResult:
 def vacuum(
     store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
 ) -> VacuumResult:
-    """Remove files that no readable version needs, and those left by crashes.
+    """Remove files that no readable version needs, and leftovers from crashes.
 
-    Order: list ``data/``; commit the fence if there are orphans; read the files named by readable
-    versions, after the listing and the fence; remove expired files, orphans older than the fence
-    and temporary files; cut the log last, because it names the expired files. A crash between steps
-    leaves a valid table. Foreign files and links are reported and stay.
+    Order: list ``data/``; commit the fence if there are orphans; read the files referenced by
+    readable versions, after the listing and the fence; remove expired files, orphans older than the
+    fence and temporary files; truncate the log last, because it names the expired files. A crash
+    between steps leaves a valid table. Foreign files and links are reported and stay.
     """
     # Files of versions after a gap are in use.
     log.require_no_gap(log.head())
@@ -363,7 +362,7 @@ def vacuum(
 
 
 def _times_needed_s(log: Log) -> float:
-    """Return for how long the times of versions are needed: tombstones are forgotten by time."""
+    """Return how long commit times are needed: a time-based tombstone retention reads them."""
     head = log.head()
     retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
     if head.schema.scope is not Scope.TABLE or retention.milliseconds is None:
@@ -373,18 +372,18 @@ def _times_needed_s(log: Log) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """The files that a vacuum has found, by their owners."""
+    """A vacuum's listing, by file type."""
 
     now_s: float
-    """The storage's time, in seconds since 1970."""
+    """Storage time, in seconds since 1970."""
     runs: tuple[ObjectInfo, ...]
     passing: tuple[ObjectInfo, ...]
-    """Temporary files, which their writers rename or remove if they live."""
+    """Temporary files, which live writers rename or remove."""
     foreign: tuple[str, ...]
 
 
 def _look(store: Store) -> _Look:
-    """List the table's files, and ask the storage for its time."""
+    """List the table's files; read the storage's time from a probe file."""
     probe = f"{_DATA}/{new_token()}.now"
     store.put(probe, b"")
     try:
@@ -412,7 +411,7 @@ def _look(store: Store) -> _Look:
 
 
 def _named(log: Log) -> set[str]:
-    """Return the files that the versions from ``since`` to the newest name."""
+    """Return the files referenced by the versions from ``since`` to the newest."""
     for _ in range(COMMIT_TRIES_MAX):
         head = log.head()
         try:
@@ -431,9 +430,9 @@ def _named(log: Log) -> set[str]:
 def _raise_fence(
     log: Log, entries: list[LogEntry], fence: LogEntry | None, unnamed: UnreferencedFiles
 ) -> None:
-    """Commit a fence, unless it is there and some version is younger than all orphans.
+    """Commit a fence, unless it exists and some version is younger than all orphans.
 
-    In a table without writers, the version that is made here serves a later fence.
+    In a table without writers, this version serves a later fence.
     """
     version = 0 if fence is None else fence.version
     newest = max(entries, key=lambda entry: entry.modified_s)

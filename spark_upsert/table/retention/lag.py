@@ -41,20 +41,19 @@ class ConsumerLag:
     """The last version that it has read."""
     epochs: int
     bytes: int
-    """Bytes of its backlog. Both counts may be too low: counting ends beyond the caps."""
+    """Backlog size. Both counts may be too low: counting ends beyond the caps."""
 
 
 def slowest(leases: Iterable[Lease], now_ms: int) -> Lease | None:
-    """Return the live lease that is furthest behind; names decide between equals."""
+    """Return the live lease with the lowest version, ties by consumer name; None without one."""
     live = (lease for lease in leases if lease.is_live(now_ms))
     return min(live, key=lambda lease: (lease.version, lease.consumer), default=None)
 
 
 class BacklogCounter:
-    """Counts the backlog of one table; safe for threads.
+    """Counts one table's backlog; thread-safe.
 
-    It remembers the epochs that it has counted, so that each version is read once, and few of
-    those that do not fit into the caps.
+    It caches the counted epochs, so that each version is read once, and few that exceed the caps.
     """
 
     def __init__(self) -> None:
@@ -63,13 +62,14 @@ class BacklogCounter:
 
     def _begin_anew(self, version: int) -> None:
         self._lower = self._last = version
-        """The lower bound, exclusive, of the counted versions, which go up to ``last``."""
+        """Exclusive lower bound for the counted versions; ``_last`` is the inclusive upper bound.
+        """
         self._epochs: deque[tuple[int, int]] = deque()
-        """The version of each counted epoch, and its bytes."""
+        """Version and bytes per counted epoch."""
         self._bytes = 0
 
     def behind(self, lease: Lease, log: Log, head: Manifest, caps: Caps) -> ConsumerLag:
-        """Return the backlog between a lease and a version, counted until it exceeds the caps."""
+        """Return a lease's backlog at a version, counted until it exceeds the caps."""
         with self._lock:
             if not max(lease.version, head.since) <= self._last <= head.version:
                 self._begin_anew(head.version)
@@ -109,20 +109,20 @@ _LOGGER = logging.getLogger(__name__)
 FOLDER = "_pressure"
 
 TTL_MS = 5_000
-"""The life of a report. A consumer reports each second; four lost reports mean nothing."""
+"""Default report lifetime. A consumer reports each second, so four reports may be lost."""
 
 TTL_MS_MAX = 60_000
-"""The longest life of a report: a dead consumer holds up no writer for longer."""
+"""Maximum report lifetime: a crashed consumer blocks writers no longer than this."""
 
 RUNG_MAX = 4
 REFUSES_FROM = 4
-"""The rung of the ladder (`scheduler.governor`) at which writes are refused."""
+"""The rung on the load ladder (`scheduler.governor`) at which writes are refused."""
 
 LOOK_MS = 1_000
-"""The time for which a look counts."""
+"""Minimum time between two listings."""
 
 _REPORTS_MAX = 64
-"""The most reports that are read, the newest ones: dead consumers leave reports behind."""
+"""Maximum reports read, newest first: crashed consumers leave reports."""
 
 _BYTES_MAX = 4_096
 
@@ -131,28 +131,28 @@ _THOUSANDTHS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureReport:
-    """The pressure that a consumer reports."""
+    """A consumer's reported pressure."""
 
     consumer: str
     rung: int
     pressure: float
-    """The pressure, from 0 to 1, in thousandths."""
+    """From 0 to 1, stored in thousandths."""
     reported_ms: int
-    """The time of the report, in ms since 1970, by the consumer's clock."""
+    """Report time, in ms since 1970, by the consumer's clock."""
     ttl_ms: int = TTL_MS
     retry_after_ms: int = 1_000
-    """The time after which a refused writer should come again."""
+    """Time after which a refused writer should retry."""
 
     def __post_init__(self) -> None:
         require_name(self.consumer)
 
     def is_live(self, now_ms: int) -> bool:
-        """Return whether the report counts: its time is at most its life before or after now."""
+        """Return whether the report counts: its time differs from now by less than its lifetime."""
         return abs(now_ms - self.reported_ms) < self.ttl_ms
 
     @property
     def refuses(self) -> bool:
-        """Whether writes are refused because of it."""
+        """Whether it causes writes to be refused."""
         return self.rung >= REFUSES_FROM
 
     def to_json(self) -> dict[str, Any]:
@@ -169,26 +169,26 @@ class PressureReport:
 
 
 def report_path(consumer: str) -> str:
-    """Return where a consumer's report lies."""
+    """Return the path for a consumer's report."""
     return f"{FOLDER}/{require_name(consumer)}.json"
 
 
 def report(store: Store, said: PressureReport) -> None:
-    """Write the report of a consumer's pressure; replaces its report before."""
+    """Write a consumer's pressure report, replacing its previous one."""
     path, record = report_path(said.consumer), said.to_json()
     stored = replace(said, pressure=record["pressure"] / _THOUSANDTHS)
     checked_record(path, stored, record, partial(_report_in, path), bytes_max=_BYTES_MAX).put(store)
 
 
 def withdraw(store: Store, consumer: str) -> None:
-    """Remove a consumer's report; it is no error if there is none."""
+    """Remove a consumer's report, if any."""
     store.delete(report_path(consumer))
 
 
 def reports(store: Store, now_ms: int) -> list[PressureReport]:
-    """Return the live reports of all consumers, sorted by consumer.
+    """Return all consumers' live reports, sorted by consumer.
 
-    A report that cannot be read is left out with a warning; that of a dead consumer is out of date.
+    An unreadable report is skipped with a warning; a crashed consumer's report has lapsed.
     """
     valid_reports: list[PressureReport] = []
     for info in nlargest(_REPORTS_MAX, store.list(FOLDER), key=attrgetter("modified_s")):
@@ -203,7 +203,7 @@ def reports(store: Store, now_ms: int) -> list[PressureReport]:
 
 
 def _report_in(path: str, record: Mapping[str, Any]) -> PressureReport:
-    """Return the report in the record of a file."""
+    """Parse a report file's record."""
     stored = PressureReport(
         consumer=text(record["consumer"]),
         rung=whole(record["rung"], most=RUNG_MAX),
@@ -222,7 +222,7 @@ def _read(store: Store, path: str) -> PressureReport | None:
 
 
 class PressureGauge:
-    """Tells the pressure on one table, and looks about once a second; safe for threads."""
+    """One table's pressure, listed about once a second; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -230,7 +230,7 @@ class PressureGauge:
         self._seen: list[PressureReport] = []
 
     def refusing(self, store: Store, now_ms: int) -> PressureReport | None:
-        """Return the report because of which writes are refused, the first by consumer; or None."""
+        """Return the first report, by consumer, that refuses writes; None if there is none."""
         with self._lock:
             # After a clock went back, a look is due at once, not when the old time comes again.
             if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < LOOK_MS:
@@ -244,7 +244,7 @@ class PressureGauge:
             return next(live, None)
 
     def pressure(self, now_ms: int) -> float:
-        """Return the greatest pressure that was seen and still counts, without a look; else 0."""
+        """Return the greatest cached pressure that is still live, without a listing; else 0."""
         with self._lock:
             return max(
                 (seen_report.pressure for seen_report in self._seen if seen_report.is_live(now_ms)),

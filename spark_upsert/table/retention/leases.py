@@ -35,12 +35,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The state at ``version``, and all changes behind it, are needed by a consumer."""
+    """A consumer's claim to the state at ``version`` and all later changes."""
 
     consumer: str
     version: int
     renewed_ms: int
-    """When, in ms since 1970, by the consumer's clock."""
+    """Renewal time, in ms since 1970, by the consumer's clock."""
     ttl_ms: int
 
     def __post_init__(self) -> None:
@@ -51,11 +51,11 @@ class Lease:
 
     @property
     def lapses_ms(self) -> int:
-        """When it lapses unless it is renewed, in ms since 1970."""
+        """Expiration time without a renewal, in ms since 1970."""
         return self.renewed_ms + self.ttl_ms
 
     def is_live(self, now_ms: int) -> bool:
-        """Return whether an expiry must heed it."""
+        """Return whether an expiry must respect it."""
         return now_ms < self.lapses_ms
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Lease:
 
 
 def require_name(consumer: str) -> str:
-    """Return the name of a consumer if it can be a file name anywhere."""
+    """Return a consumer's name; raise unless it is a portable file name."""
     if type(consumer) is not str or _NAME.fullmatch(consumer) is None:
         raise OptionError.invalid(
             "consumerId",
@@ -81,7 +81,7 @@ def require_name(consumer: str) -> str:
 
 
 def lease_path(consumer: str) -> str:
-    """Return where a consumer's lease lies."""
+    """Return the path for a consumer's lease."""
     return f"{FOLDER}/{require_name(consumer)}.json"
 
 
@@ -94,7 +94,7 @@ def hold(store: Store, log: Log, lease: Lease) -> None:
 
 
 def keep_held(store: Store, log: Log, lease: Lease) -> None:
-    """Hold a lease (`hold`), which is not written again if it stands with half of its time left."""
+    """Hold a lease (`hold`), without a write if the stored one has the version and enough time."""
     try:
         standing = _read(store, lease_path(lease.consumer))
     except UNREADABLE:
@@ -112,7 +112,7 @@ def keep_held(store: Store, log: Log, lease: Lease) -> None:
 
 
 def _require_held(store: Store, log: Log, lease: Lease) -> None:
-    """Look whether an expiry was faster than a lease, which is removed then."""
+    """Check that no expiry was faster than a lease; release the lease and raise otherwise."""
     try:
         _require_readable(log, lease)
     except DataLossError:
@@ -139,7 +139,7 @@ def _require_readable(log: Log, lease: Lease) -> None:
 
 
 def release(store: Store, consumer: str) -> bool:
-    """Remove the lease of a consumer, readable or not; return whether it had one."""
+    """Remove a consumer's lease, readable or not; return whether it existed."""
     path = lease_path(consumer)
     has_lease = any(info.path == path for info in store.list(FOLDER))
     store.delete(path)
@@ -147,15 +147,15 @@ def release(store: Store, consumer: str) -> bool:
 
 
 def leases(store: Store) -> list[Lease]:
-    """Return all leases, the lapsed ones too, sorted by consumer."""
+    """Return all leases, including lapsed ones, sorted by consumer."""
     all_leases = (_read(store, info.path) for info in store.list(FOLDER))
     return [lease for lease in all_leases if lease is not None]  # The others were released since.
 
 
 def readable_leases(store: Store) -> list[Lease]:
-    """Return the leases that can be read, sorted by consumer; log a warning for each other one.
+    """Return the readable leases, sorted by consumer; log a warning for each other one.
 
-    It is for reports of how far consumers are, not for code that removes anything.
+    For lag reports, not for code that removes data.
     """
     readable: list[Lease] = []
     for info in store.list(FOLDER):
@@ -170,7 +170,7 @@ def readable_leases(store: Store) -> list[Lease]:
 
 
 def lease_in(path: str, record: Mapping[str, Any]) -> Lease:
-    """Return the lease in the record of a file."""
+    """Parse a lease file's record."""
     lease = Lease(
         consumer=text(record["consumer"]),
         version=whole(record["version"]),

@@ -48,16 +48,16 @@ from spark_upsert.table.run.format import (
 Hashes = npt.NDArray[np.uint64]
 
 STRIDE = 16
-"""Hashes for one in the sample."""
+"""Number of hashes per sampled hash."""
 
 _FEW = 32
-"""With at most one probe for so many hashes, a search by the sample is faster than one without."""
+"""Hashes per probe from which on a search with the sample is faster than one without."""
 
 _SAMPLE_PAYS = 64
-"""Hashes per probe before the sample is built; building it reads all hashes."""
+"""Hashes per probe that justify the sample; building it reads all hashes."""
 
 _FILTER_PAYS = 4
-"""The filter is made when one probe for so many hashes was sought."""
+"""Hashes per probe that justify the filter."""
 
 _SPREAD = 8
 """Minimum filter ranges per hash: one probe in this many is a false positive."""
@@ -119,7 +119,7 @@ class HashSearch:
         return self._filter.passing(probes)
 
     def _has_paid(self, probes: int, price: int) -> bool:
-        """Count probes; return whether one for so many hashes was sought."""
+        """Count probes; return whether there was one per ``price`` hashes."""
         self._sought = min(self._sought + probes, len(self._hashes))
         return self._sought * price >= len(self._hashes) > 0
 
@@ -148,12 +148,12 @@ _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
 
 def is_run_path(path: str) -> bool:
-    """Return whether our writers give runs such names, so that a vacuum may remove the file."""
+    """Return whether our writers create such run names, so that a vacuum may remove the file."""
     return _OWN_PATH.fullmatch(path) is not None
 
 
 class Crowd(NamedTuple):
-    """Hashes with one upper half, of which a run has many entries."""
+    """A hot hash prefix: many of a run's entries share these upper 32 bits."""
 
     upper: int
     """The upper 32 bits."""
@@ -161,35 +161,34 @@ class Crowd(NamedTuple):
 
     @property
     def hash_range(self) -> HashRange:
-        """Return where they lie."""
+        """The hashes with this prefix."""
         return HashRange(self.upper << 32, (self.upper + 1) << 32)
 
 
 _CROWDS_MAX = 256
-"""Most crowds that a run tells, so that the log stays small."""
+"""Maximum hot prefixes per run, so that the log stays small."""
 
 _CROWD_ROWS = 64
-"""Fewer entries are no crowd: a step that is missed by so many is missed by little."""
+"""Minimum sampling step: a prefix with fewer entries has little effect on piece sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """The log's record of a run file."""
+    """A run file's record in the log."""
 
     path: str
     rows: int
     tombstones: int
     bytes: int
     body_bytes: int
-    """The offset at which the tail begins."""
+    """The tail's offset."""
     tail_crc: int
     hash_range: HashRange
-    """From the least hash of the entries to the greatest."""
+    """From the least hash to the greatest."""
     errors: int = 0
-    """Error entries of a quarantine; a file without them need not be searched for any."""
+    """Number of error entries for the quarantine; a file without any is not searched for them."""
     crowds: tuple[Crowd, ...] = ()
-    """Places where many keys begin alike (`TableSchema.hash_prefix`), ascending; hints for cuts.
-    """
+    """Hot hash prefixes (`TableSchema.hash_prefix`), ascending; hints for range division."""
 
     def __repr__(self) -> str:
         return f"RunFile({self.path}, rows={self.rows:_}, bytes={self.bytes:_})"
@@ -213,9 +212,9 @@ class RunFile:
         return record
 
     def spread(self) -> Iterator[tuple[HashRange, int]]:
-        """Yield parts of its hashes, and about how many entries each has, which are uniform there.
+        """Yield hash ranges with approximate entry counts; hashes are uniform in each.
 
-        The parts cover `hash_range` and do not overlap.
+        The ranges cover `hash_range` and do not overlap.
         """
         if not self.crowds:
             yield self.hash_range, self.rows
@@ -236,7 +235,7 @@ class RunFile:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> RunFile:
-        """Rebuild a run file from its form in the log."""
+        """Parse the log representation."""
         path = text(record["path"])
         if _LOGGED_PATH.fullmatch(path) is None:
             raise CorruptionError.in_file("_log", "the path of a run in the table", repr(path))
@@ -258,7 +257,7 @@ class RunFile:
 
 
 def new_run_path() -> str:
-    """Return where the next run lies, under a name of its own."""
+    """Return a new unique run path."""
     return f"data/{new_token()}.arrow"
 
 
@@ -292,10 +291,10 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
 
 
 def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
-    """Return where many of some ascending hashes have one upper half.
+    """Return the hot prefixes among ascending hashes.
 
-    Every n-th hash is looked at: of twice as many with one upper half, two are seen. Hashes of
-    whole keys do not crowd, so that the log says nothing more of their runs.
+    Every n-th hash is sampled, so that a prefix with 2n entries is always found. Hashes over
+    complete keys have no hot prefixes, which keeps their runs' log records small.
     """
     every = max(_CROWD_ROWS, -(-len(hashes) // _CROWDS_MAX))
     prefixes = hashes[::every] >> np.uint64(32)
@@ -307,7 +306,7 @@ def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
 
 
 def _read_crowds(record: Any, hash_range: HashRange, rows: int) -> tuple[Crowd, ...]:
-    """Rebuild crowds from their form in the log."""
+    """Parse and check the log representation for hot prefixes."""
     crowds = tuple(
         Crowd(hash_number(digits), whole(count, least=1, most=rows)) for digits, count in record
     )
@@ -327,13 +326,13 @@ class Run:
     ----------
     file : RunFile
     buffer : pyarrow.Buffer
-        The whole file.
+        The complete file.
     release : callable, optional
-        Gives back the memory that the buffer takes.
+        Releases the buffer's memory.
     on_damage : callable, optional
         Called before a damaged block is reported.
     bring : callable, optional
-        Fills blocks of the buffer in that are about to be verified (`table.run.remote`).
+        Fetches the blocks that are about to be verified into the buffer (`table.run.remote`).
     """
 
     def __init__(
@@ -373,26 +372,26 @@ class Run:
             raise self._unsound(error) from error
         self._batch, self._unreadable = parsed
         self.names: tuple[str, ...] = (*self._batch.schema.names, *self._unreadable)
-        """Names of the stored columns."""
+        """Stored column names."""
         self._layouts: dict[str, Layout] = {}
         self.hashes: npt.NDArray[np.uint64] = self._batch.column(HASH).to_numpy()
         self.search = HashSearch(self.hashes)
-        """Finds hashes by ones that are not verified."""
+        """Search over unverified hashes."""
 
     def __repr__(self) -> str:
         checked = f"{self._blocks.verified_count}/{len(self._blocks)}"
         return f"Run({self.file.path}, rows={self.file.rows:_}, blocks={checked})"
 
     def release(self) -> None:
-        """Give back the memory that the mapped file takes; it is read anew where it is touched."""
+        """Release the mapped file's memory; pages are read again when touched."""
         if self._release is not None:
             self._release(self._buffer)
 
     def _verify_head(self) -> None:
         """Verify the schema and the first batch's header before Arrow parses the header.
 
-        Both are messages: four bytes of mark, four of length, and as many of content. Each
-        is read only after its blocks are verified.
+        Both are messages: a 4-byte mark, a 4-byte length, and the content. Each is read only after
+        its blocks are verified.
         """
         begin, limit = MAGIC_BYTES, self.file.body_bytes
         for _ in range(2):
@@ -411,7 +410,7 @@ class Run:
         return has_column(self._batch.schema, name) or name in self._unreadable
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
-        """Return verified views of rows ``start <= i < stop`` of some columns."""
+        """Return verified views of the columns' rows ``start <= i < stop``."""
         layouts = [self._layout(name) for name in names]
         if start < stop:
             for layout in layouts:
@@ -424,7 +423,7 @@ class Run:
         return [layout.array.slice(start, stop - start) for layout in layouts]
 
     def take(self, names: Sequence[str], positions: Positions) -> list[pa.Array]:
-        """Return verified copies of the rows at some positions of some columns."""
+        """Return verified copies of the columns' rows at the given positions."""
         self.verify_at(names, positions)
         indices = pa.array(positions)
         layouts = [self._layout(name) for name in names]
@@ -438,13 +437,13 @@ class Run:
         return taken
 
     def verify(self) -> None:
-        """Verify every block, and examine every column."""
+        """Verify every block, and validate every column."""
         self._verify(np.arange(len(self._blocks)))
         for name in self._batch.schema.names:
             self.slice([name], 0, self.file.rows)
 
     def verify_at(self, names: Iterable[str], positions: Positions) -> None:
-        """Verify the blocks that hold the rows at some positions, and that Arrow can take them."""
+        """Verify the blocks for rows at the given positions, and that Arrow can take them."""
         if len(positions) == 0:
             return
         plain_verified = self._blocks.are_verified
@@ -465,7 +464,7 @@ class Run:
                 self._learn(layout)
 
     def _learn(self, layout: Layout) -> None:
-        """Examine a column once its blocks happen to be verified, so that it is done only once."""
+        """Validate a column if all its blocks are verified, so that later reads skip it."""
         if not all(self._blocks.has_verified(*extent) for extent in layout.extents):
             return
         if layout.is_plain:
@@ -474,7 +473,7 @@ class Run:
             self._examine_rows(layout, 0, self.file.rows)
 
     def _verify_texts(self, layouts: Sequence[Layout], positions: Positions) -> None:
-        """Verify the bytes of texts at some positions; their offsets are verified already."""
+        """Verify the string bytes at the given positions; their offsets are already verified."""
         if not layouts:
             return
         try:
@@ -485,7 +484,7 @@ class Run:
             self._verify(np.concatenate(blocks))
 
     def rows_of(self, hash_range: HashRange) -> tuple[int, int]:
-        """Return the rows ``[start, stop)`` with hashes in a range, by unverified ones."""
+        """Return the rows ``[start, stop)`` with hashes in a range, by unverified hashes."""
         return hash_range.rows_of(self.hashes)
 
     def _verify_rows(self, layout: Layout, start: int, stop: int) -> None:
@@ -498,7 +497,7 @@ class Run:
             self._verify_range(low, high)
 
     def _require_order(self, layout: Layout, start: int, stop: int) -> None:
-        """Verify consecutive hashes, and that they ascend: compaction and look-ups need it."""
+        """Verify consecutive hashes and their order, which compaction and look-ups need."""
         rows = layout.unexamined(start, stop)
         if rows is None:
             return
@@ -521,7 +520,7 @@ class Run:
         layout.examine(low, high)
 
     def _examine_rows(self, layout: Layout, start: int, stop: int) -> None:
-        """Verify and examine consecutive rows."""
+        """Verify and validate consecutive rows."""
         try:
             self._verify_rows(layout, start, stop)
             layout.examine(start, stop)
@@ -529,7 +528,7 @@ class Run:
             raise self._unsound(error) from error
 
     def _unsound(self, error: Exception) -> CorruptionError:
-        """Return the error for contents that have the right checksums and mean nothing."""
+        """Return the error for invalid contents with correct checksums."""
         self._report_damage()
         return CorruptionError.in_file(
             self.file.path, f"{self.file.rows} sound rows", f"contents that are not: {error}"
@@ -571,7 +570,7 @@ _IS_FRUGAL: ContextVar[bool] = ContextVar("is_frugal", default=False)
 
 
 def is_frugal() -> bool:
-    """Return whether the work at hand is to give mapped memory back."""
+    """Return whether the current work must release mapped memory."""
     return _IS_FRUGAL.get()
 
 
@@ -597,43 +596,42 @@ def frugally(items: Iterator[T]) -> Iterator[T]:
 
 
 _RESIDENT_BYTES = 128 << 20
-"""Resident bytes of mapped files in a worker at rest, some 60 MiB of libraries among them."""
+"""Resident bytes of mapped files in an idle worker, including some 60 MiB of libraries."""
 
 _RESIDENT_BYTES_PER_ROW = 16 << 10
 _RELEASED_BYTES_MIN = 16 << 20
-"""The bytes that are worth a walk over all open runs, some microseconds for each of thousands."""
+"""Minimum release that justifies a pass over all open runs, some microseconds per thousand."""
 
 
 class _OpenRun(NamedTuple):
-    """An open run; the time is that of the clock of its cache."""
+    """An open run, and its opening time by the cache's clock."""
 
     run: Run
     seen: MappedFile | None
-    """The state of its file before that was mapped; None where no file is mapped."""
+    """The file's state before it was mapped; None if no local file is mapped."""
     opened_s: float
 
 
 @dataclass
 class RunCache:
-    """Least-recently-used cache of the open runs of this process.
+    """Least-recently-used cache for this process's open runs.
 
-    The cache is bounded by number: an open run is a mapping and one byte per block, not its
-    contents; with what is known of its columns some 30 KiB. Tables that are written and compacted
-    for hours have thousands of runs, one after the other, and only the last are ever used again. So
-    beyond a number of runs the cache closes those without a recent use. Touched pages count as
-    memory of the process until they are given back; `settle` bounds them. The keys are immutable
-    files, so that an entry is never out of date.
+    The cache is bounded by count: an open run is a mapping and one byte per block, not its
+    contents, some 30 KiB in all. Tables that are written and compacted for hours have thousands of
+    runs in turn, but use only the last. So beyond a count the cache closes runs without a recent
+    use. Touched pages count as process memory until their release; `settle` bounds them. The keys
+    are immutable files, so that an entry never becomes stale.
     """
 
     count_max: int = 4096
     rested_max: int = 128
-    """How many runs stay open without being in use."""
+    """Number of idle runs that stay open."""
     rest_s: float = 60.0
-    """How long the others do. A query asks for its runs in each of its batches."""
+    """Time for which other idle runs stay open. A query opens its runs in each batch."""
     trusted_s: float = 3600.0
-    """Time for which a verified block is trusted. Then the run is opened again, and what is touched
-    of it is verified once more. For faults that a file system does not tell: a disk may give other
-    bytes when they are read into memory again."""
+    """Time for which verified blocks are trusted; then the run is reopened and verified again. It
+    covers silent faults: a disk may return other bytes on the next read.
+    """
     clock: Callable[[], float] = time.monotonic
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -642,10 +640,10 @@ class RunCache:
             self.count_max, rest_s=self.rest_s, rested_max=self.rested_max, clock=self.clock
         )
         self._others_bytes = 0
-        """Resident bytes of files that were no run's, such as libraries: what a release left."""
+        """Resident bytes after a release, which belong to other files, such as libraries."""
 
     def open(self, store: Store, file: RunFile) -> Run:
-        """Return the open run of a file."""
+        """Return a file's open run."""
         key = (store.url, file.path)
         with self._lock:
             opened = self._runs.get(key)
@@ -680,33 +678,32 @@ class RunCache:
         return run
 
     def open_all(self, store: Store, files: Sequence[RunFile]) -> list[Run]:
-        """Return the open runs of files; those that lie far away are fetched side by side."""
+        """Return the files' open runs; missing local copies are fetched in parallel."""
         new = {file.path: file.bytes for file in files if not self.has(store, file)}
         if len(new) > 1:
             store.fetch(new)
         return [self.open(store, file) for file in files]
 
     def has(self, store: Store, file: RunFile) -> bool:
-        """Return whether the run of a file is open."""
+        """Return whether a file's run is open."""
         with self._lock:
             return self._runs.peek((store.url, file.path)) is not None
 
     def _is_as_verified(self, known: _OpenRun, seen: MappedFile | None) -> bool:
-        """Return whether what was verified of an open run holds.
+        """Return whether an open run's verified blocks are still valid.
 
-        A file that was cut since it was mapped is not to be touched: it would be a SIGBUS. One that
-        was written into is damaged, or whole again; one that is gone stays as it was.
+        A file that was truncated after mapping must not be touched: the access raises SIGBUS. A
+        modified file is damaged or repaired; a removed file stays as it was.
         """
         if seen is None:
             return True
         return seen == known.seen and self.clock() - known.opened_s < self.trusted_s
 
     def settle(self, rows: int) -> None:
-        """Give mapped memory back if it is more than some rows call for; between steps of work.
+        """Release mapped memory beyond the amount that the rows justify; called between steps.
 
-        It does so only for frugal work (`frugal`). So the memory of a worker follows its
-        batches and not its table. Memory that was given back costs some microseconds per 64 KiB
-        when it is touched again.
+        Only for frugal work (`frugal`): a worker's memory then follows its batches, not its table.
+        Touching released memory again costs some microseconds per 64 KiB.
         """
         if not is_frugal():
             return
@@ -722,12 +719,12 @@ class RunCache:
 
 
 RUNS = RunCache()
-"""The runs that this process has open."""
+"""This process's open runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive rows ``start <= i < stop`` of an open run."""
+    """Consecutive rows ``start <= i < stop`` in an open run."""
 
     run: Run
     start: int
@@ -738,7 +735,7 @@ class Span:
 
     @classmethod
     def within(cls, run: Run, hash_range: HashRange = ALL_HASHES) -> Span:
-        """Return the rows of a run with hashes in a range."""
+        """Return a run's rows with hashes in a range; the hashes at both ends are verified."""
         if hash_range.covers(run.file.hash_range):
             return cls(run, 0, len(run.hashes))
         start, stop = run.rows_of(hash_range)

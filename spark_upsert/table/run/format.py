@@ -23,31 +23,31 @@ from spark_upsert.core.threads import is_plain, require_sound
 from spark_upsert.store import ObjectSink
 
 MAGIC_BYTES = 8
-"""``ARROW1`` and padding, at the beginning of a file."""
+"""``ARROW1`` and padding, at the file's start."""
 
 PREFIX_BYTES = 8
-"""Mark and length, before each message of a file."""
+"""Mark and length, before each message."""
 
 _ALIGNMENT = 8
 _COMPRESSION_FIELD = 3
 _HEADER_FIELD = 2
-"""Places of a field in the tables ``RecordBatch`` and ``Message`` of Arrow's ``Message.fbs``."""
+"""Field numbers in the tables ``RecordBatch`` and ``Message`` of Arrow's ``Message.fbs``."""
 
 
 class ParsedRun(NamedTuple):
-    """The batch of a file."""
+    """A file's batch."""
 
     batch: pa.RecordBatch
     unreadable: Mapping[str, pa.DataType]
-    """Columns of the file that are not in the batch: an earlier release stored their types."""
+    """Columns missing from the batch, with types that only earlier releases stored."""
 
 
 def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
-    """Return the batch of a file without copying it.
+    """Return a file's batch without copying it.
 
-    Reads the messages at the beginning and never the footer, which could point elsewhere.
-    Compressed batches and types that our writers never store are refused, and buffer lengths are
-    compared with the row count in the log.
+    Reads the messages at the start and never the footer, which could point elsewhere. Compressed
+    batches and types that our writers never store are refused, and buffer lengths are compared with
+    the row count in the log.
     """
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
@@ -74,7 +74,10 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
 
 
 def _is_read(field: pa.Field) -> bool:
-    """Return whether a column of a file is read, in its own type or in the storage type of it."""
+    """Return whether a column is read, in its own type or as that type's storage type.
+
+    Raises ValueError for a type that no release stored.
+    """
     if find_unstorable_part(field.name, field.type) is None:
         return True
     if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
@@ -83,7 +86,7 @@ def _is_read(field: pa.Field) -> bool:
 
 
 def _is_earlier(type_: pa.DataType) -> bool:
-    """Return whether an earlier release stored a type that is stored in another one today."""
+    """Return whether a type was stored by earlier releases only."""
     types = pa.types
     return bool(
         types.is_fixed_size_list(type_)
@@ -97,7 +100,7 @@ def _is_earlier(type_: pa.DataType) -> bool:
 
 
 def _batch_without(names: Iterable[str], schema: pa.Schema, body: pa.Buffer) -> pa.RecordBatch:
-    """Return the batch of a file without some columns, whose buffers are passed over."""
+    """Return a file's batch without the named columns, whose buffers are skipped."""
     indices = [index for index, name in enumerate(schema.names) if name not in names]
     options = pa.ipc.IpcReadOptions(included_fields=indices)
     with pa.ipc.open_stream(body.slice(MAGIC_BYTES), options=options) as reader:
@@ -105,7 +108,7 @@ def _batch_without(names: Iterable[str], schema: pa.Schema, body: pa.Buffer) -> 
 
 
 def _require_within(batch: pa.RecordBatch, body: pa.Buffer) -> None:
-    """Raise if Arrow has copied a buffer because of its place: it could not be verified there."""
+    """Raise if Arrow has copied a misaligned buffer: a copy could not be verified in place."""
     for column in batch.columns:
         for buffer in column.buffers():
             if buffer is not None and buffer.size:
@@ -129,7 +132,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(data: memoryview, table: int, field: int) -> int | None:
-    """Return where a field of a flatbuffer's table is, or None if it is absent."""
+    """Return a flatbuffer field's offset, or None if it is absent."""
     vtable = table - _number("<i", data, table)
     slot = 4 + 2 * field
     if slot >= _number("<H", data, vtable):
@@ -148,55 +151,54 @@ def _number(form: str, data: memoryview, at: int) -> int:
 BLOCK_BYTES = 1024
 SUM_BYTES = 4
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-"""The mark that Arrow writes behind the last message."""
+"""The mark that Arrow writes after the last message."""
 
 _WORD_BYTES = 8
 _WORDS = BLOCK_BYTES // _WORD_BYTES
 _WEIGHTS = mix(np.arange(1, _WORDS + 1, dtype=np.uint64)) | np.uint64(1)
 
 _GATHERED_BLOCKS = 1 << 9
-"""Scattered blocks that are copied together at once: 512 KiB."""
+"""Maximum scattered blocks copied in one step: 512 KiB."""
 
 Sums = npt.NDArray[np.uint32]
 Numbers = npt.NDArray[np.int64]
 
 
 def block_count(size: int) -> int:
-    """Return the number of blocks that hold a number of bytes."""
+    """Return the number of blocks for a byte count."""
     return -(-size // BLOCK_BYTES)
 
 
 def blocks_of(low: Numbers, high: Numbers) -> Numbers:
-    """Return the blocks ``low <= i < high`` of several ranges, none of them empty."""
+    """Return the block numbers in several non-empty ranges ``low <= i < high``."""
     counts = high - low
     firsts = np.repeat(np.cumsum(counts) - counts, counts)
     return np.repeat(low, counts) + np.arange(int(counts.sum())) - firsts
 
 
 def checksums(words: npt.NDArray[np.uint64]) -> Sums:
-    """Return the checksum of each block.
+    """Return each block's checksum.
 
-    With the 128 little-endian 64-bit words ``a[i]`` of a block, filled up with zeros, and
-    ``w[i] = mix(i + 1) | 1`` (`core.key_hash.mix`), it is the upper half of ``sum(w[i] * a[i])``
-    modulo 2**64: a multilinear hash (Lemire and Kaser, "Strongly universal string hashing is fast",
-    2014).
+    With a block's 128 little-endian 64-bit words ``a[i]``, padded with zeros, and ``w[i] = mix(i +
+    1) | 1`` (`core.key_hash.mix`), it is the upper half of ``sum(w[i] * a[i])`` modulo 2**64: a
+    multilinear hash (Lemire and Kaser, "Strongly universal string hashing is fast", 2014).
     """
     sums = np.einsum("ij,j->i", words, _WEIGHTS)
     return (sums >> np.uint64(32)).astype("<u4")
 
 
 def _words_of(data: Any) -> npt.NDArray[np.uint64]:
-    """Return bytes, a whole number of blocks of them, as blocks of words."""
+    """Return bytes, a multiple of the block size, as blocks of words."""
     return np.frombuffer(data, dtype="<u8").reshape(-1, _WORDS)
 
 
 def _filled_up(data: Any) -> npt.NDArray[np.uint64]:
-    """Return less than a block of bytes as a block."""
+    """Return less than a block's bytes as a zero-padded block."""
     return _words_of(bytes(data).ljust(BLOCK_BYTES, b"\0"))
 
 
 class Blocks:
-    """The blocks of a body and the checksums that they should have, verified when touched.
+    """A body's blocks and their expected checksums, verified when touched.
 
     Parameters
     ----------
@@ -216,22 +218,25 @@ class Blocks:
         self._sums = sums
         self._verified = np.zeros(len(sums), dtype=np.bool_)
         self.are_verified = not len(sums)
-        """Whether nothing is left to verify."""
+        """Whether all blocks are verified."""
 
     def __len__(self) -> int:
         return len(self._sums)
 
     @property
     def verified_count(self) -> int:
-        """How many blocks were verified so far."""
+        """Number of verified blocks."""
         return int(self._verified.sum())
 
     def has_verified(self, low: int, high: int) -> bool:
-        """Return whether the blocks of the bytes ``low <= i < high`` are verified."""
+        """Return whether the blocks for the bytes ``low <= i < high`` are verified."""
         return low >= high or bool(self._verified[low // BLOCK_BYTES : block_count(high)].all())
 
     def verify(self, blocks: Numbers) -> tuple[int, int, int] | None:
-        """Verify blocks that were not verified before, whatever their order."""
+        """Verify blocks, in any order, that are not verified yet.
+
+        Returns the first damaged block's number, expected and actual checksum; None without damage.
+        """
         fresh = self._distinct(blocks[~self._verified[blocks]])
         if not len(fresh):
             return None
@@ -247,7 +252,7 @@ class Blocks:
         return None
 
     def _distinct(self, blocks: Numbers) -> Numbers:
-        """Return the different ones, ascending."""
+        """Return the distinct block numbers, ascending."""
         if len(blocks) * 16 > len(self._sums):
             is_distinct = np.zeros(len(self._sums), dtype=np.bool_)
             is_distinct[blocks] = True
@@ -258,7 +263,7 @@ class Blocks:
         return ordered[is_new]
 
     def _checksums(self, blocks: Numbers) -> Sums:
-        """Compute the checksums of ascending, different blocks."""
+        """Compute the checksums for ascending, distinct blocks."""
         sums = np.empty(len(blocks), dtype="<u4")
         count = len(blocks)
         if blocks[-1] == len(self._whole):
@@ -274,10 +279,10 @@ class Blocks:
 
 
 class BlockSink:
-    """Passes the bytes of an Arrow file on; puts the checksums of its body into its tail.
+    """Writes an Arrow file; adds its body's checksums to the tail.
 
-    The body ends with the last record batch. The tail is the end of the stream, the checksums
-    and the footer: a gap before the footer is nothing that a reader of Arrow files sees.
+    The body ends with the last record batch. The tail is the end-of-stream mark, the checksums and
+    the footer: Arrow readers ignore a gap before the footer.
     """
 
     def __init__(self, sink: ObjectSink) -> None:
@@ -314,7 +319,7 @@ class BlockSink:
         self._pending += view[block_bytes:]
 
     def end_body(self) -> None:
-        """Learn that everything written from here on belongs to the tail."""
+        """End the body: all further bytes belong to the tail."""
         if self._pending:
             self._sums.append(checksums(_filled_up(self._pending)))
         self.body_bytes = self.bytes
@@ -338,16 +343,16 @@ class BlockSink:
 
 
 Range = tuple[int, int]
-"""Bytes ``low <= i < high`` of the file."""
+"""File bytes ``low <= i < high``."""
 
 NO_BLOCKS = np.empty(0, dtype=np.int64)
 
 _GROUP_ROWS = 1024
-"""Rows that are examined together, and remembered by one byte."""
+"""Rows validated together, tracked by one byte."""
 
 
 class Layout:
-    """The offsets of a stored column's buffers in the file, and how values are found there.
+    """A stored column's buffer offsets in the file, and the byte ranges for its values.
 
     String offsets are used only once their blocks are verified and they stay within the buffer.
     """
@@ -358,12 +363,12 @@ class Layout:
         self.is_nested = pa.types.is_nested(array.type) or isinstance(array, pa.ExtensionArray)
         self.is_text = is_text(array.type)
         self.is_plain = is_plain(array.type)
-        """Whether no bits could be wrong, so that nothing is examined."""
+        """Whether every bit pattern is valid, so that values need no validation."""
         buffers = [b for b in array.buffers() if b is not None and b.size]
         self.extents = [(b.address - base, b.address - base + b.size) for b in buffers]
         self.block_count = sum(block_count(high - low) for low, high in self.extents)
         self.is_known = False
-        """Whether all of the column is known to be verified and, unless plain, examined."""
+        """Whether the complete column is verified and, unless plain, validated."""
         self._examined = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
         if self.is_nested:
             return
@@ -379,7 +384,7 @@ class Layout:
             self.bits = array.type.bit_width
 
     def unexamined(self, start: int, stop: int) -> Range | None:
-        """Return rows that must be examined before the rows ``start <= i < stop`` are used."""
+        """Return the row range to validate before rows ``start <= i < stop`` are used, or None."""
         if self.is_nested:
             return None if self.is_known else (0, len(self.array))
         first = start // _GROUP_ROWS
@@ -390,13 +395,13 @@ class Layout:
         return low, min(high, len(self.array))
 
     def examine(self, start: int, stop: int) -> None:
-        """Examine verified rows, from one of `unexamined` to another."""
+        """Validate verified rows in a range from `unexamined`."""
         require_sound(self.array.slice(start, stop - start))
         self._examined[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
         self.is_known = bool(self._examined.all())
 
     def blocks_at(self, positions: Numbers) -> Iterator[Numbers]:
-        """Yield the blocks that hold the rows at given positions, except the bytes of strings."""
+        """Yield the blocks for rows at the given positions, except string bytes."""
         if self.is_nested:
             for low, high in self.extents:
                 yield np.arange(low // BLOCK_BYTES, block_count(high))
@@ -430,7 +435,7 @@ class Layout:
         return blocks_of(low, high + 1)
 
     def ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the byte ranges for rows ``start <= i < stop``, except the bytes of strings."""
+        """Yield the byte ranges for rows ``start <= i < stop``, except string bytes."""
         if self.is_nested:
             yield from self.extents
             return

@@ -35,14 +35,14 @@ HEAD_BYTES = 64 << 10
 """Leading bytes that the first request fetches; they include the schema."""
 
 _JOINED_BLOCKS = 64
-"""Blocks between two that are wanted which are fetched along: less than a request costs."""
+"""Maximum unrequested blocks fetched between two requested ones: cheaper than another request."""
 
 _DEVIATIONS = 4
 """A hash deviates this many standard deviations from its expected position once in 30 000."""
 
 _HASH_BYTES = 8
 _ROW_BYTES = 16 * BLOCK_BYTES
-"""The bytes that are fetched for one row, about."""
+"""Approximate bytes fetched per row."""
 
 _SPENT_KEPT = 4096
 
@@ -63,11 +63,11 @@ class FarBytes:
 
     @property
     def filled(self) -> int:
-        """How many bytes are filled in."""
+        """Number of fetched bytes."""
         return int(self._is_here.sum()) * BLOCK_BYTES
 
     def bring(self, blocks: Positions) -> None:
-        """Fill in blocks, given in ascending order, with one store request."""
+        """Fetch the given ascending blocks that are still missing, with one store request."""
         missing_blocks = blocks[~self._is_here[blocks]]
         if not len(missing_blocks):
             return
@@ -168,7 +168,7 @@ class FarSearch(HashSearch):
 
 
 class FarRun(Run):
-    """A run whose blocks are fetched as they are verified; both ends are fetched first."""
+    """A run whose blocks are fetched as they are verified; head and tail are fetched on opening."""
 
     def __init__(
         self, store: Store, file: RunFile, on_damage: Callable[[], None], *, spent: int = 0
@@ -185,7 +185,7 @@ class FarRun(Run):
 
     @property
     def spent(self) -> int:
-        """Return the byte count fetched for the run, including earlier openings."""
+        """Bytes fetched for the run, including earlier openings."""
         return self._spent + self.bytes.filled
 
     def _verify_windows(self, low: Positions, high: Positions) -> None:
@@ -296,7 +296,7 @@ def _touch(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
 
 
 def _window(rows: int) -> int:
-    """Return the number of rows to inspect to find one among the given number of rows."""
+    """Return the row count to inspect for finding one among ``rows`` rows."""
     return int(_DEVIATIONS * rows**0.5)
 
 
@@ -304,7 +304,7 @@ _SHARES: ContextVar[int] = ContextVar("shares", default=1)
 
 
 def part_of(size: int) -> int:
-    """Return the share of a byte bound that the current reader may use."""
+    """Return the current reader's share of a byte limit."""
     return max(1, size // _SHARES.get())
 
 

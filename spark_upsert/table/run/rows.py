@@ -25,7 +25,7 @@ from spark_upsert.table.run.file import RUNS, Run, Span
 _INT16_MAX = 1 << 15
 
 _FEW_PARTS = 12
-"""Up to this many parts, a comparison with every boundary is faster than a binary search."""
+"""Up to this many parts, comparing with every boundary is faster than a binary search."""
 
 
 class Part(Protocol):
