@@ -34,11 +34,11 @@ from spark_upsert.table.log.manifest import (
 from spark_upsert.table.run.file import RunFile
 
 TIME_MS_MAX = 253_402_300_800_000
-"""The year 10 000, which clocks and calendars do not reach."""
+"""The year 10 000, the upper bound for times in the log, in ms since 1970."""
 
 
 def commit_to_json(commit: Commit) -> dict[str, Any]:
-    """Return the log representation."""
+    """Return the log record for a commit."""
     record: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "version": commit.version,
@@ -79,7 +79,7 @@ def commit_to_json(commit: Commit) -> dict[str, Any]:
 
 
 def commit_from_json(record: dict[str, Any]) -> Commit:
-    """Rebuild a commit from its form in the log."""
+    """Rebuild a commit from its log record."""
     return Commit(
         version=whole(record["version"]),
         kind=Kind(record["kind"]),
@@ -110,7 +110,7 @@ def commit_from_json(record: dict[str, Any]) -> Commit:
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
-    """Return the form of a checkpoint."""
+    """Return the checkpoint record for a manifest."""
     return {
         "format": FORMAT_VERSION,
         "version": manifest.version,
@@ -136,7 +136,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
 
 
 def manifest_from_json(record: dict[str, Any]) -> Manifest:
-    """Rebuild a manifest from a checkpoint."""
+    """Rebuild a manifest from its checkpoint record."""
     writers = record["transactions"]
     return Manifest(
         version=whole(record["version"]),
@@ -163,7 +163,7 @@ def manifest_from_json(record: dict[str, Any]) -> Manifest:
 
 
 def slice_to_json(slice_: Slice) -> dict[str, Any]:
-    """Return the form that stands in a checkpoint."""
+    """Return the checkpoint record for a slice."""
     record = {
         **slice_.file.to_json(),
         "live": slice_.live.to_json(),
@@ -174,7 +174,7 @@ def slice_to_json(slice_: Slice) -> dict[str, Any]:
 
 
 def slice_from_json(record: dict[str, Any]) -> Slice:
-    """Rebuild a slice from its form in a checkpoint."""
+    """Rebuild a slice from its checkpoint record."""
     lower, upper = record["epochs"]
     return Slice(
         file=RunFile.from_json(record),
@@ -189,7 +189,7 @@ FOLDER = "_log"
 HINT_PATH = f"{FOLDER}/_last_checkpoint"
 
 _GROUP = "_group"
-"""The folder of the group table below the root of a routed write (`routed.group`)."""
+"""The group table's folder below the root of a routed write (`routed.group`)."""
 
 _DELTA_LOG = "_delta_log"
 
@@ -197,26 +197,26 @@ _ENTRY = re.compile(FOLDER + r"/(\d{20})(\.checkpoint)?\.json")
 
 
 def commit_path(version: int) -> str:
-    """Return where a version's commit lies."""
+    """Return the path for a version's commit."""
     return f"{FOLDER}/{version:020d}.json"
 
 
 def checkpoint_path(version: int) -> str:
-    """Return where the checkpoint of a version lies, if it has one."""
+    """Return the path for a version's checkpoint, whether or not it exists."""
     return f"{FOLDER}/{version:020d}.checkpoint.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One object of the log: the commit or the checkpoint of a version."""
+    """One object in the log: the commit or the checkpoint for a version."""
 
     version: int
     path: str
     is_checkpoint: bool
     modified_s: float
-    """The time of its last write by the storage's own clock, in seconds since 1970."""
+    """Last write time by the storage's clock, in seconds since 1970."""
     is_link: bool = False
-    """Whether it lies elsewhere, where nothing is removed."""
+    """Whether the object or its folder is a link; linked files are never removed."""
 
 
 def entries(store: Store, *, after: str = "") -> list[LogEntry]:
@@ -237,7 +237,7 @@ def entries(store: Store, *, after: str = "") -> list[LogEntry]:
 
 
 def require_no_rest(store: Store) -> None:
-    """Raise if a log without a version 0 has other versions."""
+    """Raise if the log has other versions but no version 0."""
     remaining = [entry for entry in entries(store) if entry.version]
     # Read after the listing: another process may create the table between two requests.
     if remaining and read_record(store, commit_path(0), commit_from_json) is None:
@@ -252,10 +252,10 @@ def require_no_rest(store: Store) -> None:
 
 
 def no_table(store: Store, *, may_wait: bool = False) -> TableNotFoundError:
-    """Return the error of a place that holds no table, which tells what lies there instead.
+    """Return the error for a path without a table; it names a routed root or a Delta table there.
 
-    The roots of routed writes and mirrors lie beside tables, and their paths are taken for those of
-    tables. It takes two looks at the storage, and only where a table is missing.
+    Users confuse such paths with the paths to their tables. Costs two requests, only if a table is
+    missing.
     """
     path = store.url
     if _is_root(store):

@@ -1,6 +1,6 @@
 """The log (`Log`): one immutable object per version, created only if it is absent.
 
-That put is the commit point: an epoch is visible once its version exists. A put that raised may
+That put is the commit point: a version is visible once its object exists. A put that raised may
 have taken effect; the version's token decides. Proofs and gaps: docs/adr/0015.
 """
 
@@ -50,7 +50,7 @@ def tell(commit: Commit, path: str) -> None:
 
 
 def _merged(commit: Commit) -> dict[str, int | None]:
-    """Return what a compaction left; of an epoch the counters tell."""
+    """Return the remaining row and tombstone counts after a compaction; empty for other kinds."""
     if commit.kind is not Kind.COMPACT:
         return {}
     files = [slice_.file for slice_ in commit.slices()]
@@ -59,7 +59,7 @@ def _merged(commit: Commit) -> dict[str, int | None]:
 
 
 def _fields(commit: Commit, path: str) -> Fields:
-    # A restore takes over what older versions have written.
+    # A restore takes over files from older versions.
     files = [] if commit.restored is not None else [slice_.file for slice_ in commit.slices()]
     count = len(commit.transactions)
     one = commit.transactions[0] if count == 1 else None
@@ -87,7 +87,7 @@ COMMIT_TRIES_MAX = 1000
 
 
 class Log(LogReader):
-    """The versions of one table, and how the next one is made. Safe for threads."""
+    """The versions of one table, with commits. Safe for threads."""
 
     def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
         super().__init__(store, clock=clock)
@@ -95,18 +95,18 @@ class Log(LogReader):
         self._checkpointed: tuple[Slice, ...] = ()
 
     def listen(self, told: Callable[[Commit], None]) -> None:
-        """Have a function told of each version that is committed here, as soon as it is durable.
+        """Register a listener for each version committed here, once it is durable.
 
-        It is called by the thread that commits, must not wait, and must not fail.
+        The committing thread calls the listener, which must not wait or fail.
         """
         self._listeners += (told,)
 
     def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
         """Commit the next version, whatever its number; None if ``propose`` returns None.
 
-        ``propose`` is called again after each lost race, so it must only read. The errors: a lost
-        version before the next one (CorruptionError), another table at the path (OtherTableError),
-        `COMMIT_TRIES_MAX` lost races (ContentionError). Nothing is committed then.
+        ``propose`` is called again after each lost race, so it must only read. Errors, always
+        without a commit: a lost version before the next one (CorruptionError), another table at the
+        path (OtherTableError), `COMMIT_TRIES_MAX` lost races (ContentionError).
         """
         for head in self.heads():
             draft = propose(head)
@@ -118,7 +118,7 @@ class Log(LogReader):
         raise AssertionError("the heads end with an error")
 
     def heads(self) -> Iterator[Manifest]:
-        """Yield the newest manifest, each time anew, for attempts to commit behind it."""
+        """Yield the newest manifest, read again for each attempt to commit after it."""
         for _ in range(COMMIT_TRIES_MAX):
             yield self.head()
         raise ContentionError(
@@ -130,8 +130,8 @@ class Log(LogReader):
         """Commit a draft right after a version; None if another writer was faster.
 
         The put of ``v + 1`` counts if ``v`` is found by its token after it; otherwise the object is
-        removed. Before it, ``v + 2`` must be absent: if ``v + 1`` was lost, a put would fill the
-        gap with another version.
+        removed. Before the put, ``v + 2`` must be absent: if ``v + 1`` was lost, a put would fill
+        the gap with another version.
         """
         return self._try_append(head, draft, self._next_ms(head))
 
@@ -162,7 +162,7 @@ class Log(LogReader):
         return True
 
     def create(self, draft: Draft, *, table_id: str | None = None) -> Commit | None:
-        """Commit version 0, which makes the table; None if another writer was faster."""
+        """Commit version 0, which creates the table; None if another writer was faster."""
         if self._stored.mark(0) is None:
             require_no_rest(self._store)
         self._store.prepare(FOLDER)
@@ -173,19 +173,22 @@ class Log(LogReader):
         )
         if not self._try_put(commit):
             return None
-        first_commit = self.commit(0)  # Of attempts with the same identity, the first one stands.
+        first_commit = self.commit(0)  # Of attempts with one identity, the first one wins.
         tell(first_commit, self._store.url)
         return first_commit
 
     def _next_ms(self, head: Manifest) -> int:
-        """Return the time of the next version: times only grow."""
+        """Return the time for the next version: times only grow."""
         now_ms = self.now_ms()
         if now_ms > head.timestamp_ms + AHEAD_MS:
             require_clock(self._store, now_ms)
         return max(now_ms, head.timestamp_ms + 1)
 
     def repair_clock(self) -> Commit | None:
-        """Let the times of versions that lie far in the future count as the storage's own now."""
+        """Commit a repair if versions have times far in the future.
+
+        Their times then count as the storage's current time. Returns None if no repair is needed.
+        """
         for head in self.heads():
             now_ms = storage_ms(self._store)
             if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
@@ -202,7 +205,7 @@ class Log(LogReader):
         path = commit_path(commit.version)
         record = checked_record(path, commit, commit_to_json(commit), commit_from_json)
         # A put may take effect before it fails, and a client that repeats it by itself meets
-        # its own object: only the token can tell which writer made it.
+        # its own object: only the token identifies its writer.
         try:
             if record.put_if_absent(self._store):
                 self._durable_version = commit.version
@@ -212,7 +215,7 @@ class Log(LogReader):
             mark = self._stored.mark(commit.version)
             if mark is None:
                 if isinstance(error, OSError):
-                    self.try_head()  # Says what became of the table, if it was removed.
+                    self.try_head()  # Raises a clearer error if the table was removed.
                 raise
         if mark is None or mark.token != commit.token:
             return False
@@ -220,11 +223,11 @@ class Log(LogReader):
         return True
 
     def _settle(self, commit: Commit, before: Manifest) -> bool:
-        """Find out whether a commit counts although the version before it is gone.
+        """Return whether a commit counts although the version before it is gone.
 
-        Either this process slept before its put, which then hit the name of a removed version
-        and is in no reader's log; or it slept after its put, and the version has been expired
-        since. The next cut removes a stray object.
+        Either this process was suspended before its put, which then used the path of a removed
+        version and is in no reader's log; or it was suspended after its put, and the version has
+        expired since. The next cut removes a stray object.
         """
         if self._is_elsewhere(before):
             self._take_back(commit)
@@ -243,7 +246,7 @@ class Log(LogReader):
         return all(head.has(transaction) for transaction in commit.transactions)
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
-        """Return whether a version that is missing was not cut off: the log is another one."""
+        """Return whether a missing version was not cut off, so that the log is another one."""
         first = self._stored.mark(0)
         if first is None or first.token != manifest.table_id:
             return True
@@ -269,7 +272,7 @@ class Log(LogReader):
 
 
 LOG_SECONDS_MIN = 3600.0
-"""The age below which versions stay in the log, so that cuts rarely meet running readers."""
+"""Minimum age for cutting versions off the log, so that cuts rarely meet running readers."""
 
 
 def cut(
@@ -280,12 +283,12 @@ def cut(
     seconds_min: float = LOG_SECONDS_MIN,
     dry_run: bool = False,
 ) -> list[str]:
-    """Remove the beginning of the log that no readable version needs.
+    """Remove the oldest log entries, which no readable version needs; return their paths.
 
-    Version 0, the newest checkpoint at or below ``since`` and all later versions stay. Order: write
-    that checkpoint again and update the hint, mark version 0 as cut, remove old versions one by
-    one, the oldest first. So while ``v`` is in the log, no version after ``v`` was removed, and a
-    suspended process cannot take a freed name for the end. A crash between steps is harmless.
+    Version 0, the newest checkpoint at or below ``since`` and all later versions remain. Order:
+    write that checkpoint again and update the hint, mark version 0 as cut, remove old versions one
+    by one, the oldest first. So while ``v`` is in the log, no version after ``v`` was removed, and
+    a suspended process cannot take a freed name for the end. A crash between steps is harmless.
     """
     lower = last_due(log.head().since)
     limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)
@@ -304,8 +307,8 @@ def cut(
 
 
 def _begin_at(store: Store, log: LogReader, version: int) -> None:
-    """Make a checkpoint the beginning of the log: steps 1 and 2 of a cut."""
-    # From older checkpoints and the commits behind them; None if the log begins here already.
+    """Make a checkpoint the log's first entry: steps 1 and 2 of a cut."""
+    # From older checkpoints and later commits; None if the log begins here already.
     manifest = log.stored.roll(newest_up_to(store, version - 1), version)
     if manifest is not None and manifest.version == version:
         write_checkpoint(store, manifest)
@@ -313,7 +316,7 @@ def _begin_at(store: Store, log: LogReader, version: int) -> None:
         raise CorruptionError.in_file(
             f"{store.url}/{checkpoint_path(version)}", "a checkpoint", "none"
         )
-    # Else the log begins here already; what is left below comes from a crash or a sleeper.
+    # Else the log begins here already; older objects come from a crash or a suspended process.
     last = hinted(store)
     if last is None or last < version:
         hint_at(store, version)
@@ -330,9 +333,9 @@ def _begin_at(store: Store, log: LogReader, version: int) -> None:
 
 
 def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_version: int) -> None:
-    """Remove files, unless a version after the one that they were written on uses them.
+    """Remove files unless a version after ``base_version`` uses them.
 
-    Only for files that no commit can bring in any more: a put that is under way may still win.
+    Only for files that no commit can add any more: a put in progress may still win.
     """
     if not files:
         return
@@ -340,7 +343,7 @@ def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_vers
     used: set[str] = set()
     if head is not None:  # Else the table was not made, or is no more.
         if base_version + 1 < head.since:
-            return  # The versions that may name them are expired; a vacuum will tell.
+            return  # The versions that may name them are expired; a vacuum decides.
         for version in log.commits(base_version + 1, head.upper):
             used |= version.paths
     for file in files:

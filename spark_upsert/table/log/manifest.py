@@ -26,7 +26,7 @@ from spark_upsert.table.run.file import RunFile
 
 
 class Kind(Enum):
-    """The effect of a version on the table."""
+    """A version's effect on the table."""
 
     CREATE = "create"
     APPEND = "append"
@@ -45,9 +45,9 @@ class Slice:
     live: HashRange = ALL_HASHES
     epochs: Interval
     index: int = 0
-    """Position among the files of the same epochs."""
+    """Position among the files with the same epochs."""
     is_held: bool = False
-    """Whether newer runs hold the keys of all deletes left in it, so that no delete can be
+    """Whether newer runs hold the keys for all its remaining deletes, so that no delete can be
     forgotten before it is merged with those runs."""
 
     @property
@@ -56,22 +56,22 @@ class Slice:
         return self.live.intersect(self.file.hash_range)
 
     def overlaps(self, hash_range: HashRange) -> bool:
-        """Return whether some entry may have its hash in a range."""
+        """Return whether a range may contain the hash of a live entry."""
         # Computed from bounds, without a range in between: planning asks each slice per split.
         live, stored = self.live, self.file.hash_range
         first = max(live.first, stored.first, hash_range.first)
         return first < min(live.end, stored.end, hash_range.end)
 
     def rows_within(self, hash_range: HashRange) -> int:
-        """Estimate the live entries in a range of hashes."""
+        """Estimate the live entries in a hash range."""
         return self._share(self.file.rows, hash_range)
 
     def bytes_within(self, hash_range: HashRange) -> int:
-        """Estimate the bytes of the live entries in a range of hashes."""
+        """Estimate the live entries' bytes in a hash range."""
         return self._share(self.file.bytes, hash_range)
 
     def _share(self, amount: int, hash_range: HashRange) -> int:
-        """Return the live part of an amount in a range; all entries of a file weigh the same."""
+        """Return an amount's live share in a hash range; all entries in a file weigh the same."""
         read = self.occupied.intersect(hash_range)
         return sum(
             amount * rows * part.intersect(read).width // (part.width * self.file.rows)
@@ -81,26 +81,26 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedRange:
-    """A range of hashes that a compaction takes away from a file."""
+    """A hash range that a compaction removes from a file."""
 
     path: str
     hash_range: HashRange
 
 
 QUERY = "query:"
-"""The prefix of the name of a writer that is a streaming query; the query's id follows."""
+"""Prefix for writer names of streaming queries; the query's id follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A writer and its sequence number: the idempotence key of what it writes."""
+    """A writer and its sequence number: the idempotence key for its commit."""
 
     writer: str
     number: int
     """From 0 to 2**63 - 1, and growing."""
     is_consecutive: bool = field(default=False, compare=False)
-    """Whether the writer counts 0, 1, 2, ...: then the table must hold all epochs before. It is a
-    condition of one commit, and not stored."""
+    """Whether the writer counts 0, 1, 2, ...: then the table must contain all its previous numbers.
+    A condition for one commit, not stored."""
 
     def __post_init__(self) -> None:
         is_text = type(self.writer) is str
@@ -111,50 +111,50 @@ class Transaction:
 
     @staticmethod
     def writer_of_query(query_id: str) -> str:
-        """Return the name of a writer that is a streaming query."""
+        """Return a streaming query's writer name."""
         return f"{QUERY}{query_id}"
 
     @staticmethod
     def writer_of_app(app_id: str) -> str:
-        """Return the name of a writer that names itself (``txnAppId``)."""
+        """Return the writer name for an application id (``txnAppId``)."""
         return f"app:{app_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A version as a writer proposes it, without what only the log can give.
+    """A proposed version, without the values that only the log assigns.
 
-    It has no number, no time and no token, so that the same draft may be proposed behind any
-    version that it fits.
+    It has no number, time or token, so the same draft may be proposed after any version that it
+    fits.
     """
 
     kind: Kind
     schema: TableSchema | None = None
     transactions: tuple[Transaction, ...] = ()
-    """Transactions that the version makes idempotent: several where several writers share it."""
+    """Transactions that the version makes idempotent: several if writers share it."""
     added: tuple[RunFile, ...] = ()
-    """Runs of an append or overwrite, in the order of their tasks."""
+    """Runs from an append or overwrite, in task order."""
     compacted: tuple[Slice, ...] = ()
-    """Slices that a compaction adds, or that a restore takes over."""
+    """Slices that a compaction adds or a restore takes over."""
     restored: int | None = None
-    """The version that an overwrite brings back (`table.write.write_set`)."""
+    """The version that an overwrite restores (`table.write.write_set`)."""
     taken: tuple[RemovedRange, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
-    """Rows of the snapshot after this version."""
+    """Snapshot row count after this version."""
     properties: Mapping[str, str] | None = None
-    """The table's properties, where a version sets them."""
+    """The complete table properties, if the version sets them."""
     low_water: str | None = None
-    """The low-water mark after a compaction that forgot deletes, or of a restored version
-    (`tombstones`)."""
+    """The low-water mark after a compaction that forgot deletes, or in a restored version
+    (`properties.encode_mark`)."""
     since: int = 0
     """The frontier that an expiry advances (`Manifest.since`)."""
     fence: int = 0
     """The frontier that a vacuum advances (`Manifest.fence`)."""
     writers_before_ms: int = 0
-    """Writers whose last epoch is older than this time are forgotten by an expiry."""
+    """An expiry forgets writers whose last commit is older than this time."""
     wrong_from: int | None = None
-    """The first version to which a repair of the clock gives its own time."""
+    """The first version with a time that a clock repair replaces."""
 
     def __post_init__(self) -> None:
         moves = self.since or self.fence or self.writers_before_ms
@@ -167,13 +167,13 @@ class Draft:
 
     @property
     def is_epoch(self) -> bool:
-        """Whether the version carries changes of rows; the one that makes the table may."""
+        """Whether the version may change rows; a table's first version may, too."""
         if self.kind is Kind.CREATE:
             return bool(self.counters)
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
 
     def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
-        """Return the version that the draft becomes with what the log gives it."""
+        """Return the version for this draft with the values that the log assigns."""
         proposed = {
             draft_field.name: getattr(self, draft_field.name) for draft_field in fields(Draft)
         }
@@ -184,19 +184,19 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(Draft):
-    """One version of the log: a draft, and what the log gave it."""
+    """One version in the log: a draft and the values that the log assigned."""
 
     version: int
     timestamp_ms: int
     token: str
-    """A unique token, which tells whether a put that raised was ours; that of version 0 is the
+    """A unique token, which identifies our commit after a put that raised; version 0's token is the
     table's id."""
     previous: str = ""
-    """The token of the version before, which tells on which log this version was made."""
+    """The previous version's token, which identifies the log that this version extends."""
 
     @property
     def paths(self) -> frozenset[str]:
-        """The files that this version adds, or takes over."""
+        """The files that this version adds or takes over."""
         return frozenset(slice_.file.path for slice_ in self.slices())
 
     def slices(self) -> tuple[Slice, ...]:
@@ -208,7 +208,7 @@ class Commit(Draft):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """The times of the versions ``[lower, upper)`` were wrong, and count as ``time_ms``."""
+    """Wrong times: the versions ``[lower, upper)`` count as committed at ``time_ms``."""
 
     lower: int
     upper: int
@@ -217,7 +217,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """A version of one table, wherever the table lies, as others remember it."""
+    """A reference to one version of one table, independent of the table's path."""
 
     table_id: str
     version: int
@@ -236,29 +236,29 @@ class Manifest:
     schema: TableSchema
     slices: tuple[Slice, ...] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
-    """The last number that each writer committed, unless it is forgotten."""
+    """Each writer's last committed number, unless the writer is forgotten."""
     written_ms: Mapping[str, int] = field(default_factory=dict)
-    """The time of each writer's last epoch. Kept here, because the log may be cut behind it."""
+    """Each writer's last commit time. Kept here because its commit may be cut off the log."""
     forgotten: frozenset[str] = frozenset()
-    """Fingerprints of forgotten writers: what they committed is no longer known."""
+    """Fingerprints of forgotten writers; their committed numbers are not known."""
     repairs: tuple[Repair, ...] = ()
-    """Repairs of times in the log, the oldest first."""
+    """Repairs to times in the log, the oldest first."""
     live_rows: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
     low_water: str | None = None
-    """Order key up to which deletes are forgotten (`tombstones`)."""
+    """Order key up to which deletes are forgotten (`properties.encode_mark`)."""
     forgot: int = 0
-    """The last version that forgot deletes, whether or not that raised the mark."""
+    """The last version that forgot deletes, whether or not it raised the mark."""
     changed: int = 0
     """The last version that may have changed rows: all later ones have the same rows."""
     token: str = ""
-    """The token of the version's commit: tells whether the log still holds this very version."""
+    """The commit's token, which shows whether the log still holds this very version."""
     table_id: str = ""
-    """The token of version 0: two tables never have the same, wherever they are moved."""
+    """Version 0's token: two tables never share it, wherever they are moved."""
     since: int = 0
-    """The first version that can be read exactly; files that only older ones need may be gone."""
+    """The first version that can be read exactly; files only for older ones may be gone."""
     fence: int = 0
-    """The oldest version on which an epoch may be staged: files of older ones may be gone."""
+    """The oldest base version for staging; files only for older ones may be gone."""
 
     def __post_init__(self) -> None:
         if (names := self.properties.get(BINLOG_NAMES)) is not None:
@@ -275,7 +275,7 @@ class Manifest:
     def unborn(
         cls, schema: TableSchema, properties: Mapping[str, str] | None = None, *, table_id: str
     ) -> Manifest:
-        """Return the state of a table before its version 0: empty, and only in memory."""
+        """Return a table's state before its version 0: empty, and only in memory."""
         return cls(
             version=-1,
             timestamp_ms=0,
@@ -288,7 +288,7 @@ class Manifest:
 
     @property
     def is_unborn(self) -> bool:
-        """Whether the table is still to be made."""
+        """Whether the table does not exist yet."""
         return self.version < 0
 
     @property
@@ -303,21 +303,21 @@ class Manifest:
 
     @property
     def first_changes(self) -> Epoch:
-        """The first version whose changes can be read: the one behind ``since``.
+        """The first version with readable changes: the next one after ``since``.
 
-        Changes are computed against the state before them, so that those of ``since`` itself
-        are gone with the state before it. Before version 0 there was nothing to lose. A consumer
-        that begins behind ``since`` and needs sums begins with the snapshot of ``since``.
+        Changes are computed against the previous state, which is gone for ``since`` itself. Before
+        version 0 there is nothing to lose. A consumer that needs sums and starts after ``since``
+        starts with the snapshot at ``since``.
         """
         return Epoch(self.since + 1 if self.since else 0)
 
     @property
     def bytes(self) -> int:
-        """Bytes of the files that are at least partly live."""
+        """Total bytes in files that are at least partly live."""
         return sum({slice_.file.path: slice_.file.bytes for slice_ in self.slices}.values())
 
     def has(self, transaction: Transaction) -> bool:
-        """Return whether a writer's epoch is part of the table."""
+        """Return whether the table contains a writer's transaction."""
         return self.transactions.get(transaction.writer, -1) >= transaction.number
 
     def without_writers(self) -> Manifest:
@@ -325,26 +325,26 @@ class Manifest:
         return replace(self, transactions={}, written_ms={}, forgotten=frozenset())
 
     def has_forgotten(self, writer: str) -> bool:
-        """Return whether the table knows no more what a writer has committed."""
+        """Return whether an expiry has forgotten a writer's committed numbers."""
         return writer not in self.transactions and fingerprint(writer) in self.forgotten
 
     def time_ms(self, version: int, recorded_ms: int) -> int:
-        """Return when a version was committed, by its own time and the repairs."""
+        """Return a version's commit time, from its recorded time and the repairs."""
         repaired = (r.time_ms for r in self.repairs if r.lower <= version < r.upper)
         return min((recorded_ms, *repaired))
 
     def lacks(self, transaction: Transaction) -> bool:
-        """Return whether epochs are missing that the writer must have committed before."""
+        """Return whether earlier numbers are missing that the writer must have committed."""
         last = self.transactions.get(transaction.writer, -1)
         return transaction.is_consecutive and transaction.number > last + 1
 
     @property
     def run_count(self) -> int:
-        """Runs that a look-up searches at most: each is of other epochs."""
+        """Maximum number of runs that a look-up searches: one per distinct epoch range."""
         return len({slice_.epochs for slice_ in self.slices})
 
     def accepts(self, base_version: int) -> bool:
-        """Return whether what was staged on a version may still be committed."""
+        """Return whether files staged on a version may still be committed."""
         return base_version >= max(self.since, self.fence)
 
 
@@ -352,12 +352,12 @@ _FINGERPRINT_DIGITS = 16
 
 
 def fingerprint(writer: str) -> str:
-    """Return what is left of the name of a writer that is forgotten: 64 bits, as digits."""
+    """Return the fingerprint that replaces a forgotten writer's name: 64 bits, as hex digits."""
     return hashlib.blake2b(writer.encode(), digest_size=_FINGERPRINT_DIGITS // 2).hexdigest()
 
 
 def fingerprints(value: Any) -> frozenset[str]:
-    """Return fingerprints from the text that holds them one behind the other."""
+    """Split concatenated fingerprints."""
     if type(value) is not str or len(value) % _FINGERPRINT_DIGITS:
         raise ValueError("these are no fingerprints of writers")
     starts = range(0, len(value), _FINGERPRINT_DIGITS)
@@ -365,7 +365,7 @@ def fingerprints(value: Any) -> frozenset[str]:
 
 
 def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
-    """Return the manifest behind one more commit; pure, and the only copy of the rule."""
+    """Return the manifest after one more commit; pure, and the only copy of the rule."""
     if manifest is not None and manifest.is_unborn:
         manifest = None
     expected = 0 if manifest is None else manifest.version + 1
@@ -420,7 +420,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
 
 
 def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
-    """Note the writers of a version, and forget those that an expiry is done with."""
+    """Add a version's writers, and forget those that an expiry drops."""
     if commit.transactions:
         transactions = {
             transaction.writer: transaction.number for transaction in commit.transactions
@@ -458,7 +458,7 @@ def _slice_order(slice_: Slice) -> tuple[int, int, int]:
 
 
 def _in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, ...]:
-    """Return slices in their order, of which ``kept`` have it: those of an epoch come last."""
+    """Return all slices in order; ``kept`` is sorted already, and new epochs usually come last."""
     new = tuple(sorted(new, key=_slice_order))
     if not (kept and new) or _slice_order(kept[-1]) <= _slice_order(new[0]):
         return kept + new
@@ -466,7 +466,7 @@ def _in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, .
 
 
 def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
-    """Return whether all ranges that a compaction takes away are still live."""
+    """Return whether all ranges that a compaction removes are still live."""
     live: dict[str, list[HashRange]] = {}
     for slice_ in manifest.slices:
         live.setdefault(slice_.file.path, []).append(slice_.live)
@@ -476,7 +476,7 @@ def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
 
 
 def _without(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tuple[Slice, ...]:
-    """Take ranges of hashes away from slices; what is left of a slice may be two, in its place."""
+    """Remove hash ranges from slices; a slice may leave two pieces at its position."""
     if not taken:  # As of every epoch: a table without compactions has a slice of each.
         return slices
     by_path: dict[str, list[HashRange]] = {}
@@ -501,27 +501,27 @@ def _cut(slice_: Slice, gone: HashRange) -> list[Slice]:
 VersionsByInput = Mapping[str, TableVersion]
 
 VIEW_PROPERTIES = VIEW_PLAN, VIEW_RESULT = ("viewPlan", "viewResult")
-"""Properties of a table that keeps a view: its plan, and its result (`views`)."""
+"""Properties of a materialized view's table: its plan and its result (`views`)."""
 
 
 HISTORY_OF = "historyOf"
-"""The property of a table that keeps the history of another one: which history it is."""
+"""Property of a history table: the source table's id and the history's options, as JSON."""
 
 KEPT_PROPERTIES = (*VIEW_PROPERTIES, HISTORY_OF)
-"""Properties of tables that are made of others, and that no user sets."""
+"""Properties of tables derived from others; users cannot set them."""
 
 HISTORY = "history:"
-"""The prefix of the name of a writer that keeps a history; the id of the source follows."""
+"""Prefix for writer names of history tables; the source table's id follows."""
 
 
 def keeps_rows(properties: Mapping[str, str]) -> bool:
-    """Return whether a table keeps the rows of a view, and not what groups are made of."""
+    """Return whether a table stores a view's rows rather than contributions to groups."""
     return VIEW_PLAN in properties and VIEW_RESULT not in properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPosition:
-    """A position of a materialized view; equal positions have equal texts."""
+    """A materialized view's position; equal positions have equal texts."""
 
     at: VersionsByInput
     pinned: VersionsByInput = field(default_factory=dict)
@@ -529,10 +529,11 @@ class KeptPosition:
 
     @property
     def text(self) -> str:
-        """The text of the marker: a JSON object.
+        """The marker text: a JSON object.
 
         ``at`` has ``[table id, version, token]`` per input, ``pinned`` the same per
-        ``path@version``. ``snapshot``: only rows with smaller driving hashes are in the table yet.
+        ``path@version``. ``snapshot``: the table contains only rows with smaller driving hashes so
+        far.
         """
         record: dict[str, Any] = {"at": places_record(self.at)}
         if self.pinned:
@@ -543,7 +544,7 @@ class KeptPosition:
 
     @classmethod
     def read(cls, text: str) -> KeptPosition:
-        """Return the position of a text."""
+        """Parse a position; raises `DataError`."""
         try:
             record = json.loads(text)
             snapshot = record.get("snapshot")
@@ -560,9 +561,10 @@ class KeptPosition:
             ) from error
 
     def has(self, other: KeptPosition) -> bool:
-        """Return whether a table that is here has all that is up to another position.
+        """Return whether a table at this position contains everything up to another position.
 
-        It has not if one of both is of other tables, or of another past of the same.
+        False if the positions refer to different tables, or to different histories of the same
+        table.
         """
         if other.pinned != self.pinned or other.at.keys() != self.at.keys():
             return False
@@ -570,20 +572,20 @@ class KeptPosition:
             _is_behind(other.at[path], version_ref) for path, version_ref in self.at.items()
         ):
             return False
-        # Of one position the snapshot grows until it is whole, and is told no more.
+        # At one position the snapshot grows until it is complete, and then becomes None.
         if other.at != self.at or self.snapshot is None:
             return True
         return other.snapshot is not None and other.snapshot <= self.snapshot
 
 
 def _is_behind(place: TableVersion, newer: TableVersion) -> bool:
-    """Return whether a place is another, or may lie before it."""
+    """Return whether a table version equals or may precede another one."""
     is_before = place.table_id == newer.table_id and place.version < newer.version
     return is_before or place == newer
 
 
 def places_record(places: VersionsByInput) -> dict[str, list[Any]]:
-    """Return places as JSON holds them (`places_of`)."""
+    """Return table versions in their JSON form (`places_of`)."""
     return {
         name: [version_ref.table_id, version_ref.version, version_ref.token]
         for name, version_ref in places.items()
@@ -591,7 +593,7 @@ def places_record(places: VersionsByInput) -> dict[str, list[Any]]:
 
 
 def places_of(record: Any) -> dict[str, TableVersion]:
-    """Return the places that JSON holds."""
+    """Parse table versions from their JSON form."""
     return {
         text_in(name): TableVersion(
             table_id=text_in(id_), version=whole(version), token=text_in(token)

@@ -38,8 +38,7 @@ ON_FULL = "onFull"
 BACKPRESSURE = "backpressure"
 
 FULL_WAIT_MS = 60_000
-"""How long a write waits for room unless it is said: the batches of a consumer that goes on are
-shorter than a minute, so that it has made room by then."""
+"""Default wait for room in a full table: active consumers finish a batch within a minute."""
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
@@ -48,13 +47,13 @@ class OnFull(Enum):
     """The policy for a write without room."""
 
     WAIT = "wait"
-    """It waits, for some time; then it is refused."""
+    """The write waits for some time, and is then rejected."""
     REJECT = "reject"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caps:
-    """The most that may lie behind the slowest consumer; None: no limit. Writers enforce them."""
+    """Limits on the slowest consumer's backlog, enforced by writers; None: no limit."""
 
     epochs: int | None = None
     bytes: int | None = None
@@ -62,7 +61,7 @@ class Caps:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Caps:
-        """Return the caps that the properties of a table mean."""
+        """Return the caps in a table's properties."""
         return cls(
             epochs=parse_cap(EPOCHS, properties.get(EPOCHS, "0")),
             bytes=parse_cap(BYTES, properties.get(BYTES, "0")),
@@ -75,14 +74,14 @@ class Caps:
         return self.epochs is None and self.bytes is None
 
     def admits(self, *, epochs: int, bytes: int) -> bool:
-        """Return whether so much may lie behind the slowest consumer."""
+        """Return whether the slowest consumer may have a backlog of this size."""
         return (self.epochs is None or epochs <= self.epochs) and (
             self.bytes is None or bytes <= self.bytes
         )
 
 
 def parse_cap(name: str, text: str) -> int | None:
-    """Return a cap, None for 0, which takes it away: a property cannot be unset."""
+    """Return a cap; None for 0, which removes the cap because a property cannot be unset."""
     if _WHOLE.fullmatch(text.strip()) is None:
         expected = "a whole number, or 0 for no cap"
         raise OptionError.invalid(name, text, expected)
@@ -90,19 +89,19 @@ def parse_cap(name: str, text: str) -> int | None:
 
 
 def heeds_pressure(properties: Mapping[str, str]) -> bool:
-    """Return whether the writers of a table heed consumers that cannot keep up."""
+    """Return whether a table's writers slow down for consumers that cannot keep up."""
     return parse_flag(BACKPRESSURE, properties.get(BACKPRESSURE, "false"))
 
 
 def parse_flag(name: str, text: str) -> bool:
-    """Return a truth value; raises `OptionError`."""
+    """Parse ``true`` or ``false``; raises `OptionError`."""
     if text.strip().lower() not in ("true", "false"):
         raise OptionError.invalid(name, text, "'true' or 'false'")
     return text.strip().lower() == "true"
 
 
 def parse_on_full(text: str) -> OnFull:
-    """Return what becomes of a write for which there is no room; raises `OptionError`."""
+    """Parse the policy for a write without room; raises `OptionError`."""
     try:
         return OnFull(text.strip().lower())
     except ValueError:
@@ -111,21 +110,21 @@ def parse_on_full(text: str) -> OnFull:
 
 
 INDEX_BY = "indexBy"
-"""Name of the write option and of the table's property."""
+"""Name of the write option and table property."""
 
 SHOWS = "indexShows"
-"""A property of an index: the version that it shows, as ``<table id> <version> <token>``."""
+"""Index property: the indexed table version, as ``<table id> <version> <token>``."""
 
 FOLDER = "_index"
 
 
 def parse_index_by(text: str) -> tuple[str, ...]:
-    """Return the names in a list of columns; a blank one has none."""
+    """Return the names in a column list; empty for blank text."""
     return split_names(INDEX_BY, text) if text.strip() else ()
 
 
 def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that a table is indexed by."""
+    """Return the columns with an index."""
     columns: list[str] = []
     names = parse_index_by(properties.get(INDEX_BY, ""))
     for column in find_columns(names, schema.columns.names, role=f"column of '{INDEX_BY}'"):
@@ -152,7 +151,7 @@ def indexed_columns(schema: TableSchema, properties: Mapping[str, str]) -> tuple
 def index_schema(table: TableSchema, column: str, *, hash_seed: int = 0) -> TableSchema:
     """Return the schema of the index on column ``c``: the key ``(c, k)``, hashed by ``c``.
 
-    Rows in which ``c`` is null are not in the index.
+    Rows with null in ``c`` are not in the index.
     """
     names = (column, *(key for key in table.keys if key != column))
     return TableSchema(
@@ -166,28 +165,28 @@ def index_schema(table: TableSchema, column: str, *, hash_seed: int = 0) -> Tabl
 
 
 def index_folder(column: str) -> str:
-    """Return where the index on a column lies, below its table."""
+    """Return the index folder for a column, relative to the table."""
     return f"{FOLDER}/{quote(column, safe='').replace('.', '%2E')}"
 
 
 def shown(index: Manifest) -> TableVersion | None:
-    """Return which version of its table an index shows; None if none, yet."""
+    """Return the table version that an index covers; None if it has none yet."""
     table_id, version, token = index.properties.get(SHOWS, "  ").split(" ")
     return TableVersion(table_id=table_id, version=int(version), token=token) if table_id else None
 
 
 def showing(index: Manifest, place: TableVersion) -> dict[str, str]:
-    """Return the properties of an index that shows a version of its table."""
+    """Return an index's properties for a table version that it covers."""
     return {**index.properties, SHOWS: f"{place.table_id} {place.version} {place.token}"}
 
 
 PROPERTY = "tombstoneRetention"
-"""Name of the write option and of the table's property."""
+"""Name of the write option and table property."""
 
 DEFAULT = "7 days"
 
 _NARROWER = (pa.int32(), pa.int16(), pa.int8(), pa.float32())
-"""The types of which a wider one takes more bytes, the widest first."""
+"""Types that have a wider counterpart, the widest first."""
 
 _EPOCHS = re.compile(r"\s*(\d{1,18})\s*epochs?\s*", re.ASCII)
 
@@ -195,18 +194,18 @@ _EXPECTED = f"'forever', a number of epochs, {EXPECTED}, or both as in '7 days a
 
 
 class LateRows(Enum):
-    """The policy for a put at or below the low-water mark, for a key that the table does not know.
+    """The policy for a put at or below the low-water mark, for a key not in the table.
 
-    It is not known whether the key never existed, or was deleted and the delete is forgotten. A
-    delete that is so late is left out, counted as rejected and no reason to fail; `APPLY`
-    remembers it, so that an older row of its key is stale.
+    Either the key never existed, or its delete was forgotten. A late delete is skipped, counted as
+    rejected, and never fails the write; `APPLY` stores it, so that an older row with its key is
+    stale.
     """
 
     REJECT = "reject"
-    """The put is counted, and left out."""
+    """The put is counted and skipped."""
 
     APPLY = "apply"
-    """The put becomes a row; where a delete was forgotten, that brings the key back."""
+    """The put becomes a row; if a delete was forgotten, the key reappears."""
 
     FAIL = "fail"
     """The write fails, and nothing is committed."""
@@ -214,10 +213,10 @@ class LateRows(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TombstoneRetention:
-    """How long a tombstone is kept: by epochs, by time, by both, or for ever.
+    """Retention for tombstones: by epochs, by time, by both, or forever.
 
-    It may be dropped only if nothing older is below it and no newer run has an entry of its key.
-    Entries folded by an order keep theirs: the mark would let older values through.
+    A tombstone may be dropped only if nothing older is below it and no newer run has an entry for
+    its key. Entries folded by an order keep theirs: the mark would let older values through.
     """
 
     epochs: int | None
@@ -229,9 +228,9 @@ class TombstoneRetention:
 
     @classmethod
     def parse(cls, text: str) -> TombstoneRetention:
-        """Read ``7 days``, ``100 epochs``, ``1 hour and 50 epochs`` or ``forever``.
+        """Parse ``7 days``, ``100 epochs``, ``1 hour and 50 epochs`` or ``forever``.
 
-        With both, a tombstone is kept until both have passed.
+        With both, a tombstone is retained until both have passed.
         """
         if text.strip().lower() == "forever":
             return cls(None, None)
@@ -248,14 +247,14 @@ class TombstoneRetention:
 
 
 def encode_mark(order: Sequence[pa.Array], schema: TableSchema) -> str:
-    """Return the text of one order key (arrays of length 1) as it stands in the log."""
+    """Return the log text for one order key (arrays of length 1), the low-water mark."""
     names = schema.order_columns
     batch = pa.RecordBatch.from_arrays(list(order), names=list(names))
     return base64.b64encode(batch.serialize().to_pybytes()).decode("ascii")
 
 
 def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
-    """Return the order key of a low-water mark, arrays of length 1."""
+    """Return a low-water mark's order key as arrays of length 1."""
     layout = pa.schema([pa.field(field.name, field.type) for field in schema.order_fields])
     try:
         data = pa.py_buffer(base64.b64decode(text, validate=True))
@@ -270,10 +269,10 @@ def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
 
 
 def _read_wide_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
-    """Return a mark that may be from before the types of the order were widened.
+    """Read a mark that may predate a widening of the order column types.
 
-    A type that is wider than that of the mark asks for more bytes than the mark has, so that the
-    widest types that it can be read as are its own.
+    A type wider than the stored one needs more bytes than the mark has. So the widest readable
+    types are the stored ones.
     """
     types = ([f.type, *(t for t in _NARROWER if widens(t, f.type) and t != f.type)] for f in layout)
     problems: list[Exception] = []
@@ -301,14 +300,14 @@ def _read_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
 
 
 def is_at_or_below(order: Sequence[pa.Array], mark: str, schema: TableSchema) -> pa.Array:
-    """Return which order keys are not above a low-water mark, as a numpy array of bool."""
+    """Return which order keys are not above a low-water mark, as a numpy bool array."""
     rows = pa.nulls(len(order[0]), pa.int64()).fill_null(0)
     limit = [column.take(rows) for column in decode_mark(mark, schema)]
     return compare(order, limit) <= 0
 
 
 def higher_mark(one: str | None, other: str | None, schema: TableSchema) -> str | None:
-    """Return the greater of two low-water marks."""
+    """Return the greater low-water mark; None if both are None."""
     if one is None or other is None:
         return one or other
     order = compare(decode_mark(one, schema), decode_mark(other, schema))
@@ -318,21 +317,21 @@ def higher_mark(one: str | None, other: str | None, schema: TableSchema) -> str 
 PUBLISH, PUBLISH_PATH = "publish", "publishPath"
 PUBLISH_INTERVAL, PUBLISH_FEED = "publishInterval", "publishChangeFeed"
 PUBLISH_RETENTION, PUBLISH_GUARD = "publishRetention", "publishGuard"
-"""Whether, where, how often and how a table is mirrored (`spark_upsert.delta`)."""
+"""Properties for a table's Delta mirror (`spark_upsert.delta`)."""
 
 PUBLISH_RETENTION_MIN_MS = 3_600_000
-"""A publisher cleans once an hour; a reader that has begun is not to lose its files."""
+"""A publisher cleans once an hour; a running reader must not lose its files."""
 
 
 def parse_publish(text: str) -> bool:
-    """Return whether a table is mirrored: as ``delta``, or ``none``."""
+    """Return whether a table is mirrored: True for ``delta``, False for ``none``."""
     if text.strip().lower() not in ("delta", "none"):
         raise OptionError.not_one_of(PUBLISH, text, ("delta", "none"))
     return text.strip().lower() == "delta"
 
 
 def parse_interval(text: str) -> int:
-    """Return how many milliseconds lie between two publications at least."""
+    """Return the minimum time between two publications, in milliseconds."""
     milliseconds = try_parse_ms(text)
     if milliseconds is None:
         raise OptionError.invalid(PUBLISH_INTERVAL, text, EXPECTED)
@@ -340,7 +339,7 @@ def parse_interval(text: str) -> int:
 
 
 def parse_retention(text: str) -> int:
-    """Return for how many milliseconds versions of a mirror can be travelled to."""
+    """Return the mirror's time-travel window in milliseconds."""
     milliseconds = try_parse_ms(text)
     if milliseconds is None or milliseconds < PUBLISH_RETENTION_MIN_MS:
         least = render_ms(PUBLISH_RETENTION_MIN_MS)
@@ -349,22 +348,22 @@ def parse_retention(text: str) -> int:
 
 
 ROW_TTL, ROW_TTL_BY = "rowTtl", "rowTtlBy"
-"""How long rows stay, from which time on, and how often those are looked for that must go."""
+"""Properties for row expiry: the maximum age, and the time column or `COMMITTED`."""
 
 
 COMMITTED = "_commit_timestamp"
-"""The value of `ROW_TTL_BY` by which a row ages from the commit that wrote it last."""
+"""The value of `ROW_TTL_BY` for row age since the row's last commit."""
 
 
 def ages_ms(properties: Mapping[str, str]) -> int | None:
-    """Return for how long a table needs its versions to know how old rows are; None: not at all."""
+    """Return how long expiry by commit time needs old versions, in ms; None: not at all."""
     if properties.get(ROW_TTL_BY, "").lower() != COMMITTED:
         return None
     return parse_ttl(ROW_TTL, properties.get(ROW_TTL, "none"))
 
 
 DROPPED = "droppedColumns"
-"""Columns that the table has given up, as JSON (`table.schema_changes`); set by no user."""
+"""Dropped columns as JSON (`table.schema_changes`); users cannot set it."""
 
 
 def parse_ttl(name: str, text: str) -> int | None:
@@ -400,16 +399,19 @@ INTERNAL: Mapping[str, str] = {
     DROPPED: "'drop_columns'",
     SHOWS: "the step that advances an index",
 }
-"""The properties that only the code sets, and which code; another value locks the table."""
+"""Properties that only the engine sets, with the feature that sets each one."""
 
 PROPERTIES = tuple(_CHECKS)
-"""The names of those that are also write options."""
+"""Names of the properties that are also write options."""
 
 
 def checked(
     properties: Mapping[str, str] | None, present: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return properties that a user may give a table."""
+    """Return validated properties that a user may set; raises `OptionError`.
+
+    Internal properties equal to those in ``present`` are removed.
+    """
     explicit = dict(properties or {})
     for name in INTERNAL.keys() & explicit.keys() & (present or {}).keys():
         if explicit[name] == (present or {})[name]:

@@ -21,25 +21,25 @@ from spark_upsert.table.log.snapshot import Look
 from spark_upsert.table.log.storage import AT_ONCE, Clock, StoredLog, last_checkpoint
 
 LOOKS_PER_LISTING = 100
-"""Looks of a process that find nothing new, between two listings of a log: each look is two reads,
-a listing costs as much as ten of them, and so this adds a twentieth to the costs at rest."""
+"""Polls without news between two log listings. A poll is two reads and a listing costs as much as
+ten polls, so this adds a twentieth to the cost at rest."""
 
 _SLICE_BYTES = 1 << 10
-"""Bytes of a slice with its file, ranges and epochs; 611 were measured."""
+"""Estimated bytes per slice with its file, ranges and epochs; 611 were measured."""
 
 _WRITER_BYTES = 1 << 8
-"""Bytes of a writer with its number and time, or of a fingerprint; 196 were measured."""
+"""Estimated bytes per fingerprint, or writer with number and time; 196 were measured."""
 
 _TABLE_BYTES = 1 << 14
-"""Bytes of a schema and of properties."""
+"""Estimated bytes for a schema and properties."""
 
 
 @dataclass
 class LogMemory:
-    """The newest proven version of some tables, the least recently used forgotten first.
+    """The newest proven version per table; the least recently used tables are evicted first.
 
-    Safe for threads. The bytes are an upper estimate. A remembered version replaces the records
-    that it was folded from, so damage to those stays unnoticed here until a read needs them.
+    Safe for threads. The bytes are an upper estimate. A cached version replaces the records that it
+    was folded from, so damage to those goes unnoticed here until a read needs them.
     """
 
     count_max: int = 4096
@@ -58,13 +58,13 @@ class LogMemory:
 
     @property
     def bytes_used(self) -> int:
-        """The estimate for all that is remembered."""
+        """Estimated bytes for all cached versions."""
         return self._known.bytes_used
 
     def recall(self, store: Store) -> Manifest | None:
-        """Return a version that was the newest once, or None: to be proven, not believed.
+        """Return a version that was once the newest, or None; the caller must prove it again.
 
-        A version is recalled `LOOKS_PER_LISTING` times and then forgotten, so that the next reader
+        A version is returned `LOOKS_PER_LISTING` times and then evicted, so that the next reader
         lists the log.
         """
         key = store.cache_key
@@ -78,7 +78,7 @@ class LogMemory:
             return self._known.get(key)
 
     def keep(self, store: Store, manifest: Manifest) -> None:
-        """Remember a proven version, unless a newer one of the same table is known."""
+        """Cache a proven version, unless the cache has a newer one for the same table."""
         key = store.cache_key
         if key is None:
             return
@@ -94,13 +94,13 @@ class LogMemory:
             self._known.put(key, manifest)
 
     def forget(self, store: Store, manifest: Manifest) -> None:
-        """Forget a version that is not in the log."""
+        """Evict a version that is not in the log."""
         with self._lock:
             if self._known.peek(store.cache_key) is manifest:
                 self._known.pop(store.cache_key)
 
     def clear(self) -> None:
-        """Forget everything, as the end of the process would."""
+        """Evict everything, like a process restart."""
         with self._lock:
             self._known.clear()
 
@@ -111,27 +111,27 @@ def _bytes_of(_: Hashable, manifest: Manifest) -> int:
 
 
 LOGS = LogMemory()
-"""The memory of this process."""
+"""This process's cache."""
 
 
 _SEVERAL = 2
-"""New versions of a process that has not looked for a while."""
+"""New versions that indicate a long pause since the last poll."""
 
 READ_TRIES_MAX = 1000
-"""The most looks in a row. A look fails if a cut came between; a thousand in a row is a fault."""
+"""Maximum polls in a row. A cut during a poll fails it; a thousand in a row is a fault."""
 
 
 class LogReader:
-    """The versions of one table (`Versions`). Safe for threads; keeps the newest that it has seen.
+    """The versions of one table (`Versions`), with a cache of the newest one. Safe for threads.
 
-    Each question about versions looks at the end of the log first. A caller with several questions
-    asks one `Look`: a new one (`look`), or that of the newest version seen so far (`last_look`).
+    Each request about versions polls the log first. A caller with several requests uses one
+    snapshot (`Look`): a new one (`look`), or one at the newest cached version (`last_look`).
 
     Parameters
     ----------
     store : Store
     memory : LogMemory, optional
-        The hints of where to begin, shared with other readers. None: reads all there is.
+        Start hints shared with other readers. None: read the complete log.
     clock : callable, optional
         Returns seconds since 1970.
     """
@@ -153,25 +153,25 @@ class LogReader:
         self._resting = threading.local()
 
     def anew(self) -> LogReader:
-        """Return a reader of the same table that reads all of it from the storage."""
+        """Return a reader for the same table that uses no cache."""
         fresh = LogReader(self._store, memory=None, clock=self._clock)
         if self._head is not None:
             fresh.require(self._head.place, "what was opened here")
         return fresh
 
     def now_ms(self) -> int:
-        """Return the time, in milliseconds since 1970, by the log's clock."""
+        """Return the time by the log's clock, in milliseconds since 1970."""
         return int(self._clock() * 1000)
 
     @property
     def stored(self) -> StoredLog:
-        """The records of the log in the storage."""
+        """The stored log records."""
         return self._stored
 
-    # -- looks -----------------------------------------------------------------------
+    # -- snapshots -------------------------------------------------------------------
 
     def look(self) -> Look:
-        """Look at the end of the log, in the storage.
+        """Poll the log and return a snapshot at the newest version; raises if there is no table.
 
         Costs one failed look-up and one read if nothing is new.
         """
@@ -181,7 +181,10 @@ class LogReader:
         return snapshot
 
     def try_look(self, *, told: TableVersion | None = None) -> Look | None:
-        """Look at the end of the log (`look`); None if there is no table."""
+        """Poll the log (`look`); None if there is no table.
+
+        ``told`` is a durable version that the caller knows from another process.
+        """
         with self._lock:
             self._note(told)
             resting = self._resting_look()
@@ -191,19 +194,18 @@ class LogReader:
             return None if head is None else self._look_from(head)
 
     def last_look(self) -> Look:
-        """Return a look from the newest version that was seen; looks anew if none was.
+        """Return a snapshot at the newest cached version; polls the log if none is cached.
 
-        It is for a caller that has just looked and asks only about that version and older ones.
+        For a caller that has just polled and needs only that version and older ones.
         """
         return self._known() or self.look()
 
     def look_at(self, place: TableVersion, *, told: TableVersion | None = None) -> Look | None:
-        """Return a look from a version that another process has just proven to be the newest.
+        """Return a snapshot at a version that another process has just proven to be the newest.
 
-        It spares a look for a writer that proposes the next version: the put finds out whether
-        there is a newer one, and `Log` proves before and after the put that the version is in the
-        log. Where the version cannot be made from what is remembered, this looks for the end and
-        returns what it finds (`try_look`, which says what ``told`` is).
+        Saves a poll for a writer that proposes the next version: the put detects a newer one, and
+        `Log` proves before and after the put that the version is in the log. If the version cannot
+        be built from the cache, this polls the log instead (`try_look`, also for ``told``).
         """
         with self._lock:
             self._note(told)
@@ -218,7 +220,7 @@ class LogReader:
             return self._look_from(manifest)
 
     def _note(self, told: TableVersion | None) -> None:
-        """Take note of a version that was in the log, and durable."""
+        """Record a version that was in the log and durable."""
         if told is None:
             return
         self._durable_version = max(self._durable_version, told.version)
@@ -226,7 +228,7 @@ class LogReader:
             self._told = told
 
     def _known(self) -> Look | None:
-        """Return a look from the newest version that was seen."""
+        """Return a snapshot at the newest cached version; None if none is cached."""
         with self._lock:
             if self._head is None:
                 return None
@@ -239,13 +241,13 @@ class LogReader:
 
     @property
     def seen(self) -> Manifest | None:
-        """The newest version that this reader has seen, if any; there may be newer ones by now."""
+        """The newest version that this reader has read, if any; newer ones may exist by now."""
         return self._head
 
     def has_newer(self) -> bool:
-        """Return whether there is a version behind the newest one that was seen; one request.
+        """Return whether a version after the newest cached one exists; one request.
 
-        Whether the log is still the one that was seen is left open; `look` finds that out.
+        Does not check that the log is still the same; `look` does.
         """
         cached_head = self._head
         if cached_head is None:
@@ -260,10 +262,10 @@ class LogReader:
 
     @contextmanager
     def as_seen(self) -> Iterator[None]:
-        """Let one look answer all questions of this thread, in the block.
+        """Serve all this thread's requests in the block from one snapshot.
 
-        It is for views alone (`View.resting`), whose relations hold their tables and not looks. The
-        end of the block proves what was read, as that of a `Look` does.
+        Only views need it (`View.resting`): their relations hold tables instead of snapshots. The
+        end of the block proves the reads, like the end of a `Look`.
         """
         if self._is_resting:
             yield
@@ -272,7 +274,7 @@ class LogReader:
         try:
             yield
         except CorruptionError:
-            self._find_end()  # A version that is there no longer is no damage.
+            self._find_end()  # A removed version is no damage.
             raise
         else:
             if self._resting.look is not None:
@@ -285,7 +287,7 @@ class LogReader:
         return getattr(self._resting, "is_on", False)
 
     def _resting_look(self) -> Look | None:
-        """Return the look that answers in this thread, if one does."""
+        """Return this thread's snapshot within `as_seen`, otherwise None."""
         if not self._is_resting or self._head is None:
             return None
         snapshot: Look | None = self._resting.look
@@ -293,19 +295,19 @@ class LogReader:
             snapshot = self._resting.look = self._look_from(self._head)
         return snapshot
 
-    # -- one question, behind a look -------------------------------------------------
+    # -- one request per poll ---------------------------------------------------------
 
     def head(self) -> Manifest:
-        """Return the manifest of the newest version (`look`)."""
+        """Return the newest manifest (`look`)."""
         return self.look().head()
 
     def try_head(self) -> Manifest | None:
-        """Return the manifest of the newest version, or None if there is no table."""
+        """Return the newest manifest, or None if there is no table."""
         snapshot = self.try_look()
         return None if snapshot is None else snapshot.head()
 
     def at(self, version: int) -> Manifest:
-        """Return the manifest of a version (`Look.at`)."""
+        """Return a version's manifest (`Look.at`)."""
         return self.look().at(version)
 
     def before(self, version: int) -> Manifest:
@@ -313,7 +315,7 @@ class LogReader:
         return self.look().before(version)
 
     def commit(self, version: int) -> Commit:
-        """Return one commit (`Look.commit`); without a look, for it never changes."""
+        """Return one commit (`Look.commit`); no poll if it is stored, because it never changes."""
         snapshot = self._known()
         stored_commit = (
             self._stored.commit(version) if snapshot is None else snapshot.commit(version)
@@ -328,11 +330,11 @@ class LogReader:
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
-        """Raise unless the changes of a version and of all behind it can be read (`Look`)."""
+        """Raise unless changes from a version on can be read (`Look.require_changes`)."""
         self.look().require_changes(lower)
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
-        """Return the newest manifest of a time (`Look.at_timestamp`)."""
+        """Return the newest manifest at a time (`Look.at_timestamp`)."""
         return self.look().at_timestamp(timestamp_ms)
 
     def require_past(self, timestamp_ms: int) -> None:
@@ -340,11 +342,11 @@ class LogReader:
         self.look().require_past(timestamp_ms)
 
     def version_at(self, timestamp_ms: int) -> int:
-        """Return the last version of a time (`Look.version_at`)."""
+        """Return the last version at a time (`Look.version_at`)."""
         return self.look().version_at(timestamp_ms)
 
     def place(self, version: int) -> TableVersion:
-        """Return the place of a version, to be remembered (`Look.place`)."""
+        """Return the reference to a version (`Look.place`)."""
         return self.look().place(version)
 
     def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
@@ -355,17 +357,17 @@ class LogReader:
         return snapshot.require(place, who, hint=hint)
 
     def require_descent(self, head: Manifest, place: TableVersion, who: str) -> None:
-        """Raise unless a version descends from one that is remembered (`Look.require`)."""
+        """Raise unless a version descends from a recorded one (`Look.require`)."""
         self._look_from(head).require(place, who)
 
     def has(self, manifest: Manifest) -> bool:
-        """Return whether a version is in the log, so that none behind it was removed yet."""
+        """Return whether a version is in the log, so that no later version was removed yet."""
         return self._stored.holds(manifest)
 
     # -- the end of the log ----------------------------------------------------------
 
     def _find_end(self) -> Manifest | None:
-        """Return the newest version in the storage; None if there is no table."""
+        """Return the newest stored version; None if there is no table."""
         with self._lock:
             base = self._head or self._recalled()
             is_remembered = base is not None and self._idle_looks < LOOKS_PER_LISTING
@@ -373,7 +375,7 @@ class LogReader:
             for _ in range(READ_TRIES_MAX):
                 head = self._end_at_told(base)
                 if head is None:
-                    # Listed before it is read: what comes meanwhile is no version after a gap.
+                    # Listed before it is read: a version written meanwhile is none after a gap.
                     newest = -1 if is_remembered else self._stored.newest_listed(base)
                     if base is None and newest < 0 and self._head is None:
                         return None
@@ -398,7 +400,7 @@ class LogReader:
         )
 
     def _is_absent(self) -> bool:
-        """Return whether there is no table; raise if there was one, or the rest of one is there."""
+        """Return whether there is no table; raise if it was removed or only partly remains."""
         if self._stored.commit(0) is not None:
             return False
         if self._head is not None:
@@ -410,9 +412,9 @@ class LogReader:
         return None if self._memory is None else self._memory.recall(self._store)
 
     def _remember(self, head: Manifest, base: Manifest | None) -> None:
-        """Keep a version that is proven to be in the log, and the one that it was made from.
+        """Cache a version proven to be in the log, and its base version.
 
-        A reader that forgot a commit of this process would follow an older copy.
+        A reader that forgot a commit by this process would follow an older copy.
         """
         with self._lock:
             if self._head is None or self._head.version <= head.version:
@@ -423,7 +425,7 @@ class LogReader:
             self._memory.keep(self._store, head)
 
     def _proven(self, base: Manifest | None, newest: int) -> Manifest | None:
-        """Return the end of the log, from a version on."""
+        """Return the log's proven end, starting at a base version; None if it is not proven."""
         try:
             head = self._stored.roll(base, None)
         except CorruptionError:
@@ -440,13 +442,13 @@ class LogReader:
         return head
 
     def _newest_probed(self, version: int) -> int:
-        """Return the newest version by a read of the one after the next."""
+        """Return the newest version by reading the one after the next."""
         if self._stored.mark(version + 2) is None or self._stored.mark(version + 1) is not None:
             return version
         return version + 2
 
     def require_no_gap(self, head: Manifest) -> None:
-        """Raise if the version after one was lost, where a still newer one was found."""
+        """Raise if the next version was lost although a later one exists."""
         newest = self._stored.newest_listed(head)
         is_there = self._stored.mark(head.version + 1) is not None
         if newest <= head.version or is_there or not self._stored.holds(head):
@@ -462,10 +464,10 @@ class LogReader:
             raise self._stored.gap(head.version + 1, newest)
 
     def _end_at_told(self, base: Manifest | None) -> Manifest | None:
-        """Return the version that a caller was told of (`try_look`), if it is the end of the log.
+        """Return the version that a caller passed to `try_look`, if it is the log's end.
 
-        This saves one read against beginning at the remembered version: the commit, which has to be
-        read anyway, is read after the look for the next one, and so proves the end.
+        Saves one read against starting at the cached version: the commit is needed anyway, and
+        reading it after checking for the next one proves the end.
         """
         reported = self._told
         if reported is None or (base is not None and base.version >= reported.version):
@@ -476,19 +478,19 @@ class LogReader:
         return self._reached(base, reported)
 
     def _reached(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
-        """Return the manifest of a place from an older one; None if that does not lead there."""
+        """Return a version's manifest, built from an older one; None if that is not possible."""
         try:
             manifest = self._stored.roll(base, place.version)
         except CorruptionError:
-            return None  # A look at all of the log says what is wrong with it.
+            return None  # A poll of the complete log reports the damage.
         return manifest if manifest is not None and manifest.place == place else None
 
     def _make_durable(self, version: int) -> None:
-        """Sync a version that another process may have left half-way, before it is acted on.
+        """Sync a version that another process may have left half-way, before acting on it.
 
-        Its writer may have been killed, or seen an error, between making the version visible
-        and making it durable. A reader must not follow what a power loss can still undo, and
-        a writer must not report it.
+        Its writer may have been killed, or received an error, between making the version visible
+        and making it durable. A reader must not follow a version that a power loss can still undo,
+        and a writer must not report it.
         """
         if version > self._durable_version:
             self._store.sync(commit_path(version))

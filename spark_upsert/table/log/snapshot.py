@@ -27,14 +27,14 @@ from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_up_to
 
 
 class Versions(Protocol):
-    """The versions of a table, as functions ask for them: a `Look`, or a log, which looks anew."""
+    """Requests about a table's versions: a `Look`, or a `LogReader`, which polls per request."""
 
     def head(self) -> Manifest:
         """Return the newest version."""
         ...
 
     def at(self, version: int) -> Manifest:
-        """Return the manifest of a version."""
+        """Return a version's manifest."""
         ...
 
     def before(self, version: int) -> Manifest:
@@ -50,11 +50,11 @@ class Versions(Protocol):
         ...
 
     def require_changes(self, lower: int) -> None:
-        """Raise unless the changes of version ``lower`` and of all behind it can be read."""
+        """Raise unless changes from version ``lower`` on can be read."""
         ...
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
-        """Return the newest manifest that was committed at or before a time (ms since 1970)."""
+        """Return the newest manifest committed at or before a time (ms since 1970)."""
         ...
 
     def require_past(self, timestamp_ms: int) -> None:
@@ -67,20 +67,20 @@ class Versions(Protocol):
 
 
 class Look:
-    """The knowledge of a process about a log: its versions up to the newest seen (`Versions`).
+    """A pinned list of a log's versions, up to the newest one seen (`Versions`).
 
     Parameters
     ----------
     stored : StoredLog
     head : Manifest
-        The newest version that was seen.
+        The newest version in the snapshot.
     behind : Manifest, optional
-        An older version that is known, too: a follower asks for the state before the head.
+        An older cached version: a follower needs the state before the head.
     now_ms : callable
         Returns the time in ms since 1970.
     again : callable
-        Looks at the end of the log anew, and raises if it is another log; called where a version
-        is not there that should be.
+        Polls the log's end again, and raises if it is another log; called if an expected version is
+        missing.
     """
 
     __slots__ = ("_again", "_behind", "_has_read", "_head", "_now_ms", "_stored")
@@ -116,19 +116,19 @@ class Look:
         if kind is None:
             self.prove()
         elif issubclass(kind, CorruptionError):
-            self._again()  # A version that is there no longer is no damage.
+            self._again()  # A removed version is no damage.
 
     def prove(self) -> None:
-        """Prove by one request that the bytes read so far belong to this log."""
+        """Prove by one request that all bytes read so far belong to this log."""
         if self._has_read and not self._stored.holds(self._head):
             self._again()
 
     def head(self) -> Manifest:
-        """Return the version of the look: the newest at its time."""
+        """Return the snapshot's version: the newest at its time."""
         return self._head
 
     def at(self, version: int) -> Manifest:
-        """Return the manifest of a version."""
+        """Return a version's manifest."""
         head, newest = self._head, self._behind
         if version == head.version:
             return head
@@ -150,9 +150,9 @@ class Look:
         return manifest
 
     def kept(self, version: int) -> int | None:
-        """Return a version that can be read and has the same rows as another one.
+        """Return a readable version with the same rows as a version that may be expired.
 
-        That is the version itself or, if it is expired, ``since``; None if an epoch came between.
+        That is the version itself or, if it is expired, ``since``; None if rows changed in between.
         """
         head = self._head
         if version >= head.since:
@@ -185,9 +185,9 @@ class Look:
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
-        """Raise unless the changes of version ``lower`` and of all behind it can be read.
+        """Raise unless changes from version ``lower`` on can be read.
 
-        The rule is that of `Manifest.first_changes`.
+        The rule is `Manifest.first_changes`.
         """
         head = self._head
         if lower < head.first_changes:
@@ -199,7 +199,7 @@ class Look:
             )
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
-        """Return the newest manifest that was committed at or before a time (ms since 1970)."""
+        """Return the newest manifest committed at or before a time (ms since 1970)."""
         self.require_past(timestamp_ms)
         version, head = self.version_at(timestamp_ms), self._head
         if version < head.since and head.since > 0:
@@ -227,7 +227,7 @@ class Look:
     def version_at(self, timestamp_ms: int) -> int:
         """Return the last version committed at or before a time, expired or not, or -1.
 
-        Versions that the log was cut of count as the oldest.
+        Versions cut off the log count as the oldest.
         """
         head = self._head
 
@@ -240,7 +240,7 @@ class Look:
         return bisect_right(range(head.upper), timestamp_ms, key=time_ms) - 1
 
     def place(self, version: int) -> TableVersion:
-        """Return the place of a version, to be remembered (`require`)."""
+        """Return a reference to a version, for a later `require`."""
         head = self._head
         if version == head.version:
             return head.place
@@ -249,7 +249,7 @@ class Look:
         )
 
     def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
-        """Return the head, which must descend from a version that is remembered."""
+        """Return the head, which must descend from a recorded version; raises `OtherTableError`."""
         head = self._head
         if head.table_id != place.table_id:
             description = str(head.place)
@@ -274,7 +274,7 @@ class Look:
         return self._stored.commit(version)
 
     def _gone(self, version: int, *, missing: int | None = None) -> UpsertFlowError:
-        """Return the error for a version that could not be read; it may have expired just now."""
+        """Return the error for an unreadable version; it may have expired just now."""
         head = self._again()
         if head is None:
             return TableNotFoundError.at(self._stored.store.url)
@@ -284,7 +284,7 @@ class Look:
 
 
 def no_version(version: int, head: Manifest) -> VersionNotFoundError:
-    """Return the error of a version that is expired, or does not exist yet."""
+    """Return the error for a version that is expired or does not exist yet."""
     since, newest = head.since, head.version
     if 0 <= version < since:
         return VersionNotFoundError.expired(f"version {version}", since=since, newest=newest)
@@ -297,13 +297,13 @@ LATEST = "latest"
 """Start option for future changes only."""
 
 EARLIEST = "earliest"
-"""The start at the first version with changes that can still be read."""
+"""Start option for the first version with readable changes."""
 
 
 def manifest_at(
     log: Versions, *, version: int | None = None, time_ms: int | None = None
 ) -> Manifest:
-    """Return the table at a version or at a time, by default the newest."""
+    """Return the table at a version or time, by default the newest."""
     if version is not None:
         return log.at(version)
     return log.head() if time_ms is None else log.at_timestamp(time_ms)
@@ -342,7 +342,7 @@ def upper_wanted(
 ) -> int:
     """Return the exclusive end version for the requested changes, by default after the newest.
 
-    Parameters are those in `first_wanted`.
+    For the parameters see `first_wanted`.
     """
     if time_ms is not None:
         log.require_past(time_ms)
@@ -356,7 +356,7 @@ def upper_wanted(
 
 
 def require_bound(version: int, head: Manifest, *, name: str) -> None:
-    """Raise unless changes can begin, or end, before a version: one that is there, or the next."""
+    """Raise unless changes can start or end at a version: an existing one or the next."""
     if not 0 <= version <= head.upper:
         raise VersionNotFoundError.future(
             name, version, since=head.first_changes, newest=head.version, last=head.upper
@@ -366,7 +366,7 @@ def require_bound(version: int, head: Manifest, *, name: str) -> None:
 def require_ordered(
     lower: int, upper: int, *, name: str = "endingVersion", may_be_empty: bool = True
 ) -> None:
-    """Raise if the changes for ``lower <= v < upper`` end before they begin."""
+    """Raise if the changes for ``lower <= v < upper`` end before they start."""
     if lower > upper - int(not may_be_empty):
         raise OptionError(
             f"the changes begin at version {lower} and end before version {upper}.",
@@ -376,7 +376,7 @@ def require_ordered(
 
 
 def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss: bool) -> int:
-    """Return the version at which a read of changes from ``lower`` on begins.
+    """Return the start version for a read of changes from ``lower`` on.
 
     Notes
     -----

@@ -45,12 +45,12 @@ CHECKPOINT_EVERY = 50
 
 
 def last_due(version: int) -> int:
-    """Return the newest version up to one that has a checkpoint, if none failed."""
+    """Return the newest checkpoint version at or below a version, if no checkpoint failed."""
     return version - version % CHECKPOINT_EVERY
 
 
 def read_checkpoint(store: Store, version: int) -> Manifest | None:
-    """Return the manifest that a checkpoint holds, if there is one of this version."""
+    """Return the manifest in a version's checkpoint; None if there is none."""
     path = checkpoint_path(version)
     manifest = read_record(store, path, manifest_from_json)
     if manifest is not None and manifest.version != version:
@@ -61,7 +61,7 @@ def read_checkpoint(store: Store, version: int) -> Manifest | None:
 
 
 def newest_up_to(store: Store, version: int) -> Manifest | None:
-    """Return the newest checkpoint at or below a version, if there is any."""
+    """Return the newest checkpoint at or below a version; None if there is none."""
     for candidate in range(last_due(version), 0, -CHECKPOINT_EVERY):
         manifest = read_checkpoint(store, candidate)
         if manifest is not None:
@@ -70,13 +70,13 @@ def newest_up_to(store: Store, version: int) -> Manifest | None:
 
 
 def last_checkpoint(store: Store) -> Manifest | None:
-    """Return the checkpoint that the hint names, or None: then the log is read without."""
+    """Return the checkpoint that the hint names; None without a hint or checkpoint."""
     version = hinted(store)
     return None if version is None else read_checkpoint(store, version)
 
 
 def hinted(store: Store) -> int | None:
-    """Return the version of a checkpoint that is there, or was."""
+    """Return the hint's checkpoint version, which may be cut off; None without a valid hint."""
     try:
         return read_record(store, HINT_PATH, _hinted_version)
     except CorruptionError:
@@ -84,7 +84,7 @@ def hinted(store: Store) -> int | None:
 
 
 def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] = ()) -> None:
-    """Write the checkpoint of a version."""
+    """Write a version's checkpoint. ``checked``: slices that need no decoding check again."""
     record = manifest_to_json(manifest)
     checked_ids = {id(slice_) for slice_ in checked}
     is_new = [id(slice_) not in checked_ids for slice_ in manifest.slices]
@@ -98,7 +98,7 @@ def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] 
 
 
 def hint_at(store: Store, version: int) -> None:
-    """Let the hint name the checkpoint of a version."""
+    """Set the hint to a version's checkpoint."""
     checked_record(HINT_PATH, version, {"version": version}, _hinted_version).put(store)
 
 
@@ -109,7 +109,7 @@ def _hinted_version(record: Mapping[str, Any]) -> int:
 _COMMITS_KEPT = 4096
 
 AT_ONCE = 32
-"""Commits that are read side by side."""
+"""Maximum commits that are read in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class CommitMark:
 
     token: str
     is_cut: bool
-    """Whether versions behind it may have been cut off; only version 0 can say so."""
+    """Whether later versions may have been cut off; recorded in version 0 only."""
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> CommitMark:
@@ -126,7 +126,7 @@ class CommitMark:
 
 
 class StoredLog:
-    """The records of one log, and a memory of its commits. Safe for threads.
+    """The stored records of one log, with a commit cache. Safe for threads.
 
     Parameters
     ----------
@@ -139,12 +139,12 @@ class StoredLog:
         self._commits: LruMap[int, Commit] = LruMap(_COMMITS_KEPT)
 
     def remembers(self, version: int) -> bool:
-        """Return whether the commit of a version need not be read."""
+        """Return whether a version's commit is cached."""
         with self._lock:
             return self._commits.peek(version) is not None
 
     def forget(self, version: int | None = None) -> None:
-        """Forget the commit of a version, or all: the storage may hold others by now."""
+        """Evict a version's commit, or all: the stored log may have changed."""
         with self._lock:
             if version is None:
                 self._commits.clear()
@@ -152,7 +152,7 @@ class StoredLog:
                 self._commits.pop(version)
 
     def commit(self, version: int) -> Commit | None:
-        """Return the commit of a version; None if there is none."""
+        """Return a version's commit; None if there is none."""
         with self._lock:
             cached = self._commits.get(version)
         if cached is not None:
@@ -164,14 +164,17 @@ class StoredLog:
         return commit
 
     def bring(self, lower: int, upper: int) -> bool:
-        """Read commits ``lower <= v < upper`` that are not remembered, side by side if far away."""
+        """Cache the missing commits ``lower <= v < upper``, read in parallel if storage is remote.
+
+        Returns False if ``lower`` does not exist.
+        """
         missing_versions = [
             version for version in range(lower, upper) if not self.remembers(version)
         ]
         if len(missing_versions) < 2 or not self.store.is_far(commit_path(lower)):
             return True
         commits = list(in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE)))
-        # One behind a gap was written meanwhile, and is read again in its turn.
+        # A commit after a gap was written meanwhile, and is read again later.
         there = takewhile(
             lambda each: each[1] is not None, zip(missing_versions, commits, strict=True)
         )
@@ -185,13 +188,13 @@ class StoredLog:
         return read_record(self.store, commit_path(version), commit_from_json)
 
     def mark(self, version: int) -> CommitMark | None:
-        """Return what identifies the commit of a version in the storage; None if there is none."""
+        """Return the identifying part of a version's stored commit; None if there is none."""
         return read_record(self.store, commit_path(version), CommitMark.from_json)
 
     def holds(self, manifest: Manifest | None) -> bool:
-        """Return whether a version is in the log, so that none behind it was removed yet.
+        """Return whether a version is in the log, so that no later version was removed yet.
 
-        Reads the storage, never the memory. None stands for a log that was never cut.
+        Reads the storage, never the cache. None means a log that was never cut.
         """
         mark = self.mark(0 if manifest is None else manifest.version)
         if mark is None or mark.is_cut:
@@ -199,9 +202,9 @@ class StoredLog:
         return manifest is None or manifest.token == mark.token
 
     def roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
-        """Apply the commits behind a manifest, up to ``last`` or to the end.
+        """Apply the commits after a manifest, up to ``last`` or to the end.
 
-        Where two were found there may be many: twice as many are read at once, and twice again.
+        From the third commit on, reads are batched in growing sizes: more are likely to follow.
         """
         for count in itertools.count():
             version = 0 if manifest is None else manifest.version + 1
@@ -218,7 +221,7 @@ class StoredLog:
         return manifest
 
     def newest_checkpoint(self) -> Manifest | None:
-        """Return the newest checkpoint, whatever the hint says; None if it was cut meanwhile."""
+        """Return the newest checkpoint, whatever the hint; None if it was cut meanwhile."""
         listed = self.entries()
         for entry in reversed(listed):
             manifest = read_checkpoint(self.store, entry.version) if entry.is_checkpoint else None
@@ -233,10 +236,9 @@ class StoredLog:
         return entries(self.store)
 
     def newest_listed(self, manifest: Manifest | None) -> int:
-        """Return the newest version in a listing that begins after a manifest.
+        """Return the newest version in a listing that starts after a manifest.
 
-        The listing finds commits and checkpoints, so that it is short: a manifest is at most as old
-        as the last checkpoint.
+        The listing is short: a manifest is at most as old as the last checkpoint.
         """
         after = "" if manifest is None else commit_path(manifest.version)
         known_version = -1 if manifest is None else manifest.version
@@ -245,14 +247,14 @@ class StoredLog:
         )
 
     def gap(self, version: int, newest: int) -> CorruptionError:
-        """Return the error of a version that is missing, although the log has a newer one."""
+        """Return the error for a missing version in a log with a newer one."""
         first = self.mark(0)
         if version == 1 and first is not None and first.is_cut:
             return self._no_beginning(self.entries())
         return CorruptionError.gap(f"{self.store.url}/{commit_path(version)}", version, newest)
 
     def files_before(self, version: int) -> set[str]:
-        """Return the run files named by versions below this one, as far as the log holds them."""
+        """Return the run files named by versions before ``version`` that are still in the log."""
         files = set()
         for entry in self.entries():
             if entry.version >= version:
@@ -263,7 +265,7 @@ class StoredLog:
         return files
 
     def _no_beginning(self, listed: Sequence[LogEntry]) -> CorruptionError:
-        """Return the error of a log that was cut and lacks the checkpoint that it begins with."""
+        """Return the error for a log that was cut and lacks its first checkpoint."""
         later = [entry for entry in listed if entry.version]
         path = FOLDER
         if later:
@@ -276,7 +278,7 @@ class StoredLog:
         )
 
     def other(self, place: TableVersion, found: str, who: str, hint: str = "") -> OtherTableError:
-        """Return the error of a log that is not the remembered one, and forget its commits."""
+        """Return the error for a log other than the recorded one, and clear the cache."""
         self.forget()
         return OtherTableError.at(self.store.url, who, str(place), found, hint=hint)
 
@@ -293,15 +295,15 @@ Clock: TypeAlias = Callable[[], float]
 """Returns seconds since 1970."""
 
 AHEAD_MS = 3_600_000
-"""Next to an hour, the clocks of a cluster agree."""
+"""Maximum clock difference within a cluster."""
 
 _FOLDER = "data"
 _LAST = "f" * 16
-"""A probe sorts behind nearly all runs, so that few are listed with it."""
+"""Sorts a probe after nearly all runs, so that few runs are listed with it."""
 
 
 def storage_ms(store: Store) -> int | None:
-    """Return the storage's time in ms since 1970: that of an object written just now.
+    """Return the storage's time in ms since 1970, taken from a new probe object.
 
     None if the listing does not show it yet.
     """
@@ -315,7 +317,7 @@ def storage_ms(store: Store) -> int | None:
 
 
 def require_clock(store: Store, now_ms: int) -> None:
-    """Raise if a time is far beyond the storage's own.
+    """Raise if a time is far ahead of the storage's clock.
 
     Times in the log only grow, so one commit by a fast clock would stop all expiries. A slow clock
     does no harm. Called at the first commit, after an hour without commits, and at each expiry.
