@@ -36,24 +36,24 @@ from spark_upsert.streams.reads.packing import of_each
 from spark_upsert.table.log.codec import commit_path
 
 FOLDERS_MAX = 200_000
-"""More folders than this on one level are rather a wrong pattern than inputs."""
+"""More folders than this on one level indicate a wrong pattern."""
 
 _WILDCARD = re.compile(r"[*?\[]")
 _HIDDEN = ("_", ".")
 
 
 class Discovery:
-    """The tables below a root.
+    """Finds the tables below a root.
 
-    Each part of the pattern matches one folder level. Names with a leading ``_`` or ``.`` match
-    only parts that begin so, too.
+    Each pattern part matches one folder level. Names with a leading ``_`` or ``.`` match only parts
+    with the same leading character.
 
     Parameters
     ----------
     root : Store
     pattern : Pattern
     threads : int, optional
-        How many folders are listed or looked at at once.
+        Concurrent storage requests.
     """
 
     def __init__(self, root: Store, pattern: Pattern, *, threads: int = 1) -> None:
@@ -61,26 +61,26 @@ class Discovery:
         self._pattern = pattern
         self._threads = threads
         self.listings = 0
-        """Listings that the last look for folders made."""
+        """Listings made by the last call to `folders`."""
 
     def __str__(self) -> str:
         return f"'{self._pattern}' below '{self._root.url}'"
 
     def folders(self) -> list[str]:
-        """Return the folders that match, tables or not, as paths relative to the root, sorted."""
+        """Return the matching folders, tables or not, as sorted paths relative to the root."""
         level, self.listings = [""], 0
         for part in self._pattern.parts:
             level = self._bounded(self._next(level, part))
         return sorted(level)
 
     def tables(self, folders: Iterable[str]) -> list[str]:
-        """Return those of some folders that are tables; costs one request each."""
+        """Return the folders that contain a table; costs one request each."""
         candidates = list(folders)
         answers = in_order(self.is_table, candidates, min(self._threads, len(candidates)))
         return [folder for folder, is_table in zip(candidates, answers, strict=True) if is_table]
 
     def is_table(self, folder: str) -> bool:
-        """Return whether a table lies in a folder: there is one from its version 0 on."""
+        """Return whether a folder contains a table, that is, a version 0."""
         try:
             self._root.read(f"{folder}/{commit_path(0)}")
         except FileNotFoundError:
@@ -88,7 +88,7 @@ class Discovery:
         return True
 
     def _next(self, folders: list[str], part: str) -> Iterator[str]:
-        """Yield the folders one level below some that a part of the pattern matches."""
+        """Yield the folders one level below that match a pattern part."""
         if not _WILDCARD.search(part):
             yield from (_below(folder, part) for folder in folders)
             return
@@ -115,7 +115,7 @@ class Discovery:
 
 
 def matches(folder: str, pattern: Pattern) -> bool:
-    """Return whether a path below a root is one that a pattern finds."""
+    """Return whether a path below a root matches a pattern."""
     names = folder.split("/")
     return len(names) == len(pattern.parts) and all(map(_matches, names, pattern.parts))
 
@@ -133,31 +133,31 @@ def _below(folder: str, name: str) -> str:
 _LOGGER = logging.getLogger(__name__)
 
 _GONE = 4
-"""An upper bound of the requests by which a table is found to be gone."""
+"""Maximum requests for detecting that a table is gone."""
 
 _NAMED_MAX = 5
-"""The most names that an error lists; the others are counted."""
+"""Maximum names in an error; the others are counted."""
 
 
 class Make(Protocol):
-    """A callable that makes an input of a table."""
+    """A callable that creates a table's input."""
 
     def __call__(self, name: str, *, joins: bool) -> Input:
-        """Return the input."""
+        """Return the input; ``joins``: it was added while the stream ran."""
         ...
 
 
 class FoundInputs:
-    """The tables that a discovery finds, by their paths below the root (`Inputs`).
+    """The discovered tables, by their paths below the root (`Inputs`).
 
     Parameters
     ----------
     discovery : Discovery
     make : Make
     is_lenient : bool
-        Whether tables may go.
+        Whether tables may disappear.
     threads : int, optional
-        How many tables are looked at at once.
+        Concurrent head requests.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class FoundInputs:
         self._joined: set[str] = set()
         self._identities: dict[str, str] = {}
         self._owners: dict[str, str] = {}
-        """The input of each identity."""
+        """Input name by table identity."""
 
     def __getstate__(self) -> dict[str, Any]:
         # A task makes those that it reads, and looks for none.
@@ -184,14 +184,14 @@ class FoundInputs:
         }
 
     def __getitem__(self, name: str, /) -> Input:
-        """Return the input of a name that an offset or a split has."""
+        """Return the input for a name in an offset or a split."""
         input_ = self._inputs.get(name)
         return self._add(name) if input_ is None else input_
 
     may_come = True
 
     def look(self) -> dict[str, Position]:
-        """Look for tables, and at the end of each (`Inputs.look`)."""
+        """Discover tables and read each one's head (`Inputs.look`)."""
         present = self.find().names
         answers = in_order(self._head, present, min(self._threads, len(present)))
         heads = {
@@ -204,7 +204,7 @@ class FoundInputs:
         return heads
 
     def find(self) -> KnownInputs:
-        """Look for tables, and forget those that are not found any more (`PolledInputs.find`)."""
+        """Discover tables and forget missing ones (`PolledInputs.find`)."""
         folders = self._discovery.folders()
         missing_folders = [folder for folder in folders if folder not in self._inputs]
         self._add_all(self._discovery.tables(missing_folders))
@@ -214,11 +214,11 @@ class FoundInputs:
         return KnownInputs(names=names, requests=len(missing_folders) + self._discovery.listings)
 
     def polled(self) -> FoundInputs:
-        """Return these: all are tables (`Inputs.polled`)."""
+        """Return self: all inputs are tables (`Inputs.polled`)."""
         return self
 
     def poll(self, name: str) -> PollResult:
-        """Look at the head of an input, or find that it is gone (`PolledInputs.poll`)."""
+        """Poll an input's head, or detect that its table is gone (`PolledInputs.poll`)."""
         input_ = self._inputs.get(name)
         if input_ is None:
             return PollResult(head=None, requests=0)
@@ -234,7 +234,7 @@ class FoundInputs:
             return polled
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of tables that came, and of those that are gone (`Inputs.settle`)."""
+        """Record new tables, and raise or warn about missing ones (`Inputs.settle`)."""
         if standing.keys() == heads.keys():
             return  # At once, for there may be very many.
         if standing:
@@ -263,7 +263,7 @@ class FoundInputs:
         return self._discovery.is_table(name)
 
     def _head(self, name: str) -> Position | None:
-        """Return the head of an input; None if there is no table any more."""
+        """Return an input's head; None if its table is gone."""
         with about("input", name):
             try:
                 return self._inputs[name].head()
@@ -279,7 +279,7 @@ class FoundInputs:
             del self._owners[identity]
 
     def _require_apart(self, name: str, each: Input) -> None:
-        """Raise if the table of an input is that of another input; its head was just seen."""
+        """Raise if two inputs have the same table; called right after `Input.head`."""
         if name in self._identities:
             return
         identity = each.identity()
@@ -309,7 +309,7 @@ class FoundInputs:
 
 
 class Forgiving(Input):
-    """An input with a table that may be gone when a batch is replayed; its rows are lost then."""
+    """An input whose table may be missing when a batch is replayed; its rows are then lost."""
 
     def __init__(self, wrapped: Input, is_there: Callable[[], bool], name: str) -> None:
         self._wrapped = wrapped
@@ -317,23 +317,23 @@ class Forgiving(Input):
         self._name = name
 
     def head(self) -> Position:
-        """Return the position behind all there is (`Input.head`)."""
+        """Return the position after all available data (`Input.head`)."""
         return self._wrapped.head()
 
     def poll(self) -> PollResult:
-        """Look at the head (`Pollable.poll`)."""
+        """Poll the head (`Pollable.poll`)."""
         return cast(Pollable, self._wrapped).poll()
 
     def identity(self) -> str:
-        """Return what it is (`Input.identity`)."""
+        """Return the wrapped input's identity (`Input.identity`)."""
         return self._wrapped.identity()
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
-        """Return what lies before a position (`Input.backlog`)."""
+        """Return the unread data (`Input.backlog`)."""
         return self._wrapped.backlog(position, head)
 
     def splits(self, start: Position | None, end: Position) -> list[Any]:
-        """Return the work of a batch (`Input.splits`); none if the table is gone."""
+        """Return a batch's tasks (`Input.splits`); none if the table is gone."""
         try:
             return self._wrapped.splits(start, end)
         except (OtherTableError, TableNotFoundError):
@@ -343,19 +343,19 @@ class Forgiving(Input):
             return []
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
-        """Yield what lies between two positions (`SteppedInput.steps`).
+        """Yield the steps between two positions (`SteppedInput.steps`).
 
-        Of a table that is gone it is an error: an exact order has counted its rows.
+        A missing table is an error here: an exact order has counted its rows.
         """
         assert isinstance(self._wrapped, SteppedInput)
         return self._wrapped.steps(start, end)
 
     def decides(self) -> Mapping[str, Json]:
-        """Return what decides which rows a step has (`Input.decides`)."""
+        """Return the options that affect row counts per step (`Input.decides`)."""
         return self._wrapped.decides()
 
     def begins(self) -> Mapping[str, Json]:
-        """Return how it begins (`Input.begins`)."""
+        """Return the options that define the starting position (`Input.begins`)."""
         return self._wrapped.begins()
 
     def split_bytes(self, split: Any) -> int:
@@ -363,11 +363,11 @@ class Forgiving(Input):
         return self._wrapped.split_bytes(split)
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split (`Input.read`)."""
+        """Yield a split's rows (`Input.read`)."""
         return self._wrapped.read(split)
 
     def commit(self, position: Position) -> None:
-        """Let go of what is before a position (`Input.commit`)."""
+        """Release resources before a position (`Input.commit`)."""
         try:
             self._wrapped.commit(position)
         except (OtherTableError, TableNotFoundError):

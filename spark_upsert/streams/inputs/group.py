@@ -26,12 +26,12 @@ from spark_upsert.table.table import Table
 
 
 def group_table(below: DiscoveryOptions) -> GroupTable:
-    """Return the group table of the root that inputs are found below."""
+    """Return the root's group table."""
     return GroupTable(open_store(below.root, below.storage))
 
 
 def pins(below: DiscoveryOptions) -> dict[str, Pin]:
-    """Return the tables read at a batch, sorted by name or by path below the root."""
+    """Return the pinned tables at a batch, sorted by name or by path below the root."""
     table = group_table(below)
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:
@@ -57,7 +57,7 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
 
 
 def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
-    """Return the tables of a group that have names, or that a pattern finds (`pins`)."""
+    """Return the group members that the options name or whose path matches the pattern (`pins`)."""
     number = group.batch.number if group.batch else None
     if below.named:
         return {
@@ -73,7 +73,7 @@ def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
 
 
 def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions:
-    """Return the options of a batch read of a table as they are at the batch that it is read at."""
+    """Return batch read options that end at a pinned batch; unchanged without a pin."""
     if pin is None:
         return options
     table_ref = pin.place
@@ -101,7 +101,7 @@ def _named(batch: int | None) -> str:
 
 
 class WholeBatches:
-    """The batches of a group that lie between a stream and the newest one.
+    """A group's batches between a stream's position and the newest one.
 
     A limit admits complete batches only, at least one. It counts input rows; a stream may have
     twice as many changes.
@@ -114,12 +114,12 @@ class WholeBatches:
     def __init__(self, table: GroupTable) -> None:
         self._table = table
         self._has_all_of = -1
-        """The newest version of the group table of which the stream has all, as far as known."""
+        """The newest group table version that the stream has completely read; -1: unknown."""
 
     def within(
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
     ) -> TableGroup | None:
-        """Return the group as of the last batch that a limit admits."""
+        """Return the group at the last admitted batch; None if all fit."""
         with self._table.table.log.last_look() as look:
             taken: TableGroup | None = None
             rows = 0
@@ -134,7 +134,7 @@ class WholeBatches:
     def _behind(
         self, look: Look, newest: int, has_all: Callable[[TableGroup], bool]
     ) -> Iterator[TableGroup]:
-        """Yield the groups of which the stream does not have all, the oldest first."""
+        """Yield the groups that the stream has not completely read, oldest first."""
         table = self._table
         versions = range(max(look.head().since, self._has_all_of), newest + 1)
         first = bisect_left(versions, True, key=lambda each: not has_all(table.seen_by(look, each)))
@@ -146,11 +146,11 @@ class WholeBatches:
 
 
 _NAMED_MAX = 5
-"""The most names that an error lists; the others are counted."""
+"""Maximum names in an error; the others are counted."""
 
 
 class GroupInputs:
-    """The tables of the group of a root that a pattern finds (`Inputs`).
+    """A root's group members that match a pattern (`Inputs`).
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ class GroupInputs:
         self._inputs: dict[str, Input] = {}
         self._joined: set[str] = set()
         self._ahead: list[tuple[int | None, dict[str, int]]] = []
-        """Batches that the stream may not have all of: the oldest of them, and the newest."""
+        """Batches that the stream may not have completely read: the oldest one, and the newest."""
         self._complete: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -185,9 +185,9 @@ class GroupInputs:
         }
 
     def look(self) -> Heads:
-        """Return where each table ends at the newest whole batch (`Inputs.look`).
+        """Return each table's end position at the newest complete batch (`Inputs.look`).
 
-        None has begun before the first one.
+        Empty before the first batch.
         """
         head = self._group.table.log.try_head()
         if head is None or head.version == self._version:
@@ -203,9 +203,9 @@ class GroupInputs:
         return self._heads
 
     def within(self, standing: Heads, rows_max: int) -> Heads | None:
-        """Return where each table ends at the last batch that a limit admits.
+        """Return each table's end position at the last admitted batch; None: use the newest.
 
-        The first batch of a stream is what all tables have: it is taken as a whole.
+        A stream's first batch contains all tables' rows and ignores the limit.
         """
         if self._version is None or not standing:
             return None
@@ -226,11 +226,11 @@ class GroupInputs:
         return before is not None and before.place == pin.place
 
     def polled(self) -> None:
-        """Return nothing: one look tells of all (`Inputs.polled`)."""
+        """Return None: one log read covers all tables (`Inputs.polled`)."""
         return
 
     def settle(self, standing: Heads, heads: Heads) -> None:
-        """Take note of tables that came (`Inputs.settle`)."""
+        """Record new tables; raises for missing ones (`Inputs.settle`)."""
         gone = sorted(standing.keys() - heads.keys())
         if standing:
             fresh = heads.keys() - standing.keys() - self._joined
@@ -256,21 +256,21 @@ class GroupInputs:
             )
 
     def __getitem__(self, name: str, /) -> Input:
-        """Return the input of a name that an offset or a split has."""
+        """Return the input for a name in an offset or a split."""
         input_ = self._inputs.get(name)
         if input_ is None:
             input_ = self._inputs[name] = self._make(name, joins=name in self._joined)
         return input_
 
     def complete(self, positions: Heads) -> int | None:
-        """Return the newest batch that a stream has all of."""
+        """Return the newest batch that a stream has completely read; None: none yet."""
         while self._ahead and _has_all(positions, self._ahead[0][1]):
             self._complete = self._ahead.pop(0)[0]
         return self._complete
 
 
 def _end_of(pin: Pin) -> Position:
-    """Return the position behind a version, which says of which table it is the version."""
+    """Return the position after a pinned version, with its table reference."""
     end = TablePosition.at_changes(pin.place.version, pin.place.version + 1)
     return replace(end, place=pin.place).packed()
 

@@ -47,16 +47,16 @@ from spark_upsert.views.view import View, last_epoch
 
 
 class Start(NamedTuple):
-    """Where changes begin."""
+    """The starting position for changes."""
 
     at: dict[str, int]
-    """They are behind this position."""
+    """Changes after this position are wanted."""
     has_rows: bool
-    """Whether the rows there come first."""
+    """Whether the rows at that position are read first."""
 
 
 def require_bounds(view: View, options: ViewOptions) -> None:
-    """Refuse bounds that mean nothing for a view."""
+    """Refuse bounds without a meaning for a view; raises `OptionError`."""
     for name, value, instead in (
         ("versionAsOf", options.version_as_of, "use 'timestampAsOf', or pin one by at_version()"),
         ("startingVersion", options.starting_version, "use 'startingTimestamp'"),
@@ -85,10 +85,10 @@ def require_bounds(view: View, options: ViewOptions) -> None:
 
 
 def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
-    """Return the position after which changes are wanted, None if no option says.
+    """Return the starting position, None if no option sets it.
 
-    A number needs a plan over one live table. If the first version of a table has rows, a read from
-    it begins with the rows at the first versions of all tables, as inserts.
+    A version number needs a plan over one live table. If a table's first version has rows, a read
+    from it begins with the rows at all tables' first versions, as inserts.
     """
     version, time_ms = options.starting_version, options.starting_timestamp_ms
     if version is None and time_ms is None:
@@ -114,7 +114,7 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
 
 
 def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
-    """Return up to which position changes are wanted, by default all there are."""
+    """Return the position where changes end, by default the newest."""
     version, time_ms = options.ending_version, options.ending_timestamp_ms
     if version is None and time_ms is None:
         return newest
@@ -133,7 +133,7 @@ def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
 
 
 def position_of(view: View, options: ViewOptions) -> At:
-    """Return the position at which a batch reads the rows, by default the newest."""
+    """Return the position for a batch read, by default the newest."""
     if options.timestamp_as_of_ms is not None:
         return view.at_timestamp(options.timestamp_as_of_ms)
     if options.version_as_of is None:
@@ -145,7 +145,7 @@ def position_of(view: View, options: ViewOptions) -> At:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewPosition:
-    """A position of a view.
+    """A position in a view's changes.
 
     ``at`` and ``origin`` are the versions now and at the stream's start, by table; ``plan`` is the
     plan's fingerprint. The JSON form has ``[table id, version, token]`` per table.
@@ -155,16 +155,18 @@ class ViewPosition:
     at: At
     origin: At
     snapshot: int | None = None
-    """Below which driving hash rows are delivered; None: all are."""
+    """Rows with driving hashes below this number are delivered; None: all rows are."""
     begun: int | None = None
     """The value of ``snapshot`` at the origin."""
     places: VersionsByInput = field(default_factory=dict, compare=False)
-    """Which tables ``at`` is of; this follows from the rest and from the tables, as the next."""
+    """The table versions for ``at``; follows from the other fields and the tables, as does
+    ``pinned``.
+    """
     pinned: VersionsByInput = field(default_factory=dict, compare=False)
-    """Tables that are read at fixed versions, by ``path@version``."""
+    """Tables read at fixed versions, by ``path@version``."""
 
     def packed(self) -> Position:
-        """Return what others see."""
+        """Return the position as stored in offsets; needs ``places``."""
         return Position.of(
             {
                 "at": places_record(self.places),
@@ -178,17 +180,17 @@ class ViewPosition:
 
     @property
     def marker(self) -> str:
-        """The text that a kept table records."""
+        """The position text that a materialized view records."""
         return NOTHING if self.snapshot == 0 else self.kept.text
 
     @property
     def kept(self) -> KeptPosition:
-        """The position as a kept table has it; the places must be known."""
+        """The position as stored by a materialized view; needs ``places``."""
         return KeptPosition(at=self.places, pinned=self.pinned, snapshot=self.snapshot)
 
     @classmethod
     def of_marker(cls, marker: str, plan: str, paths: Sequence[str]) -> ViewPosition:
-        """Return the position of a text that a kept table recorded."""
+        """Parse a position text from a materialized view; raises `OptionError`."""
         try:
             recorded = KeptPosition.read(marker)
             if set(recorded.at) != set(paths):
@@ -210,7 +212,7 @@ class ViewPosition:
 
     @classmethod
     def unpacked(cls, position: Position, plan: str) -> ViewPosition:
-        """Rebuild a position of a plan, by its fingerprint."""
+        """Parse a stored position; raises `OptionError` if its plan's fingerprint differs."""
         try:
             record = position.record
             refs = places_of(record["at"])
@@ -249,16 +251,16 @@ def _cut(digits: Any) -> int | None:
 
 
 _RENEWALS = 4
-"""An idle stream renews its leases this many times before they would lapse."""
+"""Renewals by an idle stream per lease lifetime."""
 
 
 class ViewInput(Input):
-    """A view as an input: its rows, and how they change (`Input`).
+    """A view as an input: its rows, then their changes (`Input`).
 
     Parameters
     ----------
     options : ViewOptions
-        Those of a stream.
+        Streaming options.
     """
 
     def __init__(self, options: ViewOptions) -> None:
@@ -274,7 +276,7 @@ class ViewInput(Input):
     # -- planning --------------------------------------------------------------------
 
     def head(self) -> Position:
-        """Return the position behind all there is (`Input.head`)."""
+        """Return the position after all available data (`Input.head`)."""
         view = self._opened()
 
         def seen() -> Position:
@@ -287,11 +289,11 @@ class ViewInput(Input):
         return newest_versions
 
     def identity(self) -> str:
-        """Return which view it is (`Input.identity`)."""
+        """Return the view's identity (`Input.identity`)."""
         return f"view {self._opened().plan.fingerprint()}"
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
-        """Return what lies before a position (`Input.backlog`); takes or renews the leases."""
+        """Return the unread data (`Input.backlog`); takes or renews the leases."""
         view = self._opened()
         newest = dict(view.newest() if head is None else self._unpacked(head).at)
         known_position = None if position is None else self._required(position)
@@ -323,7 +325,7 @@ class ViewInput(Input):
         )
 
     def splits(self, start: Position | None, end: Position) -> list[ViewSplit]:
-        """Return the work of a batch (`Input.splits`)."""
+        """Return a batch's tasks (`Input.splits`)."""
         view = self._opened()
         last = self._required(end)
         first = self._beginning(last) if start is None else self._required(start)
@@ -345,7 +347,7 @@ class ViewInput(Input):
         return split.bytes
 
     def commit(self, position: Position) -> None:
-        """Move the leases to a position (`Input.commit`)."""
+        """Advance the leases (`Input.commit`)."""
         if self._options.consumer is not None:
             self._renew(self._unpacked(position).at)
 
@@ -357,14 +359,14 @@ class ViewInput(Input):
         return self._view
 
     def _position(self, at: At, *, origin: At, begun: int | None = None) -> ViewPosition:
-        """Return a position, or where a stream begins, which both of its texts tell."""
+        """Return a stream's starting position, without table identities."""
         plan = self._opened().plan.fingerprint()
         return ViewPosition(
             plan=plan, at=dict(at), origin=dict(origin), snapshot=begun, begun=begun
         )
 
     def _placed(self, position: ViewPosition) -> ViewPosition:
-        """Return a position with the identities of its tables."""
+        """Return a position with its tables' identities."""
         view = self._opened()
         return replace(position, places=view.places(position.at), pinned=view.pinned())
 
@@ -375,7 +377,7 @@ class ViewInput(Input):
         return ViewPosition.unpacked(position, self._opened().plan.fingerprint())
 
     def _required(self, position: Position) -> ViewPosition:
-        """Return a position in the very tables that are there."""
+        """Parse a position; raises if its tables were replaced."""
         start = self._unpacked(position)
         self._opened().require(
             start.places,
@@ -387,7 +389,7 @@ class ViewInput(Input):
         return start
 
     def _begin(self, newest: At) -> ViewPosition:
-        """Return where a stream begins, by its options."""
+        """Return the starting position by the options."""
         view = self._opened()
         if self._options.starting_position is not None:
             marker, plan = self._options.starting_position, view.plan.fingerprint()
@@ -398,19 +400,19 @@ class ViewInput(Input):
         return self._position(start.at, origin=start.at, begun=0 if start.has_rows else None)
 
     def _kept(self, newest: At) -> At:
-        """Return a position that was seen, or what expiries behind it have kept."""
+        """Raise expired versions to each table's oldest readable version."""
         logs = {path: self._opened().log(path) for path in newest}
         return {path: max(version, logs[path].head().since) for path, version in newest.items()}
 
     def _beginning(self, last: ViewPosition) -> ViewPosition:
-        """Return where the first batch began, which its end remembers."""
+        """Return the first batch's start position, which its end position contains."""
         began = self._position(last.origin, origin=last.origin, begun=last.begun)
         return self._placed(began)
 
     # -- what lies ahead -------------------------------------------------------------
 
     def _pieces(self, view: View, start: ViewPosition, end: At) -> Iterator[ReadPiece]:
-        """Yield the rest of the rows, which are never in one batch with steps, or the steps."""
+        """Yield the remaining rows, which never share a batch with steps, or the steps."""
         if start.snapshot is not None:
             yield self._rest_of_rows(view, start, start.snapshot)
             return
@@ -445,7 +447,7 @@ class ViewInput(Input):
     # -- leases ----------------------------------------------------------------------
 
     def _hold(self, at: At) -> None:
-        """Take the leases, if they are not held yet, or renew them where they stand if due."""
+        """Take the leases if none is held yet, else renew the due ones."""
         if self._options.consumer is None:
             return
         view = self._opened()
@@ -467,15 +469,15 @@ class ViewInput(Input):
     # -- reading, in the tasks -------------------------------------------------------
 
     def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split (`Input.read`)."""
+        """Yield a split's rows (`Input.read`)."""
         yield from read_view(split, self._options)
 
 
 class ViewKind:
-    """Views (`ViewInput`, `ViewRead`)."""
+    """The view format (`ViewInput`, `ViewRead`)."""
 
     def describe(self, options: InputOptions) -> Described:
-        """Return the columns that a read has of a view (`Kind.describe`)."""
+        """Return a view's read columns and identity (`InputFormat.describe`)."""
         if options.name:
             raise OptionError(
                 f"the input '{options.name}' is a view, which is read alone.",
@@ -493,13 +495,13 @@ class ViewKind:
         return Described(shown, f"view {view.plan.fingerprint()}")
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
-        """Return a view as the input of a stream (`Kind.stream`)."""
+        """Return a view as a stream input (`InputFormat.stream`)."""
         view_options = ViewOptions.parse(options.own)
         view_options.require_stream()
         return ViewInput(view_options)
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> ViewRead:
-        """Return what a batch reads of a view (`Kind.batch`)."""
+        """Return a view's batch reader (`InputFormat.batch`)."""
         view_options = ViewOptions.parse(options.own)
         view_options.require_batch()
         if open_view(view_options).grouping is not None:
@@ -511,13 +513,13 @@ class ViewKind:
 
 
 class ViewRead:
-    """The work of one batch read of a view; pickled into the tasks."""
+    """One view's batch read; pickled into the tasks."""
 
     def __init__(self, options: ViewOptions) -> None:
         self._options = options
 
     def splits(self) -> Sequence[ViewSplit]:
-        """Return the work for the tasks."""
+        """Return the tasks' splits."""
         view, options = open_view(self._options), self._options
         if not options.change_feed:
             return snapshot_splits(view, options, position_of(view, options))
@@ -531,7 +533,7 @@ class ViewRead:
         ]
 
     def identity(self) -> str:
-        """Return which view it is."""
+        """Return the view's identity."""
         return f"view {open_view(self._options).plan.fingerprint()}"
 
     def split_bytes(self, split: ViewSplit) -> int:
@@ -539,9 +541,9 @@ class ViewRead:
         return split.bytes
 
     def explain(self, splits: Sequence[ViewSplit]) -> str:
-        """Return what reading these splits does, as text."""
+        """Describe the read of these splits as text."""
         return explain_view(open_view(self._options), splits)
 
     def read(self, split: ViewSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split; called in a task."""
+        """Yield a split's rows; called in a task."""
         yield from read_view(split, self._options)

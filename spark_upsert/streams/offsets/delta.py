@@ -38,13 +38,13 @@ from spark_upsert.streams.offsets.offset import (
 )
 
 FOLDER = "_offsets"
-"""The folder of bases below the root of an ``inputsPattern``."""
+"""Folder for bases below an ``inputsPattern`` root."""
 
 _CACHED = 2
-"""Bases kept in memory: that of a batch's start and that of its end."""
+"""Bases kept in memory: a batch's start base and its end base."""
 
 _LEVEL = 1
-"""The level of compression. Ids and tokens are random: more effort hardly helps."""
+"""Compression level. Ids and tokens are random: higher levels hardly help."""
 
 _STREAM = re.compile(r"[0-9a-f]{32}")
 _NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
@@ -52,14 +52,15 @@ _NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class BaseName:
-    """The name of a base: ``<stream>/<number>-<digest>``.
+    """A base's name: ``<stream>/<number>-<digest>``.
 
-    ``number`` is the batch that it was written for, ``digest`` 32 hexadecimal digits of the SHA-256
-    of its JSON text before compression. A stream's folder is named by its first offset.
+    ``number`` is the batch that it was written for, ``digest`` 32 hexadecimal digits from the
+    SHA-256 over its uncompressed JSON text. ``stream`` is the id drawn for a stream's first compact
+    offset.
     """
 
     number: int
-    """The number of the batch that it was written for, counted within the stream."""
+    """The batch that it was written for, counted within the stream."""
     digest: str
 
     def __str__(self) -> str:
@@ -67,7 +68,7 @@ class BaseName:
 
     @classmethod
     def parse(cls, name: Any) -> BaseName:
-        """Rebuild a name; raises ValueError."""
+        """Parse a name; raises `ValueError`."""
         match = _NAME.fullmatch(name) if isinstance(name, str) else None
         if match is None:
             raise ValueError(f"{name!r} is no name of a base")
@@ -75,14 +76,14 @@ class BaseName:
 
 
 def stream_id(value: Any) -> str:
-    """Return the id of a stream, which names a folder; raises ValueError."""
+    """Return a valid stream id, which names a folder; raises `ValueError`."""
     if not isinstance(value, str) or _STREAM.fullmatch(value) is None:
         raise ValueError(f"{value!r} is no id of a stream")
     return value
 
 
 class Bases:
-    """The bases below one root, of any number of streams.
+    """All streams' bases below one root.
 
     Parameters
     ----------
@@ -94,10 +95,10 @@ class Bases:
         self._store = store
         self._cache: LruMap[tuple[str, BaseName], Mapping[str, Position]] = LruMap(_CACHED)
         self._checked: Mapping[str, Position] = {}
-        """The positions in the base that was written last."""
+        """The positions in the last written base."""
 
     def write(self, stream: str, number: int, positions: Mapping[str, Position]) -> BaseName:
-        """Keep positions durably; return the name under which they are found."""
+        """Write positions durably; return the base's name."""
         content = _content(positions)
         base = BaseName(number, _digest(content))
         path = _path(stream, base)
@@ -121,11 +122,11 @@ class Bases:
         return base
 
     def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
-        """Return what a base holds; not to be changed."""
+        """Return a base's positions; callers must not change them."""
         return self._cache.of((stream, base), lambda: self._fetch(_path(stream, base), base))
 
     def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
-        """Remove the bases of a stream up to a number, except for some."""
+        """Remove a stream's bases up to a batch number, except ``kept``."""
         for info in self._store.list(stream):
             try:
                 base = BaseName.parse(info.path.rpartition("/")[2])
@@ -155,13 +156,13 @@ def _path(stream: str, base: BaseName) -> str:
 
 
 def _content(positions: Mapping[str, Position]) -> bytes:
-    """Return the one text of some positions: JSON, sorted by name."""
+    """Return the canonical text for positions: JSON, sorted by name."""
     entries = (f"{json.dumps(name)}:{positions[name].text}" for name in sorted(positions))
     return f"{{{','.join(entries)}}}".encode()
 
 
 def _positions(content: bytes) -> dict[str, Position]:
-    """Return the positions in a text (`_content`)."""
+    """Parse positions from a text (`_content`)."""
     records: dict[str, dict[str, Any]] = json.loads(content)
     return {name: Position.of(record) for name, record in records.items()}
 
@@ -183,16 +184,16 @@ def _unusable(where: str, why: str) -> CorruptionError:
 
 
 INPUTS_MAX = 300
-"""The most inputs for which the plain form is used: below 50 kB, and 3 ms a batch."""
+"""Maximum inputs in the plain form: less than 50 kB, and 3 ms per batch."""
 
 DELTA_MAX = 1_000
-"""When more inputs than this differ from the base, the next one is written."""
+"""A new base is written if more inputs than this differ from the last one."""
 
 BATCHES_KEPT = 110
-"""Spark keeps the offsets of 100 batches; a batch needs that before it, and Spark cleans late."""
+"""Spark keeps 100 batches' offsets; a batch needs the one before it, and Spark cleans up late."""
 
 _RECENT = 3
-"""Spark asks with the end of a batch for the next one, its work and its commit."""
+"""Spark passes a batch's end for the next batch, the splits and the commit."""
 
 _FIELDS = frozenset({"bases", "delta", "number", "state", "stream", "version"})
 
@@ -203,11 +204,11 @@ def _new_stream() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compact:
-    """An offset of this form (version 3).
+    """A compact offset (version 3).
 
-    ``bases`` are those that recent batches name, the oldest first, the last one its own; ``number``
-    counts batches of this form. ``delta`` has the positions that differ from the base; null:
-    removed.
+    ``bases`` are the ones that recent batches name, oldest first; the last one belongs to this
+    offset. ``number`` counts batches in this form. ``delta`` has the positions that differ from the
+    base; null: removed.
     """
 
     stream: str
@@ -251,7 +252,7 @@ class _Compact:
 
 @dataclass(frozen=True, slots=True)
 class _KnownOffset:
-    """An offset, as it is written and as it is meant."""
+    """An offset in its stored and parsed forms."""
 
     record: Mapping[str, Any]
     compact: _Compact
@@ -259,17 +260,17 @@ class _KnownOffset:
 
 
 class CompactOffsets:
-    """The form of offsets that keeps many positions in bases (`Offsets`).
+    """Offset form that stores most positions in bases (`Offsets`).
 
-    A batch's end keeps the base of its start until more than `DELTA_MAX` inputs differ, so that its
-    text is a function of start, positions and state. A stream never leaves this form.
+    A batch's end keeps its start's base until more than `DELTA_MAX` inputs differ, so that its text
+    is a function of start, positions and state. A stream never leaves this form.
 
     Parameters
     ----------
     bases : Bases
-        The store of bases.
+        The base store.
     new_stream : callable, optional
-        Draws the id of a stream that changes to this form.
+        Creates an id for a stream that changes to this form.
     """
 
     def __init__(self, bases: Bases, *, new_stream: Callable[[], str] = _new_stream) -> None:
@@ -279,18 +280,18 @@ class CompactOffsets:
         self._cleaned: tuple[BaseName, ...] | None = None
         self._recent: deque[_KnownOffset] = deque(maxlen=_RECENT)
         self._records: dict[str, tuple[Position | None, Any]] = {}
-        """Stored records of the delta that was written last, by input."""
+        """Stored records in the last written delta, by input."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
-        """Return what an offset of either form says; may read its base.
+        """Parse an offset in either form; may read its base.
 
-        The very value that it was written from, where that was not long ago.
+        Recent offsets are cached and return the identical object.
         """
         known_offset = self._known(record)
         return Offset.from_json(record) if known_offset is None else known_offset.offset
 
     def _known(self, record: Mapping[str, Any]) -> _KnownOffset | None:
-        """Return an offset of this form, None if it is of the other one."""
+        """Return an offset in compact form, None if it is in plain form."""
         for known_offset in self._recent:
             if known_offset.record == record:
                 return known_offset
@@ -317,7 +318,7 @@ class CompactOffsets:
         *,
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the form of a batch's end; a new base is durable by then."""
+        """Return a batch's end in stored form, after writing a new base if needed."""
         known_offset = self._known(start)
         before = None if known_offset is None else known_offset.compact
         if before is None and len(offset.positions) <= INPUTS_MAX:
@@ -384,7 +385,7 @@ class CompactOffsets:
 def difference(
     base: Mapping[str, Position], positions: Mapping[str, Position]
 ) -> dict[str, Position | None]:
-    """Return what makes some positions out of those of a base."""
+    """Return the entries that turn a base's positions into these; None: removed."""
     delta: dict[str, Position | None] = {
         name: position
         for name, position in positions.items()
@@ -401,7 +402,7 @@ def _moved_on(
     base: Mapping[str, Position],
     positions: Mapping[str, Position],
 ) -> dict[str, Position | None]:
-    """Return the difference between a base and some positions, given that of the start."""
+    """Return the delta for new positions, from the start's delta and the moved inputs."""
     if moved is None:
         return difference(base, positions)
     new_delta = dict(delta)
@@ -415,7 +416,7 @@ def _moved_on(
 
 
 def still_needed(bases: tuple[BaseName, ...], number: int) -> tuple[BaseName, ...]:
-    """Return those of some bases, each in use until the next, that recent batches name."""
+    """Return the bases that recent batches name, and the last one."""
     recent = (base for base, after in pairwise(bases) if after.number > number - BATCHES_KEPT)
     return (*recent, bases[-1])
 

@@ -17,30 +17,30 @@ from spark_upsert.store.records import MALFORMED, require_readable
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 Json = bool | int | str | None | list["Json"] | dict[str, "Json"]
-"""JSON without fractions, of which one number may have many texts."""
+"""JSON without fractions, because one fraction may have several texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a stream stands in an input."""
+    """A stream's position in one input."""
 
     text: str
     """Canonical (`canonical`)."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Position:
-        """Return the position that a record is."""
+        """Return the position for a record."""
         return cls(canonical(dict(record)))
 
     @property
     def record(self) -> dict[str, Any]:
-        """The record, its keys in order; a new one each time."""
+        """The parsed record, its keys in order; a new dict on each access."""
         record: dict[str, Any] = json.loads(self.text)
         return record
 
 
 def canonical(value: Any) -> str:
-    """Return the one text of a JSON value."""
+    """Return a JSON value's canonical text; raises `ValueError` for other values."""
     _require_json(value)
     return _ENCODER.encode(value)
 
@@ -71,18 +71,18 @@ _FIELDS = frozenset({"positions", "state", "version"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The positions of all inputs, and what else decides about the next batch.
+    """All inputs' positions, and the state for planning the next batch.
 
     The JSON form has ``positions`` by input name (``""`` for a single unnamed input), ``state`` by
-    the rule that keeps it, and ``version`` 2. Version 1, one position with ``"format": 2``, is read
-    only; version 3 is `CompactOffsets`.
+    planning rule, and ``version`` 2. Version 1, one position with ``"format": 2``, is read only;
+    version 3 is `CompactOffsets`.
     """
 
     positions: Mapping[str, Position] = field(default_factory=dict)
     state: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the canonical form: the same keys in the same order, always."""
+        """Return the canonical form, with keys in a fixed order."""
         record = {
             "positions": {name: position.record for name, position in self.positions.items()},
             "state": dict(self.state),
@@ -93,7 +93,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Offset:
-        """Rebuild an offset from the checkpoint's form, of this version or of version 1."""
+        """Parse a stored offset in version 2 or 1; raises `OptionError` or `NewerFormatError`."""
         if record.keys() == _FIELDS_OF_VERSION_1 and record["format"] == _FORMAT_OF_VERSION_1:
             return cls._from_version_1(record)
         version = record.get("version")
@@ -124,10 +124,10 @@ class Offset:
 
 
 class Offsets(Protocol):
-    """The form of the offsets of a stream."""
+    """The stored form for a stream's offsets."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
-        """Return the offset of its stored form."""
+        """Parse a stored offset."""
         ...
 
     def write(
@@ -137,14 +137,14 @@ class Offsets(Protocol):
         *,
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the stored form of a batch's end, from that of its start; equal ends, equal texts.
+        """Return a batch's end in stored form, from its start; equal ends have equal texts.
 
         Any base that the form refers to is durable by then.
         """
         ...
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Release what only batches before an offset need."""
+        """Release data that only batches before an offset need."""
         ...
 
 
@@ -152,7 +152,7 @@ class PlainOffsets:
     """Offsets that hold all positions (`Offsets`)."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
-        """Return what an offset says (`Offset.from_json`)."""
+        """Parse a stored offset (`Offset.from_json`)."""
         return Offset.from_json(record)
 
     def write(
@@ -162,27 +162,27 @@ class PlainOffsets:
         *,
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
-        """Return the canonical form, whatever the start."""
+        """Return the canonical form; independent of the start."""
         return checked_offset(offset)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Do nothing: an offset holds all of it."""
+        """Do nothing: no data is stored elsewhere."""
 
 
 def checked_offset(offset: Offset) -> dict[str, Any]:
-    """Return the canonical form of an offset, decoded once as a restarted query does it."""
+    """Return an offset's canonical form, parsed once as a restarted query does."""
     record = offset.to_json()
     require_readable("the offset of the batch", offset, lambda: Offset.from_json(record))
     return record
 
 
 def without(state: Mapping[str, Json], *entries: str) -> dict[str, Json]:
-    """Return the state of an offset without some entries."""
+    """Return an offset state without some entries."""
     return {name: item for name, item in state.items() if name not in entries}
 
 
 def no_offset(record: Mapping[str, Any]) -> OptionError:
-    """Return the error of a record that is no offset of this source."""
+    """Return the error for a record that is no valid offset."""
     return OptionError(
         f"the checkpoint holds {dict(record)!r:.500}, which is no offset of this source.",
         hint="this checkpoint belongs to another source or to an older release; give the query a "
