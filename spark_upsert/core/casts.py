@@ -30,10 +30,10 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 def converted(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
-    """Return dates or timestamps as others, and which are none.
+    """Convert between date and timestamp types; also return a mask of invalid values.
 
-    Bad are those of other years, and unless they are rounded, which is down, what the unit is too
-    coarse for: a timestamp is a date only at midnight.
+    Invalid are years outside 0001 to 9999. With `Rounding.EXACT` so are values too fine for the
+    unit: a timestamp becomes a date only at midnight. Any other rounding rounds down.
     """
     if pa.types.is_date64(type_) and values.type != type_:
         days, bad = converted(values, pa.date32(), rounding)
@@ -77,18 +77,18 @@ def _per_day(type_: pa.DataType) -> int:
 
 
 Datum = Any
-"""A `pyarrow.Array`, `ChunkedArray` or `Scalar`: pyarrow has no types."""
+"""A `pyarrow.Array`, `ChunkedArray` or `Scalar`; pyarrow has no type hints."""
 
 
 class UnfitError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped.
-    """A value is no value of the type that it is to have.
+    """A value is invalid for its target type.
 
-    One of Arrow's errors, because it stands where Arrow's own casts fail.
+    A subclass of Arrow's error, so that callers handle Arrow's failed casts alike.
     """
 
 
 def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXACT) -> Datum:
-    """Return values in another type: an array, several chunks or a scalar, as given."""
+    """Convert an array, chunked array or scalar; raise `UnfitError` for an invalid value."""
     if isinstance(values, pa.Scalar):
         return convert(pa.repeat(values, 1), type_, rounding)[0]
     if isinstance(values, pa.ChunkedArray):
@@ -101,7 +101,7 @@ def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXA
 
 
 def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
-    """Return decimals rounded to some fraction digits, in Spark's result type."""
+    """Round decimals to ``places`` fraction digits, in Spark's result type."""
     if isinstance(values, pa.Scalar):
         return rounded(pa.repeat(values, 1), places, rounding)[0]
     type_ = decimals.rounded_type(values.type, places)
@@ -118,35 +118,35 @@ def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -
 def try_convert(
     values: pa.Array, type_: pa.DataType, rounding: Rounding = Rounding.EXACT
 ) -> tuple[pa.Array, Mask]:
-    """Return an array in another type, and which of its values are none of that type.
+    """Convert an array to another type; also return a mask of invalid values.
 
     Notes
     -----
-    An array that has the type already is returned unchanged, except that times are checked and
+    An array that already has the type is returned unchanged, except that times are checked and
     every NaN gets the same bits. Invalid are:
 
     - *decimal*: more digits than `Rounding` or the precision allows (`decimals`); a float is
       converted by its shortest text and rounded half up;
-    - *whole number*: fractions unless rounded, values out of range, NaN;
-    - *float*: texts that are no number or out of range, integers that it cannot represent unless
+    - *integer*: fractions unless rounded, values out of range, NaN;
+    - *float*: texts that are not a number or out of range, integers without an exact float unless
       rounded; a decimal becomes the nearest float;
     - *date, timestamp*: years outside 0001 to 9999 in UTC;
     - *boolean*: numbers other than 0 and 1;
-    - *bytes and others*: values that Arrow refuses. Bytes become a number as their text does.
+    - *bytes and others*: values that Arrow refuses. Bytes are parsed as text.
 
-    Decimals and UUIDs have one text each. Numbers are no times, and a timestamp is no time of day.
-    A time without a zone is in UTC; a date is that of the zone.
+    Decimals and UUIDs have one text form each. A number is never converted to a time, nor a
+    timestamp to a time of day. A time without a zone is in UTC; a date uses the timestamp's zone.
     """
     if _is_uuid(values.type) and kind_of(type_) == "text":
         values = _texts_of_uuids(values.storage)
     values = _without_extension(values)
     if pa.types.is_dictionary(values.type):
-        return _of_dictionary(values, type_, rounding)
+        return _convert_dictionary(values, type_, rounding)
     sound = is_sound(values)
     if sound and values.type == type_ and not _is_examined(type_):
-        return values, _none(values)
+        return values, _zeros(values)
     if pa.types.is_null(values.type):
-        return pa.nulls(len(values), type_), _none(values)
+        return pa.nulls(len(values), type_), _zeros(values)
     nested = next((rule for is_kind, rule in _NESTED if is_kind(type_)), None)
     if nested is not None:
         if any(map(pa.types.is_run_end_encoded, _inner_types(values.type))):
@@ -155,32 +155,32 @@ def try_convert(
         return nested(values, type_, rounding)
     if not sound:
         unsound = unsound_rows(values)
-        result, bad = try_convert(_without(values, unsound), type_, rounding)
+        result, bad = try_convert(_set_null(values, unsound), type_, rounding)
         return result, bad | unsound
     rule = _RULES.get((kind_of(values.type), kind_of(type_)))
     if rule is not None:
         return rule(values, type_, rounding)
     _require_unit(values.type, type_)
     result = pc.cast(values, type_)
-    is_examined = kind_of(type_) in _EXAMINED
-    return try_convert(result, type_) if is_examined else (result, _none(values))
+    is_examined = kind_of(type_) in _CHECKED_KINDS
+    return try_convert(result, type_) if is_examined else (result, _zeros(values))
 
 
-def _without(values: pa.Array, rows: Mask) -> pa.Array:
-    """Return values with nulls at some rows."""
+def _set_null(values: pa.Array, rows: Mask) -> pa.Array:
+    """Return values with nulls at masked rows."""
     return values.take(pa.array(np.arange(len(values)), mask=rows))
 
 
 def readable(values: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return values that Python can read, in their storage type, and which had to be left out.
+    """Convert values to their storage type; also return a mask of values that Python cannot read.
 
-    Those are times of other years, and values that are none of their type.
+    The mask contains times outside the years 0001 to 9999 and values invalid for their type.
     """
     return try_convert(values, storage_type(values.type))
 
 
 def _reason(values: pa.Array, type_: pa.DataType, row: int) -> str:
-    """Return why a value is none of a type."""
+    """Return why a value is invalid for a type."""
     return f"{_shown(values[row])} is no {type_}{range_of(type_)}"
 
 
@@ -190,7 +190,7 @@ def _shown(value: pa.Scalar) -> str:
 
 
 def shown_value(value: pa.Scalar) -> str:
-    """Return a text for a value, also for one that Python does not have."""
+    """Return a value's text, even if Python has no such value."""
     if isinstance(value, pa.DictionaryScalar | pa.ExtensionScalar):
         return shown_value(value.value)
     try:
@@ -203,7 +203,7 @@ def shown_value(value: pa.Scalar) -> str:
 
 
 def range_of(type_: pa.DataType) -> str:
-    """Return what values a type has, in brackets; nothing if all are alike."""
+    """Return a type's value range in brackets; empty if any value fits."""
     if pa.types.is_decimal(type_):
         integer_digits = type_.precision - type_.scale
         return f" ({integer_digits} digits before the point, {type_.scale} behind it)"
@@ -218,7 +218,7 @@ def range_of(type_: pa.DataType) -> str:
 
 
 def _inner_types(type_: pa.DataType) -> list[pa.DataType]:
-    """Return the types that are directly in a nested one."""
+    """Return the types directly nested in a type."""
     if pa.types.is_map(type_):
         return [type_.key_type, type_.item_type]
     return [type_.field(index).type for index in range(type_.num_fields)]
@@ -240,7 +240,7 @@ def _struct(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[p
         raise pa.ArrowTypeError(f"{type_} has no field '{min(extra)}' of {values.type}")
     # Without what stands under a struct that is null.
     children = values.flatten()
-    parts, bad = [], _none(values)
+    parts, bad = [], _zeros(values)
     for index, field in enumerate(type_):
         if field.name in index_by_name:
             position = index if is_same else index_by_name[field.name]  # A name may be there twice.
@@ -289,13 +289,13 @@ def _map(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.A
     if bad.any():  # A key is never null, so that a bad map has none of its pairs.
         lost = _holding(bad, offsets)
         return _map(_without_maps(values, lost), type_, rounding)[0], lost
-    return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=mask), _none(values)
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, items, type_, mask=mask), _zeros(values)
 
 
 def _as_pairs(maps: pa.Array) -> pa.Array:
     """Return maps as lists of structs, without a cast.
 
-    A cast refuses a null struct whose fields are declared as not null, as Spark declares them.
+    A cast refuses null structs with fields declared not null, as Spark declares them.
     """
     pairs = maps.values
     return pa.Array.from_buffers(
@@ -304,12 +304,12 @@ def _as_pairs(maps: pa.Array) -> pa.Array:
 
 
 def _items(lists: pa.Array) -> pa.Array:
-    """Return the items of all lists. Arrow makes no empty array of an extension type."""
+    """Return all lists' items. Arrow cannot create an empty array with an extension type."""
     return lists.flatten() if pc.max(pc.list_value_length(lists)).as_py() else lists.values[:0]
 
 
 def _without_maps(maps: pa.Array, lost: Mask) -> pa.Array:
-    """Return maps, null where they are lost. Arrow chooses no rows of an extension type."""
+    """Return maps with nulls at lost rows. Arrow cannot select rows with an extension type."""
     remaining = ~lost & maps.is_valid().to_numpy(zero_copy_only=False)
     bits = pa.array(np.concatenate([np.zeros(maps.offset, np.bool_), remaining])).buffers()[1]
     return pa.Array.from_buffers(
@@ -318,7 +318,7 @@ def _without_maps(maps: pa.Array, lost: Mask) -> pa.Array:
 
 
 def _offsets(values: pa.Array) -> np.ndarray:
-    """Return where each list ends among the items of all, which begin at 0."""
+    """Return list offsets into the flattened items, starting at 0."""
     lengths = pc.fill_null(pc.list_value_length(values), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     if offsets[-1] > np.iinfo(np.int32).max:
@@ -327,7 +327,7 @@ def _offsets(values: pa.Array) -> np.ndarray:
 
 
 def _holding(bad: Mask, offsets: np.ndarray) -> Mask:
-    """Return which lists hold a bad item."""
+    """Return a mask of lists that contain a bad item."""
     lists = np.zeros(len(offsets) - 1, dtype=np.bool_)
     lists[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
     return lists
@@ -362,13 +362,13 @@ def _integers_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tupl
         pc.if_else(is_integer, texts, None), pa.decimal128(20, 0), Rounding.EXACT
     )
     result, bad_range = decimals.to_integers(wide, type_, Rounding.EXACT)
-    return result, bad | bad_range | ~_filled(is_integer)
+    return result, bad | bad_range | ~_true_or_null(is_integer)
 
 
 def _floats_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
     is_number = pc.match_substring_regex(texts, _FLOAT)
     result = pc.cast(pc.if_else(is_number, texts, None), type_)
-    bad = ~_filled(is_number)
+    bad = ~_true_or_null(is_number)
     is_large = pc.is_inf(result).fill_null(False)
     if pc.any(is_large, min_count=0).as_py():
         is_large = pc.and_not(is_large, pc.match_substring_regex(texts, _INFINITE))
@@ -379,7 +379,7 @@ def _floats_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[
 
 def _booleans_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
     is_known = pc.match_substring_regex(texts, _BOOLEAN)
-    return pc.cast(pc.if_else(is_known, texts, None), type_), ~_filled(is_known)
+    return pc.cast(pc.if_else(is_known, texts, None), type_), ~_true_or_null(is_known)
 
 
 def _booleans_of_numbers(
@@ -389,7 +389,7 @@ def _booleans_of_numbers(
         numbers = pc.cast(numbers, pa.float32())
     is_known = pc.is_in(numbers, pa.array([0, 1], numbers.type))
     is_known = pc.or_(is_known, numbers.is_null())
-    return pc.cast(pc.if_else(is_known, numbers, None), type_), ~_filled(is_known)
+    return pc.cast(pc.if_else(is_known, numbers, None), type_), ~_true_or_null(is_known)
 
 
 def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
@@ -402,8 +402,8 @@ def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[p
     return result, bad | unfit
 
 
-def _of_text(rule: _Rule) -> _Rule:
-    """Return a rule for texts of any layout."""
+def _wrap_text_rule(rule: _Rule) -> _Rule:
+    """Wrap a rule for strings so that it accepts every text layout."""
     return lambda texts, type_, rounding: rule(
         texts if pa.types.is_string(texts.type) else pc.cast(texts, pa.string()), type_, rounding
     )
@@ -412,7 +412,7 @@ def _of_text(rule: _Rule) -> _Rule:
 _HYPHENS = (8, 13, 18, 23)
 _DIGITS = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _PLACES = np.setdiff1d(np.arange(36), _HYPHENS)
-"""The digits of a UUID in its canonical text (RFC 9562)."""
+"""Positions of hex digits in a UUID's canonical text (RFC 9562)."""
 
 
 def _is_uuid(type_: pa.DataType) -> bool:
@@ -420,7 +420,7 @@ def _is_uuid(type_: pa.DataType) -> bool:
 
 
 def _texts_of_uuids(values: pa.Array) -> pa.Array:
-    """Return UUIDs of 16 bytes each as their canonical texts."""
+    """Format 16-byte UUIDs as canonical texts."""
     count, first = len(values), values.offset
     data = np.frombuffer(values.buffers()[1], dtype=np.uint8)[16 * first : 16 * (first + count)]
     digits = np.stack([data >> 4, data & 15], axis=1).reshape(count, 32)
@@ -432,7 +432,9 @@ def _texts_of_uuids(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), uuid_texts, None) if values.null_count else uuid_texts
 
 
-def _of_bytes(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+def _convert_bytes(
+    values: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
     return try_convert(pc.cast(values, pa.string()), type_, rounding)
 
 
@@ -445,9 +447,9 @@ def _integers_of_integers(
     (least, most), (low, high) = decimals.bounds_of(type_), decimals.bounds_of(numbers.type)
     fits = [pc.less_equal(numbers, pa.scalar(most, numbers.type))] if high > most else []
     fits += [pc.greater_equal(numbers, pa.scalar(least, numbers.type))] if low < least else []
-    bad = _none(numbers)
+    bad = _zeros(numbers)
     for fit in fits:
-        bad |= ~_filled(fit)
+        bad |= ~_true_or_null(fit)
     if bad.any():
         numbers = pc.if_else(pa.array(bad), None, numbers)
     return pc.cast(numbers, type_), bad
@@ -457,13 +459,13 @@ def _floats_of_integers(
     numbers: pa.Array, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
     if rounding is not Rounding.EXACT:
-        return pc.cast(numbers, type_, safe=False), _none(numbers)
+        return pc.cast(numbers, type_, safe=False), _zeros(numbers)
     digits = np.finfo(type_.to_pandas_dtype()).nmant + 1
     least, most = decimals.bounds_of(numbers.type)
-    bad = _none(numbers)
+    bad = _zeros(numbers)
     if most > 1 << digits:
-        bad |= ~_filled(pc.less_equal(numbers, 1 << digits))
-        bad |= ~_filled(pc.greater_equal(numbers, -1 << digits)) if least < 0 else False
+        bad |= ~_true_or_null(pc.less_equal(numbers, 1 << digits))
+        bad |= ~_true_or_null(pc.greater_equal(numbers, -1 << digits)) if least < 0 else False
         numbers = pc.if_else(pa.array(bad), None, numbers) if bad.any() else numbers
     return pc.cast(numbers, type_, safe=False), bad
 
@@ -471,12 +473,12 @@ def _floats_of_integers(
 def _floats_of_decimals(
     numbers: pa.Array, type_: pa.DataType, _: Rounding
 ) -> tuple[pa.Array, Mask]:
-    """Return the nearest floats: through the text, which is read so."""
-    return pc.cast(pc.cast(numbers, pa.string()), type_), _none(numbers)
+    """Return the nearest floats; parsing the decimals' texts rounds to the nearest."""
+    return pc.cast(pc.cast(numbers, pa.string()), type_), _zeros(numbers)
 
 
 def _texts_of_decimals(numbers: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[pa.Array, Mask]:
-    return pc.cast(decimals.to_texts(numbers), type_), _none(numbers)
+    return pc.cast(decimals.to_texts(numbers), type_), _zeros(numbers)
 
 
 def _decimals_of_floats(
@@ -519,14 +521,14 @@ def _floats_of_floats(
 ) -> tuple[pa.Array, Mask]:
     result = _with_one_nan(pc.cast(numbers, type_, safe=False))
     if type_.bit_width >= numbers.type.bit_width or rounding is not Rounding.EXACT:
-        return result, _none(numbers)
+        return result, _zeros(numbers)
     is_lost = pc.and_not(pc.is_inf(result), pc.is_inf(numbers))
     bad = np.array(is_lost.fill_null(False))
     return pc.if_else(pa.array(bad), None, result) if bad.any() else result, bad
 
 
 def _with_one_nan(numbers: pa.Array) -> pa.Array:
-    """Return floats in which every NaN has the same bits: readers of SQL see one NaN."""
+    """Give every NaN the same bits, because SQL readers see one NaN."""
     is_nan = pc.is_nan(numbers)
     if not pc.any(is_nan, min_count=0).as_py():
         return numbers
@@ -560,16 +562,16 @@ _KINDS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
 )
 
 _RULES: dict[tuple[str, str], _Rule] = {
-    ("text", "decimal"): _of_text(decimals.from_texts),
-    ("text", "integer"): _of_text(_integers_of_texts),
-    ("text", "float"): _of_text(_floats_of_texts),
-    ("text", "boolean"): _of_text(_booleans_of_texts),
-    ("text", "date"): _of_text(_times_of_texts),
-    ("text", "time"): _of_text(_times_of_texts),
-    ("bytes", "decimal"): _of_bytes,
-    ("bytes", "integer"): _of_bytes,
-    ("bytes", "float"): _of_bytes,
-    ("bytes", "boolean"): _of_bytes,
+    ("text", "decimal"): _wrap_text_rule(decimals.from_texts),
+    ("text", "integer"): _wrap_text_rule(_integers_of_texts),
+    ("text", "float"): _wrap_text_rule(_floats_of_texts),
+    ("text", "boolean"): _wrap_text_rule(_booleans_of_texts),
+    ("text", "date"): _wrap_text_rule(_times_of_texts),
+    ("text", "time"): _wrap_text_rule(_times_of_texts),
+    ("bytes", "decimal"): _convert_bytes,
+    ("bytes", "integer"): _convert_bytes,
+    ("bytes", "float"): _convert_bytes,
+    ("bytes", "boolean"): _convert_bytes,
     ("integer", "boolean"): _booleans_of_numbers,
     ("float", "boolean"): _booleans_of_numbers,
     ("decimal", "decimal"): decimals.from_decimals,
@@ -594,7 +596,7 @@ _TIMES = frozenset({"date", "time", "time of day", "duration"})
 
 
 def _require_unit(given: pa.DataType, type_: pa.DataType) -> None:
-    """Refuse pairs that Arrow casts by a unit that nobody named, or by dropping the date."""
+    """Raise `ArrowTypeError` for casts in which Arrow would assume a unit or drop the date."""
     one, other_kind = kind_of(given), kind_of(type_)
     if one != other_kind and {one, other_kind} <= _NUMBERS | _TIMES:
         raise pa.ArrowTypeError(f"{given} is no {type_}")
@@ -602,7 +604,7 @@ def _require_unit(given: pa.DataType, type_: pa.DataType) -> None:
 
 @cache
 def kind_of(type_: pa.DataType) -> str:
-    """Return the kind of a type that is not nested, as the table of rules names it."""
+    """Return the kind of a non-nested type, as in `_RULES`; "other" if it is not listed."""
     return next((name for name, is_kind in _KINDS if is_kind(type_)), "other")
 
 
@@ -614,15 +616,15 @@ def _is_examined(type_: pa.DataType) -> bool:
         return _is_examined(type_.key_type) or _is_examined(type_.item_type)
     if hasattr(type_, "value_type"):
         return _is_examined(type_.value_type)
-    return kind_of(type_) in _EXAMINED
+    return kind_of(type_) in _CHECKED_KINDS
 
 
-_EXAMINED = ("date", "time", "float")
-"""Kinds whose values are looked through although they have their type."""
+_CHECKED_KINDS = ("date", "time", "float")
+"""Kinds whose values are checked even if they already have the target type."""
 
 
 def _without_extension(values: pa.Array) -> pa.Array:
-    """Return plain values of an extension type, of a view, or of run-end encoded ones."""
+    """Unwrap extension types, views and run-end encoding to plain values."""
     if isinstance(values, pa.ExtensionArray):
         if values.type.extension_name == BOOL8:  # Arrow takes all integers but 0 for true.
             return pc.not_equal(values.storage, 0)
@@ -634,24 +636,24 @@ def _without_extension(values: pa.Array) -> pa.Array:
     return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
 
 
-def _of_dictionary(
+def _convert_dictionary(
     values: pa.Array, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    """Return the values of a dictionary's indices; each entry is converted once.
+    """Convert a dictionary array; each entry is converted once.
 
-    Arrow has no kernel that takes from views, which Polars has in its dictionaries.
+    Arrow cannot take rows from views, which Polars uses in its dictionaries.
     """
     entries, bad_entries = try_convert(values.dictionary, type_, rounding)
-    bad = _none(values)
+    bad = _zeros(values)
     if bad_entries.any():
         bad = np.asarray(pa.array(bad_entries).take(values.indices).fill_null(False))
     return entries.take(values.indices), bad
 
 
-def _none(values: pa.Array) -> Mask:
+def _zeros(values: pa.Array) -> Mask:
     return np.zeros(len(values), dtype=np.bool_)
 
 
-def _filled(found: pa.Array) -> Mask:
-    """Return what is true or null."""
+def _true_or_null(found: pa.Array) -> Mask:
+    """Return a mask in which null counts as true."""
     return np.asarray(found.fill_null(True).to_numpy(zero_copy_only=False), dtype=np.bool_)

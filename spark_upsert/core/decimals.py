@@ -23,11 +23,11 @@ Limbs = npt.NDArray[np.uint64]
 _BITS = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _STEP_DIGITS = 9
-"""The digits of the largest power of ten below 2**32."""
+"""Digits in the largest power of ten below 2**32."""
 
 
 def taken_apart(column: pa.Array) -> tuple[Limbs, Mask]:
-    """Return the absolute numbers of decimals, 0 for null, and which of them are negative."""
+    """Split decimals into absolute values and a mask of negative numbers; null becomes 0."""
     count = len(column)
     width = column.type.bit_width // 32
     data = column.buffers()[1] if count else None
@@ -41,7 +41,7 @@ def taken_apart(column: pa.Array) -> tuple[Limbs, Mask]:
 
 
 def put_together(limbs: Limbs, negative: Mask, valid: Mask, type_: pa.DataType) -> pa.Array:
-    """Return decimals, given numbers that fit; null where they are not valid."""
+    """Build decimals from numbers that fit the type; null where ``valid`` is false."""
     width = type_.bit_width // 32
     limb = np.zeros((width, limbs.shape[1]), dtype=np.uint64)
     limb[: len(limbs)] = limbs[:width]
@@ -66,7 +66,7 @@ def _negate(limbs: Limbs, where: Mask) -> None:
 def limbs_of_integers(
     numbers: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
 ) -> tuple[Limbs, Mask]:
-    """Return the absolute values of integers of 64 bits, and which of them are negative."""
+    """Split 64-bit integers into absolute values and a mask of negative numbers."""
     negative = numbers < 0
     words = numbers.view(np.uint64)
     limbs = np.stack([words & _LOW, words >> _BITS])
@@ -75,7 +75,7 @@ def limbs_of_integers(
 
 
 def integers_of_limbs(limbs: Limbs, negative: Mask) -> npt.NDArray[np.uint64]:
-    """Return numbers that fit into 64 bits, the negative ones in two's complement."""
+    """Return numbers that fit into 64 bits, negative ones in two's complement."""
     words = (limbs[1] << _BITS) | limbs[0]
     return np.where(negative, ~words + np.uint64(1), words)
 
@@ -96,7 +96,10 @@ def scale_up(limbs: Limbs, digits: int) -> None:
 
 
 def scale_down(limbs: Limbs, digits: int) -> tuple[Mask, Mask]:
-    """Divide by a power of ten, in place."""
+    """Divide by a power of ten, in place.
+
+    Returns two masks: a nonzero remainder, and a remainder of at least half the divisor.
+    """
     is_left = np.zeros(limbs.shape[1], dtype=np.bool_)
     is_half = is_left
     for step in _steps(digits):
@@ -113,7 +116,7 @@ def scale_down(limbs: Limbs, digits: int) -> tuple[Mask, Mask]:
 
 
 def at_least(limbs: Limbs, bound: int) -> Mask:
-    """Return which numbers are not below a bound."""
+    """Return a mask of numbers at or above a bound."""
     if bound >> 32 * len(limbs):
         return np.zeros(limbs.shape[1], dtype=np.bool_)
     result = np.ones(limbs.shape[1], dtype=np.bool_)
@@ -124,7 +127,7 @@ def at_least(limbs: Limbs, bound: int) -> Mask:
 
 
 def widened(limbs: Limbs, count: int) -> Limbs:
-    """Return numbers with a given count of limbs at least."""
+    """Return numbers with at least ``count`` limbs."""
     if len(limbs) >= count:
         return limbs
     more = np.zeros((count - len(limbs), limbs.shape[1]), dtype=np.uint64)
@@ -132,7 +135,7 @@ def widened(limbs: Limbs, count: int) -> Limbs:
 
 
 def _steps(digits: int) -> list[int]:
-    """Return powers of ten below 2**32 that make up one: those of the lowest digits first."""
+    """Return exponents that sum to ``digits``; each power of ten is below 2**32."""
     step_count, remainder = divmod(digits, _STEP_DIGITS)
     return [_STEP_DIGITS] * step_count + [remainder] * (remainder > 0)
 
@@ -143,26 +146,26 @@ _NUMBER = (
 )
 
 _EXPONENT_DIGITS = 10
-"""An exponent of more digits is beyond any text that Arrow can hold: out of every range."""
+"""Maximum digits in an exponent; longer ones exceed any text in Arrow and are out of range."""
 
 _SHORT_CHARS = 200
-"""Longer numbers are shortened one by one first, at some 10 us each."""
+"""Maximum characters parsed column-wise; a longer text is shortened first, at about 10 us each."""
 
 _BLOCK_CHARS = 4 << 20
-"""How many characters are taken apart at once, at some 40 bytes of memory each."""
+"""Characters parsed per block, at about 40 bytes of memory each."""
 
 DIGITS_MAX = 38
-"""The precision of Spark's widest decimals, and of ours."""
+"""Precision of the widest decimals here and in Spark."""
 
 _INTEGER_DIGITS = 20
-"""Digits of the greatest integer of 64 bits."""
+"""Digits in the greatest 64-bit integer."""
 
 _FLAT = np.array([10**n for n in range(_STEP_DIGITS)], dtype=np.float64)
 
 
 def from_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
-    """Return the numbers that texts write, ``[+-] digits [. digits] [e [+-] digits]`` in ASCII."""
-    is_plain = pc.match_substring_regex(texts, _plain(type_)).fill_null(True)
+    """Parse ASCII texts ``[+-] digits [. digits] [e [+-] digits]``; also mask invalid ones."""
+    is_plain = pc.match_substring_regex(texts, _plain_pattern(type_)).fill_null(True)
     bad = np.zeros(len(texts), dtype=np.bool_)
     if pc.all(is_plain, min_count=0).as_py():
         return pc.cast(texts, type_), bad
@@ -171,15 +174,15 @@ def from_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple
     others = texts.take(pa.array(row_indices))
     pieces = [result]
     for block in _blocks(others):
-        column, bad[row_indices[block]] = _written(others[block], type_, rounding)
+        column, bad[row_indices[block]] = _parse_texts(others[block], type_, rounding)
         pieces.append(column)
     order = np.arange(len(texts))
     order[row_indices] = len(texts) + np.arange(len(row_indices))
     return pa.concat_arrays(pieces).take(pa.array(order)), bad
 
 
-def _plain(type_: pa.DataType) -> str:
-    """Return what texts look like that fit whatever their digits are."""
+def _plain_pattern(type_: pa.DataType) -> str:
+    """Return a pattern for texts that fit the type, whatever their digits."""
     integer_digits, fraction = type_.precision - type_.scale, type_.scale
     # Arrow wants a digit before the point, and there may be no room for one but zero.
     before = f"[0-9]{{1,{integer_digits}}}" if integer_digits > 0 and fraction >= 0 else "0"
@@ -187,18 +190,18 @@ def _plain(type_: pa.DataType) -> str:
 
 
 def _blocks(texts: pa.Array) -> list[slice]:
-    """Return texts in pieces of some bytes each."""
+    """Split texts into slices of about `_BLOCK_CHARS` bytes."""
     reached = np.cumsum(pc.binary_length(texts).to_numpy(zero_copy_only=False).astype(np.int64))
     ends = np.unique(np.searchsorted(reached, np.arange(0, reached[-1], _BLOCK_CHARS)) + 1)
     cuts = np.unique([0, *ends, len(texts)])
     return [slice(int(a), int(b)) for a, b in pairwise(cuts)]
 
 
-def _written(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
-    """Return what texts write, whatever their form; those that write no number are bad."""
+def _parse_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+    """Parse texts in any form; also return a mask of invalid ones."""
     is_long = pc.greater(pc.binary_length(texts), _SHORT_CHARS)
     if pc.any(is_long).as_py():
-        shortened = [_shortened(text) for text in texts.filter(is_long).to_pylist()]
+        shortened = [_shorten(text) for text in texts.filter(is_long).to_pylist()]
         texts = pc.replace_with_mask(texts, is_long, pa.array(shortened, texts.type))
     parts = pc.extract_regex(texts, _NUMBER)
     sign, integer_part, fraction, exponent = (
@@ -207,7 +210,7 @@ def _written(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[p
     digits = pc.binary_join_element_wise(integer_part, fraction, "")
     bad = ~np.asarray(pc.and_(parts.is_valid(), pc.greater(pc.binary_length(digits), 0)))
     point = pc.binary_length(integer_part).to_numpy() + _exponents(exponent) + type_.scale
-    numbers, is_left, is_half, beyond = _digits(digits, point, type_.precision)
+    numbers, is_left, is_half, beyond = _parse_digits(digits, point, type_.precision)
     negative = np.asarray(pc.equal(sign, "-"))
     bad |= beyond | _rounded(numbers, negative, is_left, is_half, rounding)
     bad |= at_least(numbers, 10**type_.precision)
@@ -216,7 +219,7 @@ def _written(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[p
 
 
 def _exponents(texts: pa.Array) -> npt.NDArray[np.int64]:
-    """Return exponents, those of more digits than any text has as one that is out of range."""
+    """Parse exponents; one with too many digits becomes an out-of-range number."""
     digits = pc.utf8_ltrim(texts, characters="+-0")
     is_large = pc.greater(pc.binary_length(digits), _EXPONENT_DIGITS)
     digits = pc.if_else(is_large, f"1{'0' * _EXPONENT_DIGITS}", digits)
@@ -224,10 +227,14 @@ def _exponents(texts: pa.Array) -> npt.NDArray[np.int64]:
     return np.where(np.asarray(pc.starts_with(texts, "-")), -numbers, numbers)
 
 
-def _digits(
+def _parse_digits(
     texts: pa.Array, point: npt.NDArray[np.int64], precision: int
 ) -> tuple[Limbs, Mask, Mask, Mask]:
-    """Return the numbers that digits before a point are, and what stands behind it."""
+    """Return the integers before a decimal point, and three masks.
+
+    The masks: nonzero digits after the point; a first digit after it of 5 or more; digits too high
+    for the precision.
+    """
     count, steps = len(texts), precision // _STEP_DIGITS + 1
     offsets = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4)
     chars = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -255,8 +262,8 @@ def _digits(
     return numbers, masks[0], masks[1], masks[2]
 
 
-def _shortened(text: str) -> str:
-    """Return a long number in few digits, of which all that matters are the first."""
+def _shorten(text: str) -> str:
+    """Shorten a long number to its leading digits and an exponent; empty if invalid."""
     match = re.fullmatch(_NUMBER.removeprefix(r"\A").removesuffix(r"\z"), text, re.ASCII)
     if match is None:
         return ""
@@ -276,7 +283,7 @@ def _shortened(text: str) -> str:
 def from_decimals(
     numbers: pa.Array, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    """Return decimals in another precision and scale; results as `from_texts`."""
+    """Convert decimals to another precision and scale; results as in `from_texts`."""
     shift = type_.scale - numbers.type.scale
     is_room = type_.precision - type_.scale >= numbers.type.precision - numbers.type.scale
     if shift >= 0 and is_room:
@@ -287,11 +294,11 @@ def from_decimals(
 
 
 _PLAIN_SCALE = 6
-"""Arrow writes small numbers of more digits behind the point with an exponent."""
+"""Largest scale at which Arrow formats every decimal without an exponent."""
 
 
 def to_texts(numbers: pa.Array) -> pa.Array:
-    """Return decimals with all their digits, as many behind the point as the type has."""
+    """Format decimals in full, with as many fraction digits as the type's scale."""
     scale = numbers.type.scale
     if scale <= _PLAIN_SCALE:
         return pc.cast(numbers, pa.string())
@@ -311,7 +318,7 @@ def to_texts(numbers: pa.Array) -> pa.Array:
 
 
 def from_integers(numbers: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Return integers as decimals; results as `from_texts`."""
+    """Convert integers to decimals; results as in `from_texts`."""
     is_unsigned = pa.types.is_unsigned_integer(numbers.type)
     words = numbers.fill_null(0).to_numpy(zero_copy_only=False)
     limbs, negative = limbs_of_integers(words.astype(np.uint64 if is_unsigned else np.int64))
@@ -320,7 +327,7 @@ def from_integers(numbers: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask
 
 
 def to_integers(numbers: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
-    """Return decimals as integers; results as `from_texts`."""
+    """Convert decimals to integers; results as in `from_texts`."""
     least, most = bounds_of(type_)
     limbs, negative = taken_apart(numbers)
     limbs, bad = _rescaled(limbs, negative, -numbers.type.scale, _INTEGER_DIGITS, rounding)
@@ -332,7 +339,7 @@ def to_integers(numbers: pa.Array, type_: pa.DataType, rounding: Rounding) -> tu
 
 
 def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
-    """Return the decimals that ROUND gives: a digit more, which rounding may need.
+    """Return ROUND's result type: one more integer digit, which rounding may need.
 
     Source: Spark, ``RoundBase.dataType`` (mathExpressions.scala).
     """
@@ -346,7 +353,7 @@ def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
 def round_at(
     numbers: pa.Array, places: int, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
-    """Return decimals rounded to some digits behind the point, or if negative before it."""
+    """Round decimals to ``places`` fraction digits; if negative, before the decimal point."""
     limbs, negative = taken_apart(numbers)
     # Beyond the digits that there are, more places change nothing.
     places = max(places, -2 * DIGITS_MAX)
@@ -359,7 +366,7 @@ def round_at(
 
 
 def bounds_of(type_: pa.DataType) -> tuple[int, int]:
-    """Return the least and the greatest integer of a type."""
+    """Return the least and greatest integer in a type."""
     bounds = np.iinfo(type_.to_pandas_dtype())
     return int(bounds.min), int(bounds.max)
 
@@ -367,7 +374,10 @@ def bounds_of(type_: pa.DataType) -> tuple[int, int]:
 def _rescaled(
     limbs: Limbs, negative: Mask, shift: int, precision: int, rounding: Rounding
 ) -> tuple[Limbs, Mask]:
-    """Return numbers times ``10**shift``, 0 where they have more digits than the precision."""
+    """Multiply numbers by ``10**shift``; also return a mask of those that do not fit.
+
+    A number that exceeds the precision becomes 0. With `Rounding.EXACT`, lost digits do not fit.
+    """
     if shift >= 0:
         bad = at_least(limbs, 10 ** max(precision - shift, 0))
         limbs[:, bad] = 0
@@ -385,7 +395,10 @@ def _rescaled(
 def _rounded(
     limbs: Limbs, negative: Mask, is_left: Mask, is_half: Mask, rounding: Rounding
 ) -> Mask:
-    """Round numbers by what is left of them, in place; return which must not be rounded."""
+    """Round numbers up in place by their remainders.
+
+    Returns a mask of numbers that must not be rounded, only for `Rounding.EXACT`.
+    """
     match rounding:
         case Rounding.EXACT:
             return is_left

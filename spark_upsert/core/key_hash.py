@@ -27,13 +27,13 @@ from spark_upsert.core.keys import (
 
 HASH_VERSION = 1
 PREFIXED_VERSION = 2
-"""The version of a hash that has the hash of the first key columns as its upper half."""
+"""Hash version with the leading key columns' hash as its upper half."""
 HASH_BITS = 64
 HASH_END = 1 << HASH_BITS
-"""The exclusive upper bound of all hashes."""
+"""Exclusive upper bound for all hashes."""
 
 RAW_KEY_SEED = 0xA5A5A5A5A5A5A5A5
-"""Turns the seed of a table into that of its undecodable keys."""
+"""XORed with the table's seed to hash undecodable keys."""
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -44,21 +44,21 @@ _HALF = np.uint64(32)
 _LOWER = np.uint64((1 << 32) - 1)
 
 _BLOCK_ROWS = 1 << 14
-"""Rows hashed at once: 128 KiB a word column, so that the passes stay in the cache."""
+"""Rows hashed per block: 128 KiB per word column, so that all passes stay in the cache."""
 
 _SHORT_WORDS = 8
-"""Texts up to this many words are hashed column-wise, one pass per word; the rest flat."""
+"""Maximum words in a text that is hashed column-wise, one pass per word."""
 
 _FLAT_WORDS = 1 << 20
-"""Words of long texts that are expanded at once: 8 MiB, whatever the length of a text."""
+"""Words expanded per pass for long texts: 8 MiB, whatever a text's length."""
 
 
 _MERGED_PIECES = 64
-"""Below so many sorted pieces, a merge of them is faster than a sort."""
+"""Number of sorted pieces below which a merge is faster than a sort."""
 
 
 def mix(words: Words) -> Words:
-    """Return the splitmix64 finaliser of each word."""
+    """Apply the splitmix64 finaliser to each word."""
     z = words ^ (words >> np.uint64(30))
     z *= _M1
     z ^= z >> np.uint64(27)
@@ -76,14 +76,13 @@ def _word_key(column_key: int, index: int) -> int:
 
 
 def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Words:
-    """Return the 64-bit hash of each composite key.
+    """Return a 64-bit hash for each composite key.
 
-    Version 1, modulo 2**64, with ``G = 0x9E3779B97F4A7C15`` and the finaliser ``mix`` of
-    splitmix64::
+    Version 1, modulo 2**64, with ``G = 0x9E3779B97F4A7C15`` and splitmix64's finaliser ``mix``::
 
         s(j)    = mix(seed + (j + 1) * G)                       one constant per key column
-        k(j, i) = mix(s(j) + (i + 1) * G)                       one constant per word of it
-        part(j) = s(j) + L * G + sum_i mix(w(i) XOR k(j, i))    L = length in bytes, w = its words
+        k(j, i) = mix(s(j) + (i + 1) * G)                       one constant per word
+        part(j) = s(j) + L * G + sum_i mix(w(i) XOR k(j, i))    L = length in bytes, w = words
         hash    = mix(sum_j part(j))
 
     Words are little-endian, the last one padded with zeros. Version 2 takes the upper 32 bits from
@@ -96,7 +95,7 @@ def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Wor
     integers, dates, times      the value sign-extended to 64 bits; L = 8
     timestamps                  microseconds since 1970 as 64 bits; L = 8
     boolean                     0 or 1; L = 8
-    float32, float64            bits of the float64; -0.0 becomes 0.0, every NaN the same; L = 8
+    float32, float64            float64 bits; -0.0 becomes 0.0, every NaN the same; L = 8
     decimal                     low half, then high half of the 128-bit integer; L = 16
     string, binary              the bytes, eight to a word; L = their number
     null                        part(j) = mix(NOT s(j))
@@ -114,10 +113,10 @@ def hash_keys(columns: Sequence[pa.Array], *, seed: int, prefix: int = 0) -> Wor
 
 
 def order_of(hashes: Words) -> Positions:
-    """Return the places of hashes in ascending order; equal ones stay as they stand.
+    """Return row positions in ascending hash order; equal hashes keep their order.
 
-    Hashes are uniform, so that a count by their upper 16 bits brings each close to its place: a
-    third of the time of a sort. Some sorted pieces, one behind the other, are merged instead.
+    Hashes are uniform, so that sorting first by the upper 16 bits takes a third of a plain sort's
+    time. A few sorted pieces in sequence are merged instead.
     """
     if np.count_nonzero(hashes[1:] < hashes[:-1]) < _MERGED_PIECES:
         return np.argsort(hashes, kind="stable")
@@ -126,15 +125,15 @@ def order_of(hashes: Words) -> Positions:
 
 
 def prefix_ends(columns: Sequence[pa.Array], *, seed: int) -> tuple[Words, Words]:
-    """Return the first and the last hash that keys may have that begin with some values."""
+    """Return the lowest and highest possible hash for each key prefix."""
     upper = hash_keys(columns, seed=seed) & ~_LOWER
     return upper, upper | _LOWER
 
 
 def is_injective(types: Sequence[pa.DataType]) -> bool:
-    """Return whether different keys of these types, none of them null, never share a hash.
+    """Return whether non-null keys with these types never share a hash.
 
-    So it is for one column of one word: each step of the formula is then a bijection.
+    True for a single column with one word: each step in the formula is then a bijection.
     """
     return len(types) == 1 and not is_text(types[0]) and not pa.types.is_decimal(types[0])
 
@@ -184,7 +183,7 @@ def _text_part(column: pa.Array, column_key: int) -> Words:
 
 
 def _add_long_words(part: Words, text: Text, column_key: int) -> None:
-    """Add the words beyond the first `_SHORT_WORDS`, many texts or one huge text at a time."""
+    """Hash the words after the first `_SHORT_WORDS`, in blocks across all texts."""
     rows = np.flatnonzero(text.lengths > 8 * _SHORT_WORDS)
     counts = -(-text.lengths[rows] // 8) - _SHORT_WORDS
     ends = np.cumsum(counts)
@@ -207,7 +206,7 @@ _DIGITS_MAX = len(f"{HASH_END:x}")
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """Hashes ``first <= h < end``; all of them by default.
+    """Hashes ``first <= h < end``; all hashes by default.
 
     ``0 <= first <= end <= 2**64``. Every range covers an empty one; none overlaps it.
     """
@@ -221,7 +220,7 @@ class HashRange:
 
     @classmethod
     def spanning(cls, first: int, last: int) -> HashRange:
-        """Return the range of two hashes and all between them."""
+        """Return the smallest range with two hashes, ``first <= last``."""
         return cls(int(first), int(last) + 1)
 
     @classmethod
@@ -231,7 +230,7 @@ class HashRange:
         return cls(hash_number(first), hash_number(end))
 
     def to_json(self) -> list[str]:
-        """Return both bounds as 16 hexadecimal digits; the end of all hashes has 17."""
+        """Return both bounds as 16 hexadecimal digits; ``2**64`` has 17."""
         return [f"{self.first:016x}", f"{self.end:016x}"]
 
     def __repr__(self) -> str:
@@ -242,12 +241,12 @@ class HashRange:
 
     @property
     def last(self) -> int:
-        """The greatest hash of a range that is not empty."""
+        """Greatest hash in a non-empty range."""
         return self.end - 1
 
     @property
     def width(self) -> int:
-        """How many hashes there are in the range."""
+        """Number of hashes in the range."""
         return self.end - self.first
 
     @property
@@ -255,20 +254,20 @@ class HashRange:
         return self.first == self.end
 
     def covers(self, other: HashRange) -> bool:
-        """Return whether every hash of another range is in this one."""
+        """Return whether this range contains every hash in another range."""
         return other.is_empty or (self.first <= other.first and other.end <= self.end)
 
     def overlaps(self, other: HashRange) -> bool:
-        """Return whether some hash is in both ranges."""
+        """Return whether two ranges share a hash."""
         return max(self.first, other.first) < min(self.end, other.end)
 
     def intersect(self, other: HashRange) -> HashRange:
-        """Return the hashes of both ranges."""
+        """Return the hashes common to both ranges."""
         first = max(self.first, other.first)
         return HashRange(first, max(first, min(self.end, other.end)))
 
     def without(self, other: HashRange) -> tuple[HashRange, ...]:
-        """Return what is left when another range is taken away: up to two pieces, none empty."""
+        """Return the parts outside another range: up to two pieces, none empty."""
         if not self.overlaps(other):
             return () if self.is_empty else (self,)
         lower_part = HashRange(self.first, max(self.first, other.first))
@@ -276,16 +275,16 @@ class HashRange:
         return tuple(piece for piece in (lower_part, above) if not piece.is_empty)
 
     def split_at(self, hash_: int) -> tuple[HashRange, HashRange]:
-        """Return the hashes below ``first <= hash_ <= end``, and those from there on."""
+        """Split into the hashes below ``hash_`` and the rest; ``first <= hash_ <= end``."""
         return HashRange(self.first, hash_), HashRange(hash_, self.end)
 
     def cut(self, count: int) -> list[HashRange]:
-        """Cut the range into ``count >= 1`` neighbours; their widths differ by one at most."""
+        """Cut the range into ``count >= 1`` neighbours; their widths differ by at most one."""
         bounds = [self.first + self.width * index // count for index in range(count + 1)]
         return [HashRange(first, end) for first, end in pairwise(bounds)]
 
     def rows_of(self, hashes: npt.NDArray[np.uint64]) -> tuple[int, int]:
-        """Return the positions ``[start, stop)`` of ascending hashes that are in the range."""
+        """Return the positions ``[start, stop)`` of ascending hashes in the range."""
         if self.is_empty:
             return 0, 0
         # By the last hash: the end of all hashes does not fit into 64 bits.
@@ -298,7 +297,7 @@ ALL_HASHES = HashRange()
 
 
 def hash_number(digits: Any) -> int:
-    """Return a bound of hashes from its hexadecimal digits."""
+    """Parse a hash bound from its hexadecimal digits; raise `ValueError` if it is invalid."""
     if type(digits) is not str or len(digits) > _DIGITS_MAX:
         raise ValueError(f"{digits!r:.80} is no bound of hashes")
     return int(digits, 16)

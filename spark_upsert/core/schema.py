@@ -38,7 +38,7 @@ _ORDER = "__order"
 ORDER_KNOWN = "__order_known"
 
 PUT, TOMBSTONE, ERROR = 1, -1, 2
-"""The values of `DIFF`."""
+"""Values in the `DIFF` column."""
 
 _QUARANTINE_FIELDS: tuple[pa.Field, ...] = (
     pa.field(RAW_KEY, pa.binary()),
@@ -63,87 +63,86 @@ _RESERVED = frozenset(field.name for field in CHANGELOG_FIELDS)
 
 
 class Scope(Enum):
-    """How far order keys reach."""
+    """Extent within which order keys are compared."""
 
     TABLE = "table"
     """Order keys compare across epochs: a late older command is stale."""
 
     EPOCH = "epoch"
-    """The later epoch wins; order keys decide inside one epoch."""
+    """The later epoch wins; order keys decide within an epoch."""
 
     ARRIVAL = "arrival"
     """There are no order keys; the later epoch wins, then the later row."""
 
 
 class Ties(Enum):
-    """The rule for two commands of a key with equal order keys and different contents.
+    """Rule for two commands with one key and order key but different contents.
 
-    `core.precedence` says which of two is the later one.
+    `core.precedence` defines the later command.
     """
 
     LAST = "last"
-    """The later one wins."""
+    """The later command wins."""
 
     FIRST = "first"
-    """The earlier one stays."""
+    """The earlier command wins."""
 
     FAIL = "fail"
     """The write fails, and nothing is committed."""
 
     @classmethod
     def usual(cls, engine: MergeEngine) -> Ties:
-        """Return what a table has that says nothing: with ``first-row`` the earlier one stays."""
+        """Return an engine's default rule: `FIRST` for ``first-row``, otherwise `LAST`."""
         return cls.FIRST if engine.kind is Engine.FIRST_ROW else cls.LAST
 
 
 class ErrorPolicy(Enum):
-    """The rule for a row that cannot be applied."""
+    """Rule for rows that cannot be applied."""
 
     FAIL = "fail"
     """The write fails, and nothing is committed."""
 
     INLINE = "inline"
-    """A value that cannot be decoded is a row with an error in place of its values."""
+    """An undecodable value becomes a row with an error in place of values."""
 
     QUARANTINE = "quarantine"
-    """The row is kept apart as an error entry, until a later row of its key clears it."""
+    """The row is stored as an error entry until a later row with its key replaces it."""
 
 
 ERROR_TYPE = pa.struct([pa.field("description", pa.string())])
-"""Type of the error column of `ErrorPolicy.INLINE`; null in rows that are good."""
+"""Type of the error column for `ErrorPolicy.INLINE`; null in valid rows."""
 
 
 def is_live(diffs: pa.Array) -> npt.NDArray[np.bool_]:
-    """Return which entries are rows of the table, by their `DIFF`; the only copy of the rule.
+    """Return a mask of entries that are table rows, by `DIFF`; the only copy of this rule.
 
-    A tombstone is no row, and neither is an error entry: it retracts the row of its key.
+    Tombstones and error entries are not rows; an error entry retracts the row with its key.
     """
     live: npt.NDArray[np.bool_] = diffs.to_numpy() == PUT
     return live
 
 
 def at_column(name: str) -> str:
-    """Return the name of the column that holds the order key of a column's value."""
+    """Return the name for a column with the order keys of another column's values."""
     return f"{_AT}{name}"
 
 
 def row_at_column(name: str) -> str:
-    """Return the name of the column that holds the order key of the row that a value came in."""
+    """Return the name for a column with the order key of each value's row."""
     return f"{_ROW_AT}{name}"
 
 
 def older_column(name: str) -> str:
-    """Return the name of the column that holds older values of a column (`table.state.fold`)."""
+    """Return the name for a column with another column's older values (`table.state.fold`)."""
     return f"{_OLDER}{name}"
 
 
 def storage_type(type_: pa.DataType) -> pa.DataType:
-    """Return the one form in which values of a type are stored.
+    """Return the type in which a table stores values.
 
-    Large, view and fixed-size variants become the plain ones, times of any zone become UTC
-    microseconds, dictionaries become their values, and nested fields get Spark's names. A UUID and
-    a JSON document become texts. A type that no table can store stays as it is
-    (`require_storable`).
+    Large, view and fixed-size variants become plain. Timestamps with a zone become UTC
+    microseconds, dictionaries become their values, and nested fields get Spark's names. UUIDs and
+    JSON documents become texts. An unsupported type is returned unchanged (`require_storable`).
     """
     if isinstance(type_, pa.BaseExtensionType):
         return _OF_EXTENSIONS.get(type_.extension_name, type_)
@@ -173,15 +172,18 @@ def storage_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _inner_type(type_: pa.DataType) -> pa.DataType:
-    """Return the storage type of a nested type; in lists that are cut, Arrow reads wrong runs."""
+    """Return the storage type for a nested type.
+
+    Run-end encoded types stay unchanged: Arrow reads wrong runs in sliced lists.
+    """
     return type_ if pa.types.is_run_end_encoded(type_) else storage_type(type_)
 
 
 UUID = "arrow.uuid"
-"""The name of Arrow's type of UUIDs."""
+"""Name of Arrow's UUID extension type."""
 
 BOOL8 = "arrow.bool8"
-"""The name of Arrow's type of truth values that take a byte each."""
+"""Name of Arrow's extension type for one-byte booleans."""
 
 _OF_EXTENSIONS: Mapping[str, pa.DataType] = {
     UUID: pa.string(),
@@ -192,11 +194,11 @@ _OF_EXTENSIONS: Mapping[str, pa.DataType] = {
 DECIMAL_DIGITS_MAX = 38
 
 LEVELS_MAX = 64
-"""Levels of nested types that a file of Arrow can hold. A map has two, that of its entries too."""
+"""Maximum type nesting in an Arrow file; a map adds two levels, one for its entries."""
 
 
 def is_any_list(type_: pa.DataType) -> bool:
-    """Return whether values of a type are lists, whatever their layout."""
+    """Return whether a type is a list in any layout."""
     types = pa.types
     return bool(
         types.is_list(type_)
@@ -208,19 +210,18 @@ def is_any_list(type_: pa.DataType) -> bool:
 
 
 class UnstorablePart(NamedTuple):
-    """The part of a column that no reader of runs accepts."""
+    """A column's type or a type nested in it, such as one that run readers reject."""
 
     place: str
-    """The name of the column, with a dotted path to a nested type."""
+    """The column's name, with a dotted path to a nested type."""
     type: pa.DataType
     is_too_deep: bool
 
 
 def find_unstorable_part(place: str, type_: pa.DataType) -> UnstorablePart | None:
-    """Return the first part of a column that no reader of runs accepts; None if all is accepted.
+    """Return the first part in a column's type that run readers reject, or None.
 
-    The only copy of the rule: writers refuse the part before they commit anything, and readers of
-    files refuse the column.
+    The only copy of this rule: writers refuse the part before a commit, file readers the column.
     """
     for part, level in walk_type(place, type_):
         if level > LEVELS_MAX:
@@ -234,7 +235,7 @@ def find_unstorable_part(place: str, type_: pa.DataType) -> UnstorablePart | Non
 
 
 def walk_type(place: str, type_: pa.DataType) -> Iterator[tuple[UnstorablePart, int]]:
-    """Yield a type and the types nested in it, from the outside to the inside, with its level."""
+    """Yield a type and its nested types from the outside in, each with its level from 1."""
     waiting = [(place, type_, 1)]
     while waiting:
         place, type_, level = waiting.pop()
@@ -260,17 +261,17 @@ _STORED_IDS = frozenset(
         pa.date64(),  # Only in tables of an earlier release (`TableSchema.from_json`).
     )
 )
-"""The types in runs, but for nested ones."""
+"""Type identifiers in runs, except nested types."""
 
 
 _OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable")
-"""Fields of a schema that are no rules; the order may be wider."""
+"""Fields that `TableSchema.has_rules_of` ignores; orders may differ in width."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 
 
 def widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether every value of ``source`` is a value of ``target``."""
+    """Return whether every value in ``source`` is also a value in ``target``."""
     if source == target:
         return True
     if source in _INTEGERS and target in _INTEGERS:
@@ -289,16 +290,16 @@ def widens(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds the values of both; the first if neither does."""
+    """Return the type that holds both types' values; the first if neither does."""
     return other if widens(one, other) else one
 
 
 def _widened_order(
     order: Iterable[pa.Field], engine: MergeEngine, fields: Iterable[pa.Field]
 ) -> tuple[pa.Field, ...]:
-    """Return order fields that hold what columns of the rows hold, by the names of those.
+    """Widen order fields to the row columns with the same names.
 
-    A column with an order of its own compares it with the order of deletes: one type holds both.
+    A column with its own order is compared with the delete order, so both need one type.
     """
     order_columns = {name.lower() for name in engine.column_order.values()}
     types = [(field.name.lower(), storage_type(field.type)) for field in fields]
@@ -312,36 +313,36 @@ def _widened_order(
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The columns, key and order of a table. Immutable; a change makes a new one.
+    """A table's columns, key and order. Immutable; a change creates a new schema.
 
     Parameters
     ----------
     columns : pyarrow.Schema
         The table's own columns in storage types, all nullable.
     keys : tuple of str
-        Names of the key columns, in the order in which they are hashed.
+        Key column names, in hash order.
     order : tuple of pyarrow.Field
-        The ``sequenceBy`` columns of the *input*; empty for `Scope.ARRIVAL`.
+        The input's ``sequenceBy`` columns; empty for `Scope.ARRIVAL`.
     scope : Scope
     hash_seed : int
-        Seed of the key hash, 0 <= seed < 2**64.
+        Key hash seed, 0 <= seed < 2**64.
     on_error : ErrorPolicy
     error_column : str or None
-        With `ErrorPolicy.INLINE`: the one of ``columns`` that holds errors.
+        With `ErrorPolicy.INLINE`: the column for errors, one of ``columns``.
     engine : MergeEngine
-        How the commands of a key are merged.
+        Merge rule for commands with one key.
     ties : Ties
-        What decides between equal order keys.
+        Rule for equal order keys.
     hash_prefix : int
-        How many leading key columns the upper half of the hash is made of, so that keys that begin
-        alike lie together; 0: all columns make all of it.
+        Number of leading key columns that alone determine the hash's upper half, so that keys with
+        a common prefix are stored together; 0: all columns determine all bits.
     has_wide_order : bool
-        Whether the types of the order were widened, so that earlier releases must not read it.
+        Whether order types were widened, so that earlier releases must not read the table.
     binlogs : tuple of str
-        The base names of the binlogs that order the rows, from the table's properties
+        Base names of the binlogs that order the rows, from the table's properties
         (`core.source_positions`).
     unreadable : frozenset of str
-        Names of columns that an earlier release stored and no reader accepts (`table.maintenance`).
+        Columns that an earlier release stored and no reader accepts (`table.maintenance`).
     """
 
     columns: pa.Schema
@@ -416,15 +417,15 @@ class TableSchema:
         hash_prefix: int = 0,
         rows: Iterable[pa.Field] = (),
     ) -> TableSchema:
-        """Build a schema from any Arrow schema: types become storage types, nullable.
+        """Build a schema from any Arrow schema; types become nullable storage types.
 
-        With `ErrorPolicy.INLINE` the table gains the error column. The order is at least as wide as
-        the columns of its names, and of the names of orders of columns, here and in ``rows``.
+        With `ErrorPolicy.INLINE` the table gains the error column. Order types are widened to
+        columns with the same names, here and in ``rows``.
 
         Raises
         ------
         OptionError, SchemaError
-            A key is named twice, or a column is not there or of no use as what it is named for.
+            A key is repeated, or a named column is missing or unsuitable for its role.
         """
         for field in order:
             _require_hashable(field.with_type(storage_type(field.type)), "sequenceBy")
@@ -447,41 +448,41 @@ class TableSchema:
 
     @property
     def has_quarantine(self) -> bool:
-        """Whether error entries may stand in the table's runs."""
+        """Whether the table's runs may contain error entries."""
         return self.on_error is ErrorPolicy.QUARANTINE
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """Names of the stored columns by which two entries are of the same key.
+        """Names of the stored columns that identify a key.
 
-        With a quarantine, a key that could not be decoded is identified by its bytes: then
-        the key columns are null. A null key is one single identity.
+        With a quarantine, an undecodable key has null key columns and is identified by its bytes.
+        Null keys are equal.
         """
         return (*self.keys, RAW_KEY) if self.has_quarantine else self.keys
 
     @property
     def hash_is_identity(self) -> bool:
-        """Whether entries of one hash are of one key, so that keys need not be compared."""
+        """Whether entries with one hash have one key, so that keys need no comparison."""
         types = [self.columns.field(key).type for key in self.keys]
         return not self.has_quarantine and is_injective(types)
 
     @cached_property
     def values(self) -> tuple[str, ...]:
-        """Names of the columns that are not keys."""
+        """Value column names: all except the keys."""
         return tuple(name for name in self.columns.names if name not in self.keys)
 
     @cached_property
     def contents(self) -> tuple[str, ...]:
-        """Names of the columns in which two rows of one key can differ.
+        """Names of the columns in which two rows with one key can differ.
 
-        Float keys are among them: 0.0 and -0.0 are one key, and not the same to a reader.
+        Float keys are included: 0.0 and -0.0 are one key, but differ for a reader.
         """
         keys = (name for name in self.keys if pa.types.is_floating(self.columns.field(name).type))
         return (*keys, *self.values)
 
     @cached_property
     def order_fields(self) -> tuple[pa.Field, ...]:
-        """The stored order columns; never null."""
+        """Stored order columns; never null."""
         lateness = (pa.field(ORDER_KNOWN, pa.bool_(), nullable=False),)
         fields = tuple(
             pa.field(f"{_ORDER}{index}", field.type, nullable=False)
@@ -491,12 +492,12 @@ class TableSchema:
 
     @cached_property
     def order_columns(self) -> tuple[str, ...]:
-        """Names of the stored order columns."""
+        """Stored order column names."""
         return tuple(field.name for field in self.order_fields)
 
     @cached_property
     def run(self) -> pa.Schema:
-        """Schema of an appended run."""
+        """Schema for an appended run."""
         return pa.schema(
             [
                 pa.field(HASH, pa.uint64(), nullable=False),
@@ -510,32 +511,32 @@ class TableSchema:
 
     @cached_property
     def order_type(self) -> pa.DataType:
-        """An order key as one value."""
+        """Struct type for an order key as one value."""
         return pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order)])
 
     def older_type(self, name: str) -> pa.DataType:
-        """Return the type of the older values of a column with an order of its own."""
+        """Return the type for older values in a column with its own order."""
         parts = {"at": self.order_type, "row_at": self.order_type}
         return pa.list_(pa.struct({**parts, "value": self.columns.field(name).type}))
 
     @cached_property
     def last_columns(self) -> tuple[str, ...]:
-        """Value columns that a fold gives their last value, by an order key each."""
+        """Value columns that a fold sets to the last value, each with its own order key."""
         if not (self.engine.folds and self.order):
             return ()
         return tuple(name for name in self.values if self.engine.rule(name) is Rule.LAST)
 
     @property
     def keeps_deletes(self) -> bool:
-        """Whether deletes are never forgotten.
+        """Whether compaction must keep every delete.
 
-        One that is folded by an order also forgets the older values of columns, and a row that
-        comes behind it does not say which.
+        An ordered fold drops older column values at a delete; a row that arrives later does not
+        show which values those were.
         """
         return self.engine.folds and bool(self.order)
 
     def _fold_fields(self) -> list[pa.Field]:
-        """Return what makes folding associative (`table.state.fold`)."""
+        """Return the columns that make folding associative (`table.state.fold`)."""
         fields = [pa.field(at_column(name), self.order_type) for name in self.last_columns]
         for name in self.engine.column_order:
             fields.append(pa.field(row_at_column(name), self.order_type))
@@ -546,31 +547,31 @@ class TableSchema:
 
     @cached_property
     def changelog(self) -> pa.Schema:
-        """Schema of the changelog: the table's columns, then `CHANGELOG_FIELDS`."""
+        """Changelog schema: the table's columns, then `CHANGELOG_FIELDS`."""
         return pa.schema([*self.columns, *CHANGELOG_FIELDS])
 
     def has_rules_of(self, other: TableSchema) -> bool:
-        """Return whether all but the columns and the seed are the same; orders may be wider."""
+        """Return whether two schemas differ only in columns, hash seed or order width."""
         names = [f.name for f in fields(self) if f.compare and f.name not in _OWN]
         same = all(getattr(self, name) == getattr(other, name) for name in names)
         return same and self.has_order_of(other)
 
     def has_order_of(self, other: TableSchema) -> bool:
-        """Return whether both are ordered by the same columns, one perhaps in wider types."""
+        """Return whether both schemas have the same order columns; one may have wider types."""
         return len(self.order) == len(other.order) and all(
             one.name == two.name and (widens(one.type, two.type) or widens(two.type, one.type))
             for one, two in zip(self.order, other.order, strict=True)
         )
 
     def select(self, names: Iterable[str], argument: str = "columns") -> tuple[str, ...]:
-        """Return the table's columns that the names mean, in the order of the names."""
+        """Resolve column names against the table, in the names' order."""
         return find_columns(names_of(names, argument), self.columns.names, role="column")
 
     def widened_to(self, other: TableSchema) -> TableSchema:
-        """Return the same columns and orders, each in the wider of its types in two schemas.
+        """Return this schema with the wider of two types for each column and order.
 
-        For a reader of one version that meets entries of another: it needs the columns of the one
-        and types that hold the values of both.
+        A reader of one version uses it for entries from another version: its own columns, in types
+        that hold both versions' values.
         """
         types = {field.name: field.type for field in other.columns}
         columns = [f.with_type(wider(f.type, types.get(f.name, f.type))) for f in self.columns]
@@ -581,10 +582,10 @@ class TableSchema:
         return replace(self, columns=pa.schema(columns), order=order)
 
     def rebased(self, upon: TableSchema, newer: TableSchema) -> TableSchema:
-        """Return a schema that was made of ``upon`` for a newer schema of the same table.
+        """Return this schema, derived from ``upon``, for a newer schema of the same table.
 
-        Columns that were dropped since ``upon`` are left out, unless the schema changes their type.
-        The rule for ties is the newer one, unless the schema changes it.
+        Columns dropped since ``upon`` are left out, unless this schema changes their type. The
+        newer tie rule applies, unless this schema changes it.
         """
         dropped = {f.name: f for f in upon.columns if not has_column(newer.columns, f.name)}
         remaining = [f for f in self.columns if f.name not in dropped or f != dropped[f.name]]
@@ -599,26 +600,25 @@ class TableSchema:
         may_lack: bool = False,
         orders: Iterable[pa.Field] = (),
     ) -> TableSchema:
-        """Return the schema under which rows of ``incoming`` columns can be stored.
+        """Return the schema that can store rows with ``incoming`` columns.
 
         Parameters
         ----------
         incoming : pyarrow.Schema
-            The columns that the writer wants to store.
+            Columns that the writer wants to store.
         merge : bool
             Whether the table may gain columns and widen types (``mergeSchema``).
         may_lack : bool
-            Whether rows may lack value columns, also without ``merge``.
+            Whether rows may lack value columns even without ``merge``.
         orders : iterable of pyarrow.Field
-            Columns of the rows that may order them, stored or not: with ``merge`` the order of the
-            table is widened to their types, as it is to those of its own columns.
+            Row columns that may order the rows, stored or not: with ``merge`` the table's order is
+            widened to their types, in addition to its own columns' types.
 
         Raises
         ------
         SchemaError
-            A column is missing, new or of another type, and ``merge`` does not cover it. Rows of
-            a partial update may lack any column but the keys. Or the table has an unreadable
-            column.
+            A column is missing, new or has another type, and ``merge`` does not cover it. Partial
+            updates may lack any column except the keys. Or the table has an unreadable column.
         """
         if self.unreadable:
             first = min(self.unreadable)
@@ -681,7 +681,7 @@ class TableSchema:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that stands in the log; the column list is for human readers."""
+        """Return the log representation; its column list is for human readers."""
         record: dict[str, Any] = {
             "columns": {field.name: str(field.type) for field in self.columns},
             "arrow": _encode(self.columns),
@@ -704,10 +704,10 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TableSchema:
-        """Rebuild a schema from its form in the log.
+        """Rebuild a schema from its log representation.
 
         An earlier release wrote columns in types that readers refused. They are read in the storage
-        type, if there is one; a column that may be a key, an order or indexed keeps its type
+        type, if there is one. A column that may be a key, order or index column keeps its type
         (``date64``), because another type has another hash.
         """
         hash_prefix = _hash_prefix(record["hash"])
@@ -738,7 +738,7 @@ class TableSchema:
 
 
 def _hash_prefix(record: dict[str, Any]) -> int:
-    """Return of how many columns the upper half of a hash is made, by its form in the log."""
+    """Return the number of leading key columns in the hash's upper half, from the log record."""
     version = record["version"]
     if type(version) is not int or version < HASH_VERSION:
         raise ValueError(f"{version!r:.80} is no version of the key hash")
@@ -780,7 +780,7 @@ def _decode(text: str) -> pa.Schema:
 
 
 def refuse_reserved(names: Iterable[str]) -> None:
-    """Raise `SchemaError` if a column's name is one of ours."""
+    """Raise `SchemaError` for a reserved column name."""
     for name in names:
         if name == DELETED_FIELD:
             raise unread_deletes()
@@ -794,11 +794,11 @@ def refuse_reserved(names: Iterable[str]) -> None:
 
 
 DELETED_FIELD = "__deleted"
-"""The field by which Debezium's flattened change events mark deletes."""
+"""Field that marks deletes in Debezium's flattened change events."""
 
 
 def unread_deletes() -> SchemaError:
-    """Return the error of flattened change events whose deletes no option reads."""
+    """Return the error for flattened change events with deletes that no option reads."""
     return SchemaError(
         f"the column '{DELETED_FIELD}' marks the deletes among flattened change events, and no "
         "option reads it: each delete would be stored as a row.",
@@ -809,7 +809,7 @@ def unread_deletes() -> SchemaError:
 
 
 def require_storable(fields: Iterable[pa.Field]) -> None:
-    """Refuse columns of a type that no table can store."""
+    """Raise `SchemaError` for a column type that no table can store."""
     for field in fields:
         part = find_unstorable_part(field.name, field.type)
         if part is None:
@@ -835,7 +835,7 @@ def require_storable(fields: Iterable[pa.Field]) -> None:
 
 
 def unreadable_column(name: str, type_: object, where: str = "") -> SchemaError:
-    """Return the error for a column that an earlier release stored in a type without a reader."""
+    """Return the error for a column that an earlier release stored in an unreadable type."""
     return SchemaError(
         f"the column '{name}' has the type {type_}{where and ' in '}{where}, which an earlier "
         "release stored and no release can read.",
@@ -847,7 +847,7 @@ def unreadable_column(name: str, type_: object, where: str = "") -> SchemaError:
 
 
 def _remedy(type_: pa.DataType) -> str:
-    """Return how values of a type can be stored."""
+    """Return a hint how to store values with an unsupported type."""
     if isinstance(type_, pa.BaseExtensionType):
         return f"cast it to {type_.storage_type}, in which its values are"
     if pa.types.is_decimal(type_):
@@ -860,7 +860,10 @@ def _remedy(type_: pa.DataType) -> str:
 
 
 def _distinct_keys(keys: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the key columns as they are written; a table of before may name one twice."""
+    """Resolve the key columns; raise `OptionError` for a repeated one.
+
+    Only for new schemas: a table from an earlier release may repeat a key.
+    """
     key_names = find_columns(keys, columns, role="key column")
     if len(set(key_names)) < len(key_names):
         raise OptionError.invalid(

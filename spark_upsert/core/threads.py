@@ -29,16 +29,16 @@ Out = TypeVar("Out")
 
 
 ROWS_PER_THREAD = 1 << 14
-"""Fewer rows are worked upon faster than they are handed to another thread."""
+"""Minimum rows per thread: handing over fewer takes longer than processing them."""
 
 
 def useful_threads(rows: int, threads: int) -> int:
-    """Return how many of some threads are worth their while for so many rows."""
+    """Return how many threads pay off for a row count, from 1 to ``threads``."""
     return max(1, min(threads, rows // ROWS_PER_THREAD))
 
 
 def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
-    """Yield what a function makes of each item, in the order of the items."""
+    """Apply a function to each item on several threads; yield results in item order."""
     if threads <= 1:
         yield from map(function, items)
         return
@@ -54,11 +54,11 @@ def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -
 
 @contextmanager
 def beside(work: Callable[[], Out], *, rows: int) -> Iterator[Callable[[], Out]]:
-    """Do some work on rows while the block runs, and lend what waits for its outcome.
+    """Run work in a thread during the block; yield a function that waits for its result.
 
-    It is for work that mostly waits for a storage, which a task of one core does well to begin
-    early. With few rows it is done when its outcome is asked for, or not at all. The block does not
-    end before the work, which is done in the context of the caller.
+    For work that mostly waits for storage, which a task with one core should start early. With
+    fewer rows than `ROWS_PER_THREAD`, the yielded function runs the work itself. The block ends
+    after the work, which runs in the caller's context.
     """
     if rows < ROWS_PER_THREAD:
         yield work
@@ -68,18 +68,19 @@ def beside(work: Callable[[], Out], *, rows: int) -> Iterator[Callable[[], Out]]
 
 
 HAND_OFF_ROWS = 2048
-"""Rows of a batch: its overhead is small by then, and it still lies in the cache."""
+"""Maximum rows per batch: the overhead is small by then, and the batch still fits the cache."""
 
 BATCH_BYTES = 1 << 20
-"""Bytes of a batch: some kilobytes a row before they bind rather than the rows."""
+"""Maximum bytes per batch; above 512 bytes a row, the tighter bound."""
 
 
 def portions(
     batch: Any, *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
 ) -> Iterator[Any]:
-    """Yield a batch in portions within both bounds, without a copy; an empty one has none.
+    """Yield a batch in slices within both bounds, without a copy; nothing if it is empty.
 
-    A slice keeps its batch in memory, so a producer must keep the bounds for what it makes.
+    A single row may exceed ``bytes_max``. A slice keeps its batch in memory, so a producer must
+    bound its own batches.
     """
     rows, size = batch.num_rows, batch.nbytes
     most = rows_within(bytes_max, size, rows, rows_max=rows_max)
@@ -96,22 +97,25 @@ def portions(
 
 
 def rows_within(bytes_max: int, size: int, rows: int, *, rows_max: int = HAND_OFF_ROWS) -> int:
-    """Return how many rows fit into some bytes, if so many of them have a size: one at least."""
+    """Return how many rows fit into ``bytes_max``, at least 1.
+
+    ``size`` is the byte count for ``rows`` rows; the result is at most ``rows_max``.
+    """
     if size <= bytes_max:
         return rows_max
     return max(1, min(rows_max, bytes_max * rows // size))
 
 
 SLICE_S = 0.0005
-"""How long a leader that waits for more goes without a new call before it begins."""
+"""Seconds without a new call after which a waiting leader begins its round."""
 
 WAITING_MAX = 4096
-"""Most calls that wait; a further caller waits for room. Each is a thread and holds its rows."""
+"""Maximum waiting calls; further callers block. Each is a thread and holds its rows."""
 
 
 @dataclass(eq=False, slots=True)
 class _Ticket(Generic[In, Out]):
-    """One call that waits."""
+    """A waiting call."""
 
     call: In
     is_leading: bool = False
@@ -122,10 +126,10 @@ class _Ticket(Generic[In, Out]):
 
 
 class SharedCalls(Generic[In, Out]):
-    """A queue in which the first caller carries out the calls of several threads. Safe for threads.
+    """A queue in which the first caller executes calls for several threads. Thread-safe.
 
-    The leader carries out its call and those that arrived; then the first of the next ones leads. A
-    lone caller never waits. If another call waits, the leader waits for more until none came for
+    The leader executes its call and all that arrived; then the next waiting call leads. A lone
+    caller never waits. If another call waits, the leader waits for more until none arrived for
     `SLICE_S` or its window is over.
 
     Source: group commit in LevelDB, ``DBImpl::Write``; window and slices as in slopus/topics.
@@ -133,16 +137,16 @@ class SharedCalls(Generic[In, Out]):
     Parameters
     ----------
     carry_out : callable
-        Takes the calls of a round, in the order in which they came, and returns an outcome for
-        each. It is never called by two threads at once. What it raises, each caller gets.
+        Takes a round's calls in arrival order and returns an outcome for each. Two threads never
+        call it at the same time. Each caller in the round gets its exception.
     joins : callable
-        Takes the calls of a round and the one behind them, and returns whether that joins them;
-        if not, the round ends before it.
+        Takes a round's calls and the next call, and returns whether that joins them; if not, the
+        round ends before it.
     window_s : callable, optional
-        Returns how long a leader waits for more at most, if it is not alone.
+        Returns a leader's maximum wait for more calls, if it is not alone.
     clock, wait : callable, optional
-        The clock never goes back; ``wait(arrived, seconds)`` waits for another call and returns
-        whether one came.
+        The clock is monotonic; ``wait(arrived, seconds)`` waits for another call and returns
+        whether one arrived.
     """
 
     def __init__(
@@ -165,15 +169,15 @@ class SharedCalls(Generic[In, Out]):
         self._waiting: deque[_Ticket[In, Out]] = deque()
         self._is_led = False
         self._leader: int | None = None
-        """The thread that carries out a round."""
+        """Identifier of the thread that executes a round; None if there is none."""
 
     @property
     def waiting_count(self) -> int:
-        """How many calls wait, without those that are being carried out."""
+        """Number of waiting calls, without those being executed."""
         return len(self._waiting)
 
     def call(self, call: In) -> Out:
-        """Have a call carried out, by this thread or by one that came before."""
+        """Execute a call, in this thread or an earlier caller's, and return its outcome."""
         if self._leader == threading.get_ident():  # From within a round: no other thread will.
             return self._carry_out([call])[0]
         ticket: _Ticket[In, Out] = _Ticket(call)
@@ -201,7 +205,7 @@ class SharedCalls(Generic[In, Out]):
                 self._is_led = ticket.is_leading = True
 
     def _leave(self, ticket: _Ticket[In, Out]) -> None:
-        """Take back a call that no leader has begun to carry out."""
+        """Withdraw a call that no leader has started."""
         with self._lock:
             if ticket not in self._waiting:
                 return
@@ -211,12 +215,12 @@ class SharedCalls(Generic[In, Out]):
                 self._pass_on()
 
     def _lead(self) -> None:
-        """Carry out a round, of which this thread's call is the first."""
+        """Execute a round that starts with this thread's call."""
         round_: list[_Ticket[In, Out]] = []
         try:
             with self._lock:
                 self._gather()
-                round_ = self._taken()
+                round_ = self._take_round()
                 self._leader = threading.get_ident()
             outcomes = self._carry_out([ticket.call for ticket in round_])
             assert len(outcomes) == len(round_)
@@ -237,7 +241,7 @@ class SharedCalls(Generic[In, Out]):
                 ticket.woken.set()
 
     def _gather(self) -> None:
-        """Wait for more calls, unless this one is alone."""
+        """Wait for more calls, unless this call is alone."""
         if len(self._waiting) == 1:
             return
         end_s = self._clock() + self._window_s()
@@ -245,8 +249,8 @@ class SharedCalls(Generic[In, Out]):
             if not self._wait(self._arrived, min(SLICE_S, left_s)):
                 return
 
-    def _taken(self) -> list[_Ticket[In, Out]]:
-        """Take the calls of a round from those that wait."""
+    def _take_round(self) -> list[_Ticket[In, Out]]:
+        """Remove a round's calls from the queue."""
         round_ = [self._waiting.popleft()]
         calls = [round_[0].call]
         while self._waiting and self._joins(calls, self._waiting[0].call):
@@ -256,7 +260,7 @@ class SharedCalls(Generic[In, Out]):
         return round_
 
     def _pass_on(self) -> None:
-        """Let the first waiting call lead."""
+        """Make the first waiting call the leader."""
         self._is_led = bool(self._waiting)
         if self._waiting:
             self._waiting[0].is_leading = True
@@ -264,9 +268,10 @@ class SharedCalls(Generic[In, Out]):
 
 
 def told_to_another(error: BaseException) -> Exception:
-    """Return the error of one thread as another one may raise it.
+    """Return one thread's error in a form that another thread can raise.
 
-    Each raises its own: a traceback grows where it is raised.
+    Each thread raises its own copy, because a traceback grows at every raise. An interrupt becomes
+    a `ContentionError`.
     """
     if isinstance(error, Exception):
         try:
@@ -286,14 +291,14 @@ def told_to_another(error: BaseException) -> Exception:
 
 
 _CONTINUATION_BELOW = -64
-"""Bytes inside a character of UTF-8 are below this, with a sign; those of ASCII have none."""
+"""Upper bound for UTF-8 continuation bytes as signed integers; ASCII bytes are positive."""
 
 _FEW_ROWS = 4096
-"""Below so many rows, Arrow's check of each row is faster than the set-up of ours."""
+"""Row count below which Arrow's check of each row is faster than our set-up."""
 
 
 def is_plain(type_: pa.DataType) -> bool:
-    """Return whether any bits are a value of the type."""
+    """Return whether every bit pattern is a valid value for the type."""
     types = pa.types
     return bool(
         types.is_boolean(type_)
@@ -306,7 +311,7 @@ def is_plain(type_: pa.DataType) -> bool:
 
 
 def require_sound(array: pa.Array) -> None:
-    """Raise unless Arrow may use an array; its buffers are known to be long enough."""
+    """Raise `pyarrow.ArrowInvalid` for an invalid array; its buffers must be long enough."""
     type_ = array.type
     if is_plain(type_):
         return
@@ -325,7 +330,7 @@ def require_sound(array: pa.Array) -> None:
 
 
 def is_sound(array: pa.Array) -> bool:
-    """Return whether all values of an array are values of its type (`require_sound`)."""
+    """Return whether all values in an array are valid for its type (`require_sound`)."""
     try:
         require_sound(array)
     except pa.ArrowInvalid:
@@ -334,10 +339,10 @@ def is_sound(array: pa.Array) -> bool:
 
 
 def unsound_rows(array: pa.Array) -> Mask:
-    """Return which values of an array that is not nested are none of its type.
+    """Return a mask of invalid values in an array that is not nested.
 
-    Halves of the array are validated until each unsound value is alone, so that the number of steps
-    follows the number of unsound values.
+    Halves are validated until each invalid value is isolated: the step count depends on the number
+    of invalid values.
     """
     unsound = np.zeros(len(array), dtype=np.bool_)
     waiting = [(0, len(array))]
@@ -354,7 +359,7 @@ def unsound_rows(array: pa.Array) -> Mask:
 
 
 def require_offsets(array: pa.Array) -> None:
-    """Raise `pyarrow.ArrowInvalid` if lists or maps do not follow each other in their items."""
+    """Raise `pyarrow.ArrowInvalid` if list or map offsets are not in ascending order."""
     types = pa.types
     if types.is_list(array.type) or types.is_map(array.type) or types.is_large_list(array.type):
         offsets = np.asarray(array.offsets)
@@ -365,7 +370,7 @@ def require_offsets(array: pa.Array) -> None:
 
 
 def _offsets(array: pa.Array) -> npt.NDArray[np.uint32]:
-    """Return where the values begin, and where the last one ends."""
+    """Return each value's start and the last value's end."""
     # As they are never negative, a sign would make them too large.
     everything = np.frombuffer(
         array.buffers()[1], dtype=np.uint32, count=array.offset + len(array) + 1
@@ -378,7 +383,10 @@ def _ascend(offsets: npt.NDArray[np.uint32], limit: int) -> bool:
 
 
 def _is_sound_text(array: pa.Array) -> bool:
-    """Return whether all texts are surely sound: all bytes together are, and each begins anew."""
+    """Return whether all texts are certainly valid; False means that a full check is needed.
+
+    The bytes are validated as one text, and each text must start at a character.
+    """
     data, offsets = array.buffers()[2], _offsets(array)
     if not _ascend(offsets, 0 if data is None else data.size):
         return False
@@ -400,20 +408,20 @@ def _is_sound_text(array: pa.Array) -> bool:
 
 
 SHOWN_CHARS = 60
-"""Bound of the text that a reason quotes."""
+"""Maximum characters in a quoted text."""
 
 
 class Undecodable(Exception):
-    """A value is not what was declared; never leaves the module that asked for it."""
+    """A value does not match its declared type; decoders catch it."""
 
 
 def shown(text: str) -> str:
-    """Return the beginning of a text, so that a reason has room for what is wrong with it."""
+    """Shorten a text to `SHOWN_CHARS` characters for an error message."""
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
 
 class QuotedValue:
-    """A value of any type as an error quotes it: bounded, also if Python does not print it."""
+    """A value's bounded ``repr`` for errors; works for integers too long for Python's own."""
 
     __slots__ = ("_value",)
 
@@ -428,13 +436,13 @@ class QuotedValue:
 
 
 class Rounding(Enum):
-    """The rule for digits behind the last that a type keeps."""
+    """Rule for digits that exceed a type's scale."""
 
     EXACT = "exact"
-    """A number that has such digits does not fit."""
+    """A number with such digits does not fit."""
     HALF_UP = "half_up"
-    """Away from zero from a half on: SQL's casts to decimals, and ROUND."""
+    """To the nearest, halves away from zero: SQL's casts to decimals, and ROUND."""
     DOWN = "down"
-    """Towards zero: SQL's casts to whole numbers."""
+    """Toward zero: SQL's casts to integers."""
     CEILING = "ceiling"
     FLOOR = "floor"

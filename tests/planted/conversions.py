@@ -46,7 +46,7 @@ def _() -> Patch:
     def beside(original: Any, texts: pa.Array, point: Any, precision: int) -> Any:
         return original(texts, point + (point > 20), precision)
 
-    return wrapped(decimals, "_digits", beside)
+    return wrapped(decimals, "_parse_digits", beside)
 
 
 @bug("a carry is lost between limbs", NUMBERS)
