@@ -182,7 +182,7 @@ def expanded(graph: Graph) -> Physical:
         common = _common(graph.places[stream.producer], consumer)
         entered = consumer.regions[: len(consumer.regions) - common]
         for producer in of[stream.producer]:
-            # What is in common lies outside of all else, so that it stands last.
+            # Shared regions are the outermost ones, so their indexes are last.
             shared = producer.channel.indexes[len(producer.channel.indexes) - common :]
             if entered:
                 splitter = _splitter(stream, producer, consumer, entered, shared)

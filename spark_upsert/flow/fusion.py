@@ -218,7 +218,7 @@ class Manual:
 
 @dataclass(frozen=True, slots=True)
 class Automatic:
-    """As few PEs as keep all slots busy, with channels in parallel."""
+    """Channels in parallel on all slots, with as few PEs as greedy joins reach."""
 
     slots: int
     """Number of PEs that can work in parallel."""
@@ -354,7 +354,7 @@ def _shared_out(physical: Physical, units: tuple[Unit, ...], influence: Influenc
         pair = at[connection.producer], at[connection.consumer]
         ends = physical.replica[connection.producer], physical.replica[connection.consumer]
         if pair[0] != pair[1]:
-            # Without estimates: the channels of a region share the rows of a stream evenly.
+            # Without estimates: a region's channels share a stream's rows evenly.
             rows = 1 / max(1, *(replica.channel.count for replica in ends))
             streams[pair] = streams.get(pair, 0.0) + rows
     return Units(

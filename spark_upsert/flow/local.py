@@ -138,7 +138,7 @@ def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
     try:
         return table.commit(epoch, admission=table.admission(options.full_wait_ms))
     except (TableFullError, BatchTooLargeError):
-        table.discard(staged)  # It was not tried.
+        table.discard(staged)  # No commit was attempted.
         raise
 
 

@@ -116,7 +116,7 @@ class Coroutine:
                     self._say(batch)
         except _EndOfInput:
             pass
-        except BaseException as error:  # noqa: BLE001  (raised where the batch was handed over)
+        except BaseException as error:  # noqa: BLE001  (raised in the caller)
             outcome = _Failure(error)
         self._said = outcome
         self._may_go_on.release()
@@ -189,7 +189,7 @@ class _Function:
         self._call: Coroutine | None = None
 
     def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        del port  # It has one.
+        del port  # A function has a single port.
         return self._checked(self._begun().feed(batch))
 
     def drain(self) -> Iterator[pa.RecordBatch]:

@@ -109,8 +109,8 @@ def _routed_on(
 
 def iter_parts(batch: pa.RecordBatch, routed: RowTargets) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield each target's rows by ascending target, without empty targets."""
-    # There are fewer targets than 2**16 (`expansion.REPLICAS_MAX`), and numbers of 16 bits are
-    # sorted by their digits, in a fifth of the time.
+    # There are fewer targets than 2**16 (`expand.REPLICAS_MAX`), and 16-bit numbers are
+    # radix-sorted in a fifth of the time.
     targets = routed.targets.astype(np.uint16)
     is_sorted = bool((targets[1:] >= targets[:-1]).all())
     rows = routed.rows if is_sorted else routed.rows[np.argsort(targets, kind="stable")]
@@ -194,7 +194,7 @@ def by_address(parcel: Parcel) -> Iterator[tuple[int, pa.RecordBatch]]:
         return
     if not len(to):
         return
-    # Addresses are few and small: they are counted rather than sorted.
+    # Addresses are few and small: counting is cheaper than sorting.
     least = int(to.min())
     above = to - least
     if not above.any():

@@ -20,13 +20,13 @@ from spark_upsert.flow.wire_format import Border, is_woken, tasks_of
 
 @dataclass(frozen=True)
 class Pass:
-    """A stage, as each of its tasks runs it.
+    """Stage as run by each of its tasks.
 
     Parameters
     ----------
     stages : Stages
     index : int
-        The index of the stage.
+        Stage index.
     as_carried : callable
         See `Border`.
     """
@@ -37,18 +37,18 @@ class Pass:
 
     @property
     def is_plain(self) -> bool:
-        """Whether rows leave as they are."""
+        """Whether rows leave without a routing column."""
         return self.stages.is_plain and self.index == len(self.stages.stages) - 1
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of what leaves."""
+        """Output columns."""
         return self._behind.plain if self.is_plain else self._behind.schema
 
     def run(
         self, batches: Iterable[pa.RecordBatch], *, task: int, turn: int
     ) -> Iterator[pa.RecordBatch]:
-        """Run the elements of one task over all that comes to it, and drain them at the end."""
+        """Run one task's elements over its input, and drain them at the end."""
         has_wake, number = False, task
         with _Elements(self.stages, self.index, turn) as elements:
             for batch in batches:
@@ -63,7 +63,7 @@ class Pass:
             yield from self._wakes(task)
 
     def _require_same(self, number: int, task: int) -> None:
-        """Refuse numbers by which a task without rows would be taken for another task."""
+        """Raise GraphError if the engine's task number differs from the flow's."""
         stage = self.stages.stages[self.index]
         if stage.way is RowTransfer.IN_PLACE or number == task < len(stage.elements):
             return
@@ -75,7 +75,7 @@ class Pass:
         )
 
     def _wakes(self, task: int) -> Iterator[pa.RecordBatch]:
-        """Yield wakes for the tasks of the next stage that no other task of this stage wakes."""
+        """Yield wakes for the next tasks that no other task in this stage wakes."""
         if self.index + 1 == len(self.stages.stages):
             return
         next_one, this = self.stages.stages[self.index + 1], self.stages.stages[self.index]
@@ -104,7 +104,7 @@ class Pass:
 
 
 class _Elements:
-    """The elements that run in one task: its own one, or in place all of them."""
+    """Elements that run in one task: its own element or, in place, all elements."""
 
     def __init__(self, stages: Stages, index: int, turn: int) -> None:
         self._stages = stages
@@ -114,7 +114,7 @@ class _Elements:
         self._running: dict[int, Element] = {}
 
     def task_of(self, batch: pa.RecordBatch, task: int) -> int:
-        """Return which task this is, as its rows say."""
+        """Return the task number from the rows; ``task`` in place, and for empty batches."""
         if self._stage.way is RowTransfer.IN_PLACE or not batch.num_rows:
             return task
         task_records = tasks_of(batch)

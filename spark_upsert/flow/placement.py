@@ -18,34 +18,34 @@ from spark_upsert.flow.expand import Physical, Replica
 from spark_upsert.flow.graph import ByChannel, ChannelPath, PlacedOperator, Placement, PlacementId
 
 PAIRS_MAX = 64
-"""Elements of which any two are tried; of more only those between which rows flow."""
+"""Maximum elements for trying every pair; beyond it, only connected pairs are tried."""
 
 TRIES_MAX = 2_000
-"""Joins that `manual` tries beyond the three passes; each looks at all streams once."""
+"""Maximum joins that `manual` tries after its three passes; each scans all streams once."""
 
 Partition: TypeAlias = tuple[int, ...]
-"""The element of each unit; elements are numbered by their first units."""
+"""Element per unit; elements are numbered by their first units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separations:
-    """The rules by which a unit must not share an element with others."""
+    """Separation rules for a unit or element."""
 
     is_alone: bool = False
     """Whether the unit shares its element with no other."""
     exclusive: frozenset[str] = frozenset()
-    """Names: the unit shares its element with no unit that has one of these, too."""
+    """Names: units with a common name never share an element."""
     same: Mapping[str, Hashable] = field(default_factory=dict)
-    """Values by name: the unit shares its element with no unit that has another value of one."""
+    """Values by name: units with different values for a name never share an element."""
 
     def allows(self, other: Separations) -> bool:
-        """Say whether two units, or elements, may be one element."""
+        """Return whether two units or elements may share an element."""
         if self.is_alone or other.is_alone or self.exclusive & other.exclusive:
             return False
         return all(other.same.get(name, value) == value for name, value in self.same.items())
 
     def __or__(self, other: Separations) -> Separations:
-        """Return the rules of an element that holds both."""
+        """Return the rules for an element that contains both."""
         return Separations(
             exclusive=self.exclusive | other.exclusive, same={**self.same, **other.same}
         )
@@ -53,18 +53,18 @@ class Separations:
 
 @dataclass(frozen=True, kw_only=True)
 class Units:
-    """The units that are to be shared out among elements."""
+    """Units to be assigned to elements."""
 
     bounds: tuple[Separations, ...]
-    """The separations of each unit; there is at least one unit."""
+    """Separation rules per unit; never empty."""
     streams: Mapping[tuple[int, int], float]
-    """The rows that go from a unit to another, without cycles."""
+    """Row volume by producer and consumer unit; contains no cycle."""
     is_free: tuple[bool | None, ...]
-    """Whether each unit can run wherever its rows are; None: it does nothing (a sink)."""
+    """Whether each unit can run in any task that has its rows; None for sinks, which do not run."""
 
     @property
     def count(self) -> int:
-        """The number of units."""
+        """Number of units."""
         return len(self.bounds)
 
     @cached_property
@@ -74,13 +74,13 @@ class Units:
 
 
 def numbered(elements: Iterable[Hashable]) -> Partition:
-    """Return a partition from any names of the elements of the units."""
+    """Return a partition from arbitrary element names per unit."""
     numbers: dict[Hashable, int] = {}
     return tuple(numbers.setdefault(element, len(numbers)) for element in elements)
 
 
 def order_of(partition: Partition, units: Units) -> list[int] | None:
-    """Return the elements of an allowed partition as rows flow; None if it is not allowed."""
+    """Return the elements in topological order; None if the partition is not allowed."""
     if not units.is_unbounded and not _are_apart(partition, units):
         return None
     between = {
@@ -94,7 +94,7 @@ def order_of(partition: Partition, units: Units) -> list[int] | None:
 
 
 def _are_apart(partition: Partition, units: Units) -> bool:
-    """Say whether all units that must be apart are."""
+    """Return whether every element satisfies the separation rules."""
     separations: dict[int, Separations] = {}
     for element, bounds in zip(partition, units.bounds, strict=True):
         if element not in separations:
@@ -107,7 +107,7 @@ def _are_apart(partition: Partition, units: Units) -> bool:
 
 
 def _flow(count: int, streams: Iterable[tuple[int, int]]) -> list[int]:
-    """Return what lies on no cycle in the order of the streams; the last one found goes on."""
+    """Return the nodes outside cycles in topological order, depth first."""
     successors: list[list[int]] = [[] for _ in range(count)]
     awaited = [0] * count
     for producer, consumer in streams:
@@ -129,7 +129,7 @@ def _flow(count: int, streams: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def automatic(units: Units, slots: int) -> Partition:
-    """Return the partition that keeps as many elements busy as there are slots, and no more."""
+    """Return a greedy partition with few elements that keep all slots busy."""
     joins = _Joins(units, least=1)
     joins.join_chains()
     joins.join_levels(slots, any_kind=slots == 1)
@@ -138,7 +138,7 @@ def automatic(units: Units, slots: int) -> Partition:
 
 
 def manual(units: Units, count: int) -> Partition:
-    """Return a partition of so many elements, of more where no join is found that is allowed."""
+    """Return a partition with ``count`` elements, or more if no allowed join is found."""
     joins = _Joins(units, least=count)
     joins.join_chains()
     width = joins.widest
@@ -151,7 +151,7 @@ def manual(units: Units, count: int) -> Partition:
 
 
 class _Joins:
-    """A partition that becomes coarser, down to a least number of elements."""
+    """Partition whose elements are joined greedily, down to a minimum element count."""
 
     def __init__(self, units: Units, *, least: int) -> None:
         self._units = units
@@ -167,11 +167,11 @@ class _Joins:
 
     @property
     def widest(self) -> int:
-        """The most elements that run side by side."""
+        """Maximum number of elements that run in parallel."""
         return max(map(len, self._levels()))
 
     def join_chains(self) -> None:
-        """Join elements along streams that are the only ones at both ends."""
+        """Join along streams that are the only output and the only input at their ends."""
         streams = self._streams()
         after: dict[int, set[int]] = {}
         before: dict[int, set[int]] = {}
@@ -183,9 +183,9 @@ class _Joins:
                 self._join_alike(producer, consumer)
 
     def join_levels(self, slots: int, *, any_kind: bool) -> None:
-        """Join neighbours that run side by side, until there are no more of them than slots.
+        """Join elements that run in parallel, until each level has at most ``slots`` elements.
 
-        Without ``any_kind`` elements that can run wherever their rows are need no slot.
+        Without ``any_kind``, elements that can run in any task need no slot.
         """
         for level in self._levels():
             side = [element for element in level if any_kind or not self._is_free[element]]
@@ -196,14 +196,14 @@ class _Joins:
                     others.append(element)
 
     def join_single_levels(self, *, any_kind: bool) -> None:
-        """Join consecutive levels that hold one element each."""
+        """Join consecutive levels that contain one element each."""
         join = self._join if any_kind else self._join_alike
         for one, other_element in pairwise(self._levels()):
             if len(one) == len(other_element) == 1:
                 join(one[0], other_element[0])
 
     def join_any(self) -> None:
-        """Join any two elements, as long as that is allowed and makes no cycle."""
+        """Join any two elements if the rules allow it and no cycle results."""
         for _ in range(TRIES_MAX):
             if self.count <= self._least or not self._join_one():
                 return
@@ -225,11 +225,11 @@ class _Joins:
             yield from combinations(elements, 2)
 
     def _elements(self) -> list[int]:
-        """Return the elements, each by its first unit."""
+        """Return each element as its first unit."""
         return sorted(set(map(self._into.first, range(self._units.count))))
 
     def _streams(self) -> dict[tuple[int, int], float]:
-        """Return the rows between elements."""
+        """Return the row volume between elements."""
         volumes: dict[tuple[int, int], float] = {}
         for (producer, consumer), rows in self._units.streams.items():
             pair = self._into.first(producer), self._into.first(consumer)
@@ -238,9 +238,9 @@ class _Joins:
         return volumes
 
     def _levels(self) -> list[list[int]]:
-        """Return the elements by the length of the longest way to them.
+        """Return the elements by the length of the longest path to them.
 
-        Those of one level have no way between them, so that joining them makes no cycle.
+        No path connects elements within a level, so joining them creates no cycle.
         """
         elements, streams = self._elements(), self._streams()
         at = {element: element_index for element_index, element in enumerate(elements)}
@@ -259,12 +259,12 @@ class _Joins:
         return levels
 
     def _join_alike(self, one: int, other: int) -> bool:
-        """Join two elements unless one of them can run wherever its rows are, and the other not."""
+        """Join two elements unless exactly one can run in any task."""
         is_free = {self._is_free[self._into.first(element)] for element in (one, other)}
         return not is_free >= {True, False} and self._join(one, other)
 
     def _join(self, one: int, other: int) -> bool:
-        """Join two elements if that is allowed; say whether they are one."""
+        """Join two elements if the rules allow it; return whether they are one."""
         one, other = sorted(map(self._into.first, (one, other)))
         if one == other or self.count <= self._least:
             return one == other
@@ -285,45 +285,45 @@ class UnionFind:
         self._into = list(range(count))
 
     def first(self, number: int) -> int:
-        """Return the representative of a number's set (find)."""
+        """Return the representative for a number's set (find)."""
         while self._into[number] != number:
             self._into[number] = self._into[self._into[number]]
             number = self._into[number]
         return number
 
     def join(self, one: int, other: int) -> None:
-        """Join the sets of two numbers (union)."""
+        """Join two numbers' sets (union)."""
         one, other = sorted((self.first(one), self.first(other)))
         self._into[other] = one
 
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The ids of a replica, in the order in which they were given, those of composites last."""
+    """Placement ids of a replica in declaration order; composites' ids are last."""
 
     colocate: tuple[str, ...]
     exlocate: tuple[str, ...]
     isolated_by: str | None
-    """The operator or composite that says that it is alone."""
+    """Operator or composite that declares isolation; None if not isolated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Replicas that are in one processing element whatever the scheme."""
+    """Replicas that share a processing element under every scheme."""
 
     replicas: tuple[Replica, ...]
     is_isolated: bool
     exlocate: frozenset[str]
     is_closed: bool = False
-    """Whether others came in because rows go out and back, and not by their ids."""
+    """Whether rows that leave and return, and not ids alone, joined its replicas."""
 
 
 def ids_of(physical: Physical) -> dict[str, Ids]:
-    """Return the ids of each replica, by its name.
+    """Return placement ids by replica name.
 
-    An id on a composite applies to each operator within. `by_channel` becomes
-    ``<region>_<global channel>``, `by_replica` ``<region>``, for the innermost region; outside of
-    any region both are the name of the operator or composite.
+    A composite's ids apply to each operator in it. `by_channel` becomes
+    ``<region>_<global channel>``, `by_replica` ``<region>``, for the innermost region. Outside any
+    region, both become the operator or composite name.
     """
     return {
         replica.name: _ids(placed, replica.channel)
@@ -350,14 +350,14 @@ def _ids(place: PlacedOperator, channel: ChannelPath) -> Ids:
 
 
 def _said_of(place: PlacedOperator) -> Iterator[tuple[str, Placement]]:
-    """Yield what is said of an operator, and by the full name of what it is said."""
+    """Yield the placements for an operator, each with its declaring full name."""
     yield place.name, place.operator.placement
     for name, composite in place.composites:
         yield name, composite.placement
 
 
 def _expanded(given: PlacementId, on: str, place: PlacedOperator, channel: ChannelPath) -> str:
-    """Return an id of a replica as text."""
+    """Return a placement id as text."""
     if isinstance(given, str):
         return given
     for level, region in enumerate(place.regions):
@@ -372,13 +372,13 @@ def _expanded(given: PlacementId, on: str, place: PlacedOperator, channel: Chann
 
 
 def units_of(physical: Physical) -> tuple[Unit, ...]:
-    """Return the units of a graph, in the order of their first replicas.
+    """Return a graph's units, ordered by their first replicas.
 
     Notes
     -----
-    Source: the placement configs of SPL (``partitionColocation`` and its like). That units are
-    without cycles is ours: its processing elements are connected by sockets, and may wait for
-    each other.
+    Source: the placement configs in SPL, such as ``partitionColocation``. Our addition: cycles are
+    merged into one unit. SPL connects processing elements by sockets, so they may wait for each
+    other.
     """
     ids = ids_of(physical)
     colocated = _colocated(physical, ids)
@@ -403,7 +403,7 @@ def units_of(physical: Physical) -> tuple[Unit, ...]:
 
 
 def _colocated(physical: Physical, ids: dict[str, Ids]) -> list[list[str]]:
-    """Return the names of what shares ids, directly or by others between."""
+    """Return the replica names grouped by common ids, directly or through other replicas."""
     names = list(physical.replica)
     merged = UnionFind(len(names))
     first: dict[str, int] = {}
@@ -417,12 +417,12 @@ def _colocated(physical: Physical, ids: dict[str, Ids]) -> list[list[str]]:
 
 
 def _components(count: int, streams: Iterable[tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield the strongly connected components: what can be reached from each other.
+    """Yield the strongly connected components.
 
     Notes
     -----
-    Source: Tarjan, "Depth-first search and linear graph algorithms" (1972), with a stack in
-    place of calls.
+    Source: Tarjan, "Depth-first search and linear graph algorithms" (1972), with a stack
+    instead of recursion.
     """
     successors: list[list[int]] = [[] for _ in range(count)]
     for producer, consumer in sorted(streams):
@@ -463,7 +463,7 @@ def _components(count: int, streams: Iterable[tuple[int, int]]) -> Iterator[list
 
 
 def _require_consistent(unit: Unit, ids: dict[str, Ids]) -> None:
-    """Refuse a unit of which some must be apart."""
+    """Raise PlacementError if replicas in a unit must be apart."""
     names = [replica.name for replica in unit.replicas]
     if len(names) == 1:
         return
@@ -482,7 +482,7 @@ def _require_consistent(unit: Unit, ids: dict[str, Ids]) -> None:
 
 
 def _nearest(name: str, names: list[str], ids: dict[str, Ids]) -> str:
-    """Return another replica, one that shares an id if there is any."""
+    """Return another replica, preferably one with a common id."""
     others = [candidate for candidate in names if candidate != name]
     group_ids = set(ids[name].colocate)
     return next(
@@ -505,7 +505,7 @@ def _clash(
 
 
 def _chain(one: str, other: str, names: list[str], ids: dict[str, Ids]) -> list[str]:
-    """Return the ids by which two replicas are together, one after the other; none if by none."""
+    """Return the ids that connect two replicas, in path order; empty if none do."""
     having: dict[str, list[str]] = defaultdict(list)
     for name in names:
         for group_id in ids[name].colocate:
@@ -523,6 +523,6 @@ def _chain(one: str, other: str, names: list[str], ids: dict[str, Ids]) -> list[
 
 
 def _shared(names: list[str], ids: dict[str, Ids]) -> list[str]:
-    """Return the ids that more than one replica has."""
+    """Return the ids that several replicas have."""
     group_ids = [group_id for name in names for group_id in ids[name].colocate]
     return sorted({group_id for group_id in group_ids if group_ids.count(group_id) > 1})

@@ -20,27 +20,28 @@ from spark_upsert.store.open import open_store
 from spark_upsert.store.records import FORMAT_VERSION, checked_record, numbers, read_record, text
 
 WIDTH_MAX = 2**31 - 1
-"""The range of a signed number of 32 bits, as Spark numbers its partitions."""
+"""Maximum signed 32-bit integer, the range of Spark partition numbers."""
 
 
 def changed_width(
     graph: Graph, region: str, width: int, *, influence: Influence = Influence.NONE
 ) -> Graph:
-    """Return the graph with another width of one or more regions.
+    """Return the graph with another width for one or more regions.
 
     Parameters
     ----------
     region : str
-        The full name of a region, or a pattern for several: ``*`` stands for any text, dots
-        included, ``?`` for one character, ``[ab]`` for one of these. A region within another
-        gets the width in each channel of the outer one.
+        Full region name, or a pattern: ``*`` matches any text including dots, ``?`` one
+        character, ``[ab]`` one listed character. A nested region gets the width in each outer
+        channel.
     influence : Influence
-        That by which the running graph was fused.
+        Channel constraint that fused the running graph.
 
     Raises
     ------
     WidthError
-        The width is none, there is no such region, it keeps state, or its channels are kept apart.
+        The width is invalid, no region matches, a region keeps state, or ``influence`` is
+        CHANNEL_EXLOCATION.
     """
     _require_width(region, width)
     if influence is Influence.CHANNEL_EXLOCATION:
@@ -104,7 +105,7 @@ def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> 
 
 
 def widths_kept(graph: Graph) -> dict[str, dict[str, int]]:
-    """Return the width of each region around each operator that keeps state, by full names."""
+    """Return the region widths around each stateful operator, by full names."""
     return {
         placed.name: {region.name: region.parallel.width for region in placed.regions}
         for placed in _keeping_state(graph)
@@ -112,7 +113,7 @@ def widths_kept(graph: Graph) -> dict[str, dict[str, int]]:
 
 
 def require_widths_kept(graph: Graph, kept: Mapping[str, Mapping[str, int]]) -> None:
-    """Refuse to go on from state that was kept at other widths."""
+    """Raise WidthError if a stateful operator had other region widths."""
     now = widths_kept(graph)
     for operator, widths in kept.items():
         if operator in now and now[operator] != dict(widths):
@@ -135,16 +136,16 @@ def _said(widths: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WidthChange:
-    """The replicas in place of one where a region gets another width, by name."""
+    """Effect of a width change on replicas, by name."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]
     restarted: tuple[str, ...]
-    """Replicas that stay, but give rows to others than before, or take them from others."""
+    """Replicas that stay, but whose connections change."""
 
 
 def change_of(before: Physical, after: Physical) -> WidthChange:
-    """Return what becomes of replicas between two graphs."""
+    """Return the replica changes between two physical graphs."""
     old, new = _around(before), _around(after)
     return WidthChange(
         added=tuple(name for name in new if name not in old),
@@ -154,7 +155,7 @@ def change_of(before: Physical, after: Physical) -> WidthChange:
 
 
 def _around(physical: Physical) -> dict[str, set[tuple[str, str, str]]]:
-    """Return what each replica is connected with."""
+    """Return the connections by replica name."""
     neighbors: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
     for connection in physical.connections:
         for end in (connection.producer, connection.consumer):
@@ -167,16 +168,26 @@ NAME = "upsertflow-flow.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowState:
-    """The text of the file; ``id`` is drawn once, and names the batches of a flow to its tables."""
+    """File content; ``id`` is drawn once, and identifies the flow in batch transactions."""
 
     id: str
     sources: tuple[str, ...]
     widths: Mapping[str, Mapping[str, int]]
-    """The widths of the regions around each operator that keeps state (`widths_kept`)."""
+    """Region widths around each stateful operator (`widths_kept`)."""
 
 
 def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str | None:
-    """Hold a graph against what its checkpoint remembers, and let it remember this graph."""
+    """Compare a graph with its checkpoint's record, then record the graph; return the flow id.
+
+    Returns None if the checkpoint cannot be opened as a store and no operator keeps state.
+
+    Raises
+    ------
+    GraphError
+        Sources differ, or an operator keeps state and the checkpoint cannot be opened.
+    WidthError
+        A stateful operator had other region widths.
+    """
     sources = tuple(
         name for name, placed in graph.places.items() if placed.operator.kind is OperatorKind.SOURCE
     )

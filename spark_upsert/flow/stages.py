@@ -20,52 +20,52 @@ from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.partitioner import READ, AddressBook, Port
 
 TOLD_REPLICAS_MAX = 100
-"""The most replicas of a plan that a line of the log names; beyond, it gives numbers alone."""
+"""Maximum replicas for naming the plan in a log line; larger plans are logged as counts."""
 
 _LOGGER = logging.getLogger(__name__)
 
 Replicas: TypeAlias = tuple[str, ...]
-"""The replicas of an element, by their names."""
+"""An element's replica names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Elements that run side by side."""
+    """Elements that run in parallel."""
 
     way: RowTransfer
     elements: tuple[Replicas, ...]
-    """The elements at the indexes of their tasks; in place, in no order. ``()`` is no element."""
+    """Elements by task index; unordered in place. ``()`` is a task without element."""
 
     @property
     def task_count(self) -> int:
-        """The number of tasks to wake; in place one, the task that gets the only wake."""
+        """Number of tasks to wake; 1 for a stage in place, which gets a single wake."""
         return 1 if self.way is RowTransfer.IN_PLACE else len(self.elements)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages that run a fused graph, with their addresses and schemas."""
+    """Stages for a fused graph, with addresses and schemas."""
 
     book: AddressBook
     stages: tuple[Stage, ...]
     entries: Mapping[str, int]
-    """Where the rows of each replica of a source enter, by its name."""
+    """Entry address by source replica name."""
     given: Mapping[str, pa.Schema]
-    """The columns that each source and operator gives, by its full name."""
+    """Output columns by full name of source or operator."""
 
     @property
     def graph(self) -> Graph:
-        """The logical graph."""
+        """Logical graph."""
         return self.book.physical.graph
 
     @property
     def is_plain(self) -> bool:
-        """Whether the last stage gives rows as they are: all are for the one sink that there is."""
+        """Whether the last stage emits rows without a routing column, because there is one sink."""
         return len(self.sinks) == 1 and bool(self.stages)
 
     @cached_property
     def tasks(self) -> tuple[dict[int, int], ...]:
-        """The task of each address of its elements, for each stage."""
+        """Task by address in its elements, per stage."""
         of_replica = [
             {name: task for task, element in enumerate(stage.elements) for name in element}
             for stage in self.stages
@@ -82,7 +82,7 @@ class Stages:
 
     @cached_property
     def under_way(self) -> tuple[tuple[int, ...], ...]:
-        """The addresses that rows have before each stage, and behind the last one."""
+        """Row addresses before each stage, and after the last one."""
         active = set(self.entries.values())
         active_sets = [active]
         for stage, tasks in zip(self.stages, self.tasks, strict=True):
@@ -94,7 +94,7 @@ class Stages:
 
     @cached_property
     def sinks(self) -> dict[str, tuple[int, ...]]:
-        """The addresses of each sink, by its full name."""
+        """Addresses by full sink name."""
         physical = self.book.physical
         return {
             logical: tuple(
@@ -108,7 +108,7 @@ class Stages:
 
     @cached_property
     def schemas(self) -> dict[int, pa.Schema]:
-        """The columns of the rows of each address."""
+        """Row columns by address."""
         physical, schema_by_address = self.book.physical, dict[int, pa.Schema]()
         for connection in physical.connections:
             address = self.book.address[Port(connection.consumer, connection.port)]
@@ -121,13 +121,13 @@ class Stages:
 
 
 def staged(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stages:
-    """Return the stages that run a fused graph."""
+    """Cut a fused graph into stages."""
     cut = _StageCutter(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
 
 
 def tell(plan: FusedGraph, stages: Stages) -> None:
-    """Tell the program's log what runs, in a line."""
+    """Log the plan at info level."""
     routes = [stage.way for stage in stages.stages]
     fields = Fields(
         replicas=len(plan.physical.replicas),
@@ -146,7 +146,7 @@ class _StageCutter:
         self.book = book
         self._physical = plan.physical
         element = [plan.pe_of[name].index for name in plan.physical.replica]
-        # A PE feeds only those of greater index.
+        # A PE feeds only PEs with a greater index.
         self._plan = PassPlan(wiring_of(plan.physical), element, range(len(plan.pes)))
         enters = dict(zip(plan.physical.replica, self._plan.enters, strict=True))
         self.entries = {name: self._entry(name, enters[name]) for name in self._sources()}
@@ -154,7 +154,7 @@ class _StageCutter:
             tuple(name for name in pe.names if not self._is_sink(name) and not enters[name])
             for pe in plan.pes
         )
-        """The replicas of each element that run: no sinks, and no sources that do nothing."""
+        """Running replicas per element, without sinks and idle sources."""
 
     def stages(self) -> Iterator[Stage]:
         count = 0
@@ -164,7 +164,7 @@ class _StageCutter:
                 yield Stage(route, tuple(self._parts[element] for element in here))
                 continue
             at = {task: self._parts[element] for element, task in self._plan.tasks[level].items()}
-            # What is aligned has the tasks of the exchange before it, also those that are done.
+            # An aligned stage has the tasks from the exchange before it, finished ones included.
             count = len(here) if route is RowTransfer.EXCHANGED else count
             yield Stage(route, tuple(at.get(task, ()) for task in range(count)))
 

@@ -13,11 +13,11 @@ from spark_upsert.flow.graph import INPUT, Edge, OperatorKind, PythonFunction, W
 from spark_upsert.plan.nodes import Node
 
 Elements: TypeAlias = Iterable[Sequence[str]]
-"""The names of the replicas of each processing element."""
+"""Replica names per processing element."""
 
 
 def text(physical: Physical, elements: Elements = ()) -> str:
-    r"""Return what runs and where rows go, an operator after the other.
+    r"""Return a description with one line per operator and stream.
 
     >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow, Parallel, expanded
     >>> import pyarrow as pa
@@ -66,11 +66,11 @@ def _said_of_operators(
 
 
 class _Count(NamedTuple):
-    """The numbers of the connections that a stream has become."""
+    """Connection counts for a stream."""
 
     all: int
     between: int | None
-    """Between processing elements; None if there are none."""
+    """Connections between processing elements; None without elements."""
 
 
 def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Edge, _Count]:
@@ -115,7 +115,7 @@ def _said_of_stream(physical: Physical, stream: Edge, count: _Count) -> str:
 
 
 def _way(splitter: Splitter) -> str:
-    """Say how a chain of splitters chooses."""
+    """Describe a splitter chain's routing."""
     [first, *_] = splitter.targets
     described = f"{_choice(splitter)} to {_counted(splitter.width, 'channel')}"
     return f"{described}, then {_way(first)} of each" if isinstance(first, Splitter) else described
@@ -132,13 +132,13 @@ def _choice(splitter: Splitter) -> str:
 
 
 def _on_one_line(name: str) -> str:
-    """Return the name of a column, which may hold anything, without what breaks lines."""
+    """Return a column name with unprintable characters escaped."""
     shown = (character if character.isprintable() else ascii(character)[1:-1] for character in name)
     return "".join(shown)
 
 
 def _said_of(work: Work) -> str:
-    """Say what an operator does, in a word or two."""
+    """Describe an operator's work in a few words."""
     if isinstance(work, Node):
         return work.kind
     if isinstance(work, PythonFunction):
@@ -148,7 +148,7 @@ def _said_of(work: Work) -> str:
 
 
 def _folded(names: Sequence[str]) -> str:
-    """Return names with neighbours in one: ``A[0] A[1] A[2]`` is ``A[0..2]``."""
+    """Join names and merge consecutive channels: ``A[0] A[1] A[2]`` is ``A[0..2]``."""
     pairs = [_cut(name) for name in names]
     # Neighbours are those whose channel grows as their place does.
     runs = groupby(enumerate(pairs), key=lambda at: (at[1][0], at[1][1] - at[0]))
@@ -166,7 +166,7 @@ _REPLICA = re.compile(r"(.*)\[(\d+)\]")
 
 
 def _cut(name: str) -> tuple[str, int]:
-    """Return the operator and the channel of a replica's name; -1 if it has none."""
+    """Split a replica name into operator and channel; -1 without a channel."""
     match = _REPLICA.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, -1)
 

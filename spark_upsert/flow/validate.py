@@ -36,13 +36,13 @@ from spark_upsert.plan.nodes import scans_of
 from spark_upsert.task import Node, Task
 
 WIDTH_MAX = (1 << 31) - 1
-"""The largest width that there is; what is expanded is far below it (`flow.expand`)."""
+"""Maximum width in a graph; expansion has far lower limits (`flow.expand`)."""
 
 MEMBERS_MAX = 1000
-"""The most members of one graph: a larger one was not written by hand."""
+"""Maximum members per graph; larger graphs are generated, not written by hand."""
 
 DEPTH_MAX = 20
-"""Composites one within the other: graphs are walked by functions that call themselves."""
+"""Maximum nesting depth, because graphs are walked recursively."""
 
 _NAME = re.compile(r"\w[\w-]*")
 
@@ -50,9 +50,9 @@ _T = TypeVar("_T", bound=Hashable)
 
 
 def check(graph: Graph) -> None:
-    """Refuse a graph that cannot be run.
+    """Raise GraphError if a graph cannot run.
 
-    Columns are judged where they are known: a caller that learns more of them checks again.
+    Columns are checked where they are known; `schemas_of` checks again with all columns.
     """
     _check_members(graph)
     _check_streams(graph)
@@ -67,7 +67,7 @@ def check(graph: Graph) -> None:
 
 
 def check_name(name: object, what: str = "operator") -> None:
-    """Refuse a name that could not be told from its surroundings, as in ``totals.sum[3]``."""
+    """Raise GraphError for a name that full names such as ``totals.sum[3]`` cannot contain."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise GraphError(
             f"the name of {_an(what)} is letters, digits, '_' and '-', found {name!r}.",
@@ -77,7 +77,7 @@ def check_name(name: object, what: str = "operator") -> None:
 
 
 def check_parallel(name: str, parallel: Parallel) -> None:
-    """Refuse what no region may have, wherever it stands."""
+    """Raise GraphError for region settings that are invalid in every graph."""
     width: object = parallel.width
     if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= WIDTH_MAX:
         raise GraphError(
@@ -106,7 +106,7 @@ def check_parallel(name: str, parallel: Parallel) -> None:
 
 
 def check_placement(name: str, placement: Placement) -> None:
-    """Refuse values that are no ids of placement."""
+    """Raise GraphError for values that are not placement ids."""
     for which in ("colocate", "exlocate"):
         ids = getattr(placement, which)
         if not isinstance(ids, tuple) or not all(map(_is_id, ids)):
@@ -123,7 +123,7 @@ def _is_id(value: object) -> bool:
 
 
 def check_kind(name: str, operator: LogicalOperator) -> None:
-    """Refuse a source that takes rows, and others that take none."""
+    """Raise GraphError if ports or function do not fit the operator type."""
     is_source = operator.kind is OperatorKind.SOURCE
     if is_source == bool(operator.inputs):
         expected = "no input ports" if is_source else "at least one input port"
@@ -165,7 +165,7 @@ def _check_function(name: str, work: PythonFunction) -> None:
 
 
 def check_siblings(around: str, members: Iterable[GraphMember]) -> None:
-    """Refuse two members of one composite that have one name; ``around`` is its full name."""
+    """Raise GraphError for duplicate names in a composite; ``around`` is its full name."""
     for name in _repeated(member.name for member in members):
         full = f"{around}.{name}" if around else name
         raise GraphError(
@@ -277,7 +277,7 @@ def _check_ends(graph: Graph) -> None:
 
 
 def _check_columns(graph: Graph) -> None:
-    """Refuse streams that meet at one port with other columns than each other's."""
+    """Raise GraphError if streams into one port have different columns."""
     first: dict[tuple[str, str], tuple[str, pa.Schema]] = {}
     for stream in graph.streams:
         schema = graph.places[stream.producer].operator.schema
@@ -345,7 +345,7 @@ def _check_attribute(graph: Graph, region: Region, stream: Edge, attribute: str)
 
 
 def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence[Edge]]) -> None:
-    """Refuse ports of one operator that are partitioned so that equal values do not meet."""
+    """Raise GraphError if an operator's hash-partitioned ports separate equal values."""
     first: dict[str, tuple[str, list[str]]] = {}
     for partition in region.parallel.partition_by:
         stream = entering[partition.port][0]
@@ -368,7 +368,7 @@ def _check_matched(graph: Graph, region: Region, entering: Mapping[str, Sequence
 
 
 def _check_no_cycle(graph: Graph) -> None:
-    """Refuse operators that feed themselves, by way of others or not."""
+    """Raise GraphError if operators feed themselves, directly or through others."""
     waiting = Counter(stream.consumer for stream in graph.streams)
     ready = [name for name in graph.places if not waiting[name]]
     while ready:
@@ -387,9 +387,9 @@ def _check_no_cycle(graph: Graph) -> None:
 
 
 def _cycle(graph: Graph, left: set[str]) -> list[str]:
-    """Return operators that feed each other, of those that are on a cycle or behind one.
+    """Return one cycle, given the operators that are on a cycle or after one.
 
-    Each feeds the next; the first is that which was given first.
+    Each operator feeds the next; the first is the one declared first.
     """
     feeds: Mapping[str, str] = {
         stream.consumer: stream.producer for stream in graph.streams if stream.producer in left
@@ -409,7 +409,7 @@ def _cycle(graph: Graph, left: set[str]) -> list[str]:
 
 
 def columns(schema: pa.Schema) -> str:
-    """Return the columns of a schema as errors tell them."""
+    """Return a schema as text for error messages."""
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
 
 
@@ -433,7 +433,10 @@ def _an(what: str) -> str:
 
 
 def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-    """Return the columns that each source and operator gives, by its full name."""
+    """Return the output columns by full name of source or operator.
+
+    Raises GraphError if columns do not fit.
+    """
     schemas: dict[str, pa.Schema] = {}
     fed: dict[tuple[str, str], str] = {
         (stream.consumer, stream.port): stream.producer for stream in graph.streams
@@ -451,7 +454,7 @@ def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.S
 
 
 def require_sources(given: Iterable[str], sources: Iterable[str]) -> None:
-    """Refuse rows that are given under a name that no source has."""
+    """Raise GraphError if rows are passed for an unknown source."""
     names = list(sources)
     for name in given:
         if name not in names:
@@ -493,7 +496,7 @@ def _of_operator(
 def _require_scans(
     name: str, plan: Node, taken: Mapping[str, str], schemas: Mapping[str, pa.Schema]
 ) -> None:
-    """Refuse a plan unless its scans are the ports, with the columns of what feeds them."""
+    """Raise GraphError unless the plan's scans match the ports and their input columns."""
     scans = {scan.id: scan for scan in scans_of(plan)}
     if set(scans) != set(taken):
         raise GraphError(

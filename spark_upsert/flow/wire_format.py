@@ -23,36 +23,36 @@ from spark_upsert.flow.stages import Stages
 TO = "__to"
 
 TASK_BITS = 32
-"""The shift of the task's number against the address in `TO`."""
+"""Bit shift for the task number in `TO`."""
 
 WAKE = (1 << TASK_BITS) - 1
-"""The address of a wake: a row without content, which only says which task it has come to."""
+"""Address of a wake: a row without content that only carries its task number."""
 
 
 class _Layout(NamedTuple):
-    """The places of the columns of each form (schema) in the wide schema.
+    """Column positions in the wide schema, for each form (schema).
 
-    The wide schema has as many columns of a type as the form with most of them; unused ones are
+    For each type, the wide schema has the maximum column count over all forms; unused columns are
     null.
     """
 
     types: tuple[pa.DataType, ...]
-    """The types of all columns that travel."""
+    """Column types in the wide schema."""
     places: tuple[tuple[int, ...], ...]
-    """For each form, the place of each of its columns in `types`."""
+    """For each form, the index in `types` per column."""
 
 
 @dataclass(frozen=True)
 class Border:
-    """The form of rows before a stage, or after the last one.
+    """Row format before a stage, or after the last stage.
 
     Parameters
     ----------
     stages : Stages
     index : int
-        The index of the stage; after the last stage, the number of stages.
+        Stage index; after the last stage, the stage count.
     as_carried : callable
-        Returns, for some columns, those that the engine between the stages can carry.
+        Maps a schema to a schema that the engine can transport between stages.
     """
 
     stages: Stages
@@ -61,12 +61,12 @@ class Border:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of batches."""
+        """Batch columns."""
         fields = [pa.field(_name(index), kind) for index, kind in enumerate(self._layout.types)]
         return pa.schema([pa.field(TO, pa.int64()), *fields])
 
     def columns(self, address: int) -> dict[str, pa.Field]:
-        """Return the columns of `schema` that the rows of an address use, with their own fields."""
+        """Return the `schema` columns that an address's rows use, with their own fields."""
         form = self._form_of[address]
         indices = self._layout.places[form]
         return {
@@ -74,11 +74,11 @@ class Border:
         }
 
     def to(self, address: int, *, task: int = 0) -> int:
-        """Return the routing number for an address; rows that pass by stay in the task."""
+        """Return the routing number for an address; rows for later stages stay in ``task``."""
         return int(self._to(task)[address])
 
     def pack(self, parcel: Parcel, *, task: int) -> pa.RecordBatch:
-        """Return rows in the form in which they travel."""
+        """Return rows in wire format."""
         batch, to = parcel
         form = self._form_of[to if isinstance(to, int) else int(to[0])]
         tos = self._to(task)[to]
@@ -93,23 +93,23 @@ class Border:
         return pa.RecordBatch.from_arrays([pa.array(tos), *columns], schema=self.schema)
 
     def wakes(self, tasks: Iterable[int]) -> pa.RecordBatch:
-        """Return what wakes some tasks."""
+        """Return a batch with a wake for each task."""
         to = pa.array([wake(task) for task in tasks], pa.int64())
         columns = [pa.nulls(len(to), kind) for kind in self._layout.types]
         return pa.RecordBatch.from_arrays([to, *columns], schema=self.schema)
 
     @property
     def plain(self) -> pa.Schema:
-        """The columns of the rows themselves, where all have the same."""
+        """Row columns, if all rows have the same."""
         [form] = self._carried
         return form
 
     def pack_plain(self, parcel: Parcel) -> pa.RecordBatch:
-        """Return rows as they are."""
+        """Return rows without a routing column."""
         return pa.RecordBatch.from_arrays(_cast(parcel.batch, self.plain), schema=self.plain)
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of each address; wakes are left out."""
+        """Yield the rows for each address, without wakes."""
         if not batch.num_rows:
             return
         to = _numbers(batch) & WAKE
@@ -125,19 +125,19 @@ class Border:
             yield address, pa.RecordBatch.from_arrays(rows, schema=declared)
 
     def _to(self, task: int) -> npt.NDArray[np.int64]:
-        """Return the routing number (task << 32 or address) that this task writes, per address."""
+        """Return the routing number (task << 32 | address) that this task writes, per address."""
         tasks = np.where(self._task_of < 0, task % self._task_count, self._task_of)
         return (tasks << TASK_BITS) | np.arange(len(tasks))
 
     @property
     def _task_count(self) -> int:
-        """The tasks of the next stage."""
+        """Element count in the next stage; 1 after the last stage."""
         is_last = self.index == len(self.stages.stages)
         return 1 if is_last else len(self.stages.stages[self.index].elements)
 
     @cached_property
     def _task_of(self) -> npt.NDArray[np.int64]:
-        """The task of each address, -1 if rows pass by."""
+        """Task per address; -1 if the next stage does not read the address."""
         is_last = self.index == len(self.stages.stages)
         tasks = {} if is_last else self.stages.tasks[self.index]
         addresses = range(len(self.stages.book.ports))
@@ -145,7 +145,7 @@ class Border:
 
     @cached_property
     def _forms(self) -> tuple[pa.Schema, ...]:
-        """The different columns that rows have here."""
+        """Distinct row schemas at this border."""
         forms: list[pa.Schema] = []
         for address in self.stages.under_way[self.index]:
             schema = self.stages.schemas[address]
@@ -155,7 +155,7 @@ class Border:
 
     @cached_property
     def _form_of(self) -> dict[int, int]:
-        """The place in `_forms` of the columns of each address."""
+        """Index in `_forms` by address."""
         return {
             address: next(
                 form for form, form_schema in enumerate(self._forms) if form_schema.equals(schema)
@@ -187,17 +187,17 @@ class Border:
 
 
 def wake(task: int) -> int:
-    """Return what wakes a task."""
+    """Return a wake's routing number for a task."""
     return (task << TASK_BITS) | WAKE
 
 
 def is_woken(batch: pa.RecordBatch) -> bool:
-    """Say whether a wake is among the rows of a batch as it travels."""
+    """Return whether a batch in wire format contains a wake."""
     return bool(((_numbers(batch) & WAKE) == WAKE).any())
 
 
 def tasks_of(batch: pa.RecordBatch) -> Addresses:
-    """Return the task that each row of a batch as it travels goes to."""
+    """Return the target task per row, for a batch in wire format."""
     return (_numbers(batch) >> TASK_BITS).astype(np.int32)
 
 
