@@ -19,31 +19,31 @@ from spark_upsert.delta.types import has_plain_times, schema_text
 from spark_upsert.table.log.manifest import TableVersion
 
 DeltaAction: TypeAlias = Mapping[str, Any]
-"""One line of a commit: the name of an action and its fields."""
+"""One line in a commit: an action's name and its fields."""
 
 APP = "upsertflow:"
 TOKEN_APP = "upsertflow-token:"
 
 GUARD = "upsertflow"
-"""A feature that nobody knows: writers that keep to the protocol refuse the table, readers do not
-look at it."""
+"""Table feature unknown to Delta: writers that follow the protocol reject the table; readers ignore
+it."""
 
 _FEED = "delta.enableChangeDataFeed"
 RETENTION = "delta.deletedFileRetentionDuration"
 
 _TOUCHES = frozenset({"add", "remove", "cdc", "protocol", "metaData"})
-"""Actions that change what readers see."""
+"""Actions that change the table for readers."""
 
 
 def token_number(token: str) -> int:
-    """Return a version's token as a number of 63 bits, which a `txn` can hold."""
+    """Return a version token's hash as a 63-bit integer, which fits a `txn`."""
     digest = hashlib.blake2b(token.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """A commit of others."""
+    """A commit by another writer."""
 
     version: int
     operation: str
@@ -51,44 +51,44 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredVersion:
-    """A version of a table, as the log of its mirror tells it."""
+    """A table version as recorded in its mirror's log."""
 
     table_id: str
     version: int
     token: int | None
-    """`token_number` of the version."""
+    """Result of `token_number`; None if the log has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaState:
-    """The state of a Delta log at one version."""
+    """A Delta log's state at one version."""
 
     version: int
     shown: MirroredVersion | None = None
-    """The version that the last commit of a publisher shows; None if none ever published here."""
+    """The table version in the last publication; None if there was none."""
     live: Mapping[str, DeltaAction] = field(default_factory=dict)
-    """The fields of the `add` of each live file, by its path."""
+    """Each live file's `add` fields, by path."""
     protocol: DeltaAction = field(default_factory=dict)
     metadata: DeltaAction = field(default_factory=dict)
     time_ms: int = 0
-    """The in-commit timestamp of the last commit that has one."""
+    """In-commit timestamp from the last commit that has one."""
     last_id: str = ""
-    """The `txnId` of the last commit."""
+    """The last commit's `txnId`; empty if it has none."""
     foreign: Foreign | None = None
-    """The first commit of others behind the last one that was ours."""
+    """The first external commit after the last publication."""
     checkpoint: int | None = None
-    """The version of the last checkpoint that is known."""
+    """Version of the last known checkpoint."""
     removed: tuple[DeltaAction, ...] = ()
-    """The fields of the removals since that checkpoint."""
+    """Fields of the `remove` actions since that checkpoint."""
 
     @property
     def columns_text(self) -> str:
-        """The schema, as it stands in the metadata."""
+        """The schema as text from the metadata."""
         return str(self.metadata.get("schemaString", ""))
 
 
 def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaAction]) -> DeltaState:
-    """Return the state behind one more commit; pure."""
+    """Return the state after the next commit; pure. Raises ValueError if a version is skipped."""
     new_state = state or DeltaState(version=-1)
     if version != new_state.version + 1:
         raise ValueError(f"version {version} behind version {new_state.version}")
@@ -143,12 +143,12 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
 
 
 def parsed(data: bytes) -> list[DeltaAction]:
-    """Return the actions of a commit; raises ValueError."""
+    """Parse a commit's actions; raises ValueError."""
     return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
 def rendered(actions: Iterable[DeltaAction]) -> bytes:
-    """Return actions as a commit, one line each."""
+    """Encode actions as a commit, one line each."""
     lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     return "\n".join(lines).encode() + b"\n"
 
@@ -164,7 +164,7 @@ def commit_info(
     operation: str,
     id_: str,
 ) -> DeltaAction:
-    """Return the first action of a commit, with the commit's in-commit timestamp."""
+    """Return a commit's first action, which has the in-commit timestamp."""
     parameters = {"to": str(place.version), "token": place.token}
     if before is not None:
         parameters = {"from": str(before), **parameters}
@@ -182,7 +182,7 @@ def commit_info(
 
 
 def transactions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
-    """Return the actions that say which version is shown."""
+    """Return the actions that record the shown version and its token."""
     return [
         {"txn": {"appId": f"{app}{place.table_id}", "version": number, "lastUpdated": now_ms}}
         for app, number in ((APP, place.version), (TOKEN_APP, token_number(place.token)))
@@ -190,9 +190,9 @@ def transactions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
 
 
 def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
-    """Return the protocol that a mirror of some columns needs.
+    """Return the protocol that a mirror with these columns needs.
 
-    The features that readers must know are as few as can be: each more closes the mirror to some.
+    Reader features are as few as possible: each additional one excludes some readers.
     """
     plain_times = ["timestampNtz"] if any(has_plain_times(f.type) for f in columns) else []
     features = ["deletionVectors", "inCommitTimestamp", "changeDataFeed", *plain_times]
@@ -213,7 +213,7 @@ def metadata_of(
     retention_ms: int,
     change_feed: bool,
 ) -> DeltaAction:
-    """Return the metadata of a mirror; its id and birth stay as they were."""
+    """Return a mirror's metadata; id and creation time stay as in `before`."""
     retention = f"interval {retention_ms // 1000} seconds"
     return {
         "id": before.get("id", id_),
@@ -232,13 +232,13 @@ def metadata_of(
 
 
 def has_feed(metadata: DeltaAction) -> bool:
-    """Return whether a table says that it has a change feed."""
+    """Return whether a table has the change feed enabled."""
     configuration = metadata.get("configuration") or {}
     return str(configuration.get(_FEED, "")).lower() == "true"
 
 
 def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
-    """Return the action that takes a live file away, with the vector that it has."""
+    """Return the action that removes a live file, with its statistics and deletion vector."""
     fields = {
         "path": add["path"],
         "deletionTimestamp": now_ms,
@@ -260,7 +260,7 @@ def addition(
     vector: DeltaAction | None,
     data_change: bool,
 ) -> DeltaAction:
-    """Return the action that makes a file live."""
+    """Return the action that adds a file; without deleted rows `vector` is None."""
     fields = {
         "path": path,
         "partitionValues": {},

@@ -32,25 +32,25 @@ from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state.snapshot import CHUNK_ROWS
 
 ROWS_MAX = 1 << 20
-"""Rows that are matched at once. Of more, the files are read again for each share of the keys."""
+"""Rows compared in one pass. With more, the files are read again for each share of the keys."""
 
 Chosen: TypeAlias = Callable[[int, int], Mask]
-"""Returns which of the rows ``start <= i < stop`` of a file are meant."""
+"""Returns a mask that selects from a file's rows ``start <= i < stop``."""
 
 
 class WrittenFeed(NamedTuple):
-    """The changes of a step."""
+    """A publication's change feed."""
 
     has_changes: bool
     """Whether any row changed."""
     action: DeltaAction | None
-    """The action that names the file, if there is one."""
+    """The action that names the file; None without changes."""
 
 
 def write_feed(
     log: Log, table: Store, target: Store, before: int, head: Manifest
 ) -> WrittenFeed | None:
-    """Write the changes behind one version up to another one; None if they are expired."""
+    """Write the changes after `before` up to `head`; None if they are expired."""
     try:
         changes = _changes(log, table, before, head)
         first = next(changes, None)
@@ -66,7 +66,7 @@ def write_compared(
     gone: Sequence[RowsOfFile],
     come: Sequence[RowsOfFile],
 ) -> WrittenFeed:
-    """Write the changes from the rows that were live before alone to those that are live now."""
+    """Write the changes from rows live only before a publication to rows live only after it."""
     return _written(target, compared(target, head.schema, gone, come), before, head)
 
 
@@ -93,7 +93,7 @@ def _changes(log: Log, table: Store, before: int, head: Manifest) -> Iterator[pa
 
 
 def _without_nullability(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of which each column may be null, as Delta's schema says."""
+    """Return a batch with all columns nullable, as in Delta's schema."""
     fields = [field.with_nullable(True) for field in batch.schema]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
@@ -102,7 +102,7 @@ def _without_nullability(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class RowsOfFile(NamedTuple):
-    """Some rows of a twin."""
+    """Selected rows in a Parquet copy."""
 
     path: str
     row_count: int
@@ -110,12 +110,12 @@ class RowsOfFile(NamedTuple):
 
     @classmethod
     def live(cls, path: str, vector: Vector) -> RowsOfFile:
-        """Return the rows that are not dead."""
+        """Select the rows that a vector does not mark as deleted."""
         return cls(path, vector.rows - vector.count, lambda a, b: ~vector.is_dead(a, b))
 
     @classmethod
     def dead_by(cls, path: str, one: Vector, other: Vector) -> RowsOfFile:
-        """Return the rows that are dead by one vector, and not by the other."""
+        """Select the rows that the first vector marks as deleted and the second does not."""
         steps = range(0, one.rows, CHUNK_ROWS)
 
         def chosen(start: int, stop: int) -> Mask:
@@ -128,7 +128,7 @@ class RowsOfFile(NamedTuple):
 def compared(
     target: Store, schema: TableSchema, gone: Sequence[RowsOfFile], come: Sequence[RowsOfFile]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the changes from some rows to others, with their types, no key twice."""
+    """Yield the changes between two row sets with their types, at most one change per key."""
     shares = 1 + sum(file.row_count for file in (*gone, *come)) // ROWS_MAX
     for share in range(shares):
         old, new = (
@@ -142,7 +142,7 @@ def compared(
 def _read(
     target: Store, schema: TableSchema, files: Sequence[RowsOfFile], *, share: int, shares: int
 ) -> pa.Table:
-    """Return the chosen rows of files whose keys belong to a share of all keys."""
+    """Return the selected rows whose key hash belongs to a share."""
     batches = []
     for file in files:
         at = 0
@@ -184,7 +184,7 @@ def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
 
 
 def _pairs(schema: TableSchema, old: pa.Table, new: pa.Table) -> tuple[Positions, Positions]:
-    """Return where the keys are that both sides have."""
+    """Return the old and new positions for keys that both sides have."""
     words = sort_words(
         [pa.concat_arrays([_whole(side.column(key)) for side in (old, new)]) for key in schema.keys]
     )
@@ -202,7 +202,7 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _others(positions: Positions, count: int) -> Positions:
-    """Return the positions below a count that are not among some."""
+    """Return the positions below a count that are not listed, ascending."""
     is_other = np.ones(count, dtype=np.bool_)
     is_other[positions] = False
     return np.flatnonzero(is_other)

@@ -30,7 +30,7 @@ from spark_upsert.store.records import checked_data
 HINT_PATH = "_delta_log/_last_checkpoint"
 
 CHECKSUM = re.compile(r"_delta_log/(\d{20})\.crc")
-"""The names of checksums."""
+"""Matches checksum paths."""
 
 _MAP = pa.map_(pa.string(), pa.string())
 _VECTOR = pa.struct(
@@ -87,12 +87,12 @@ _PROTOCOL = pa.struct(
 
 
 def checkpoint_path(version: int) -> str:
-    """Return where the checkpoint of a version lies, if it has one."""
+    """Return the checkpoint path for a version."""
     return f"_delta_log/{version:020d}.checkpoint.parquet"
 
 
 def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, now_ms: int) -> None:
-    """Write the checkpoint of a state, and the hint to it."""
+    """Write a state's checkpoint, then the hint to it."""
     pieces = {
         "protocol": pa.array([state.protocol], _PROTOCOL),
         "metaData": pa.array([_with_pairs(state.metadata)], _METADATA),
@@ -140,7 +140,7 @@ def hinted_version(data: bytes) -> int:
 
 
 def _without_files(state: DeltaState) -> DeltaState:
-    """Return the part of a state that its checkpoint holds, but for the live files."""
+    """Return a state as its checkpoint stores it, without the live files."""
     metadata = {name: state.metadata.get(name) for name in (field.name for field in _METADATA)}
     protocol = {field.name: state.protocol.get(field.name) for field in _PROTOCOL}
     return DeltaState(
@@ -153,16 +153,16 @@ def _without_files(state: DeltaState) -> DeltaState:
 
 
 def checksum_path(version: int) -> str:
-    """Return where the checksum of a version lies, if it has one."""
+    """Return the checksum path for a version."""
     return f"_delta_log/{version:020d}.crc"
 
 
 def checksum_of(state: DeltaState) -> dict[str, Any]:
-    """Return the checksum of a version.
+    """Return a version's checksum fields.
 
-    Application transactions are left out: those of other tables, whose mirror was at the place
-    before, are not known here, and half of them would be worse than none. The protocol asks for
-    neither them, nor histograms, nor the files themselves, and no reader that was tried takes them.
+    Application transactions are omitted: those for tables mirrored here earlier are unknown, and a
+    partial list would be worse than none. The protocol requires neither them, histograms, nor the
+    file list, and no tested reader uses them.
     """
     vectors = [add["deletionVector"] for add in state.live.values() if add.get("deletionVector")]
     return {
@@ -180,10 +180,10 @@ def checksum_of(state: DeltaState) -> dict[str, Any]:
 
 
 def write_checksum(store: Store, state: DeltaState) -> None:
-    """Write the checksum of a state, which a commit of ours has made.
+    """Write the checksum for a state after our own commit.
 
-    Without it Spark runs a job for protocol and metadata; a wrong one would be a wrong table, so
-    `check` compares it.
+    Without it Spark runs a job to read protocol and metadata. A wrong one would show a wrong table,
+    so `check_mirror` compares it.
     """
     sums: list[DeltaAction] = [checksum_of(state)]
     checked_data(checksum_path(state.version), sums, lambda: rendered(sums), parsed).put(store)
@@ -192,7 +192,7 @@ def write_checksum(store: Store, state: DeltaState) -> None:
 def younger_tombstones(
     store: Store, checkpoint: int | None, removed: Sequence[DeltaAction], *, since_ms: int
 ) -> pa.Array:
-    """Return the tombstones that are to stand in the next checkpoint."""
+    """Return the next checkpoint's tombstones: those since `since_ms`."""
     fields = [field.name for field in _REMOVE]
     records = [{name: action.get(name) for name in fields} for action in removed]
     for record in records:
@@ -207,7 +207,7 @@ def younger_tombstones(
 
 
 def vectors_of(tombstones: pa.Array) -> list[DeltaAction]:
-    """Return the vectors of tombstones that lie in files."""
+    """Return the tombstones' deletion vectors that are stored in files."""
     vectors = tombstones.field("deletionVector")
     in_files = pc.fill_null(pc.equal(vectors.field("storageType"), "u"), False)
     actions: list[DeltaAction] = vectors.filter(in_files).to_pylist()
@@ -215,7 +215,7 @@ def vectors_of(tombstones: pa.Array) -> list[DeltaAction]:
 
 
 def read_checkpoint(store: Store, version: int) -> DeltaState:
-    """Return the state that a checkpoint holds; times and what is foreign are not in it."""
+    """Read a checkpoint's state, which has no timestamps and no external commits."""
     data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
     try:
         return _state_of(_read(data, ["protocol", "metaData", "txn", "add"]), version)
@@ -226,7 +226,7 @@ def read_checkpoint(store: Store, version: int) -> DeltaState:
 
 
 def _state_of(actions: pa.Table, version: int) -> DeltaState:
-    """Return the state that the actions of a checkpoint make."""
+    """Build the state from a checkpoint's actions."""
     rows = {name: _rows(actions[name]) for name in ("protocol", "metaData", "txn", "add")}
     [protocol], [metadata] = rows["protocol"], rows["metaData"]
     live = [_plain(action) for action in rows["add"]]
@@ -251,7 +251,7 @@ def _rows(column: pa.ChunkedArray) -> list[dict[str, Any]]:
 
 
 def _one_below_the_other(pieces: Mapping[str, pa.Array]) -> pa.Table:
-    """Return one row for each action, in which the columns of the others are null."""
+    """Return one row per action, with null in the other actions' columns."""
     count, at, columns = sum(map(len, pieces.values())), 0, {}
     for name, piece in pieces.items():
         before, after_part = pa.nulls(at, piece.type), pa.nulls(count - at - len(piece), piece.type)
@@ -271,7 +271,7 @@ def _transactions(shown: MirroredVersion | None, now_ms: int) -> list[dict[str, 
 
 
 def _shown(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
-    """Return which version is shown: that of the last table that was said to be."""
+    """Return the shown version: the most recently updated table's; None if there is none."""
     numbers = {transaction["appId"]: transaction["version"] for transaction in transactions}
     own_transactions = [
         transaction for transaction in transactions if transaction["appId"].startswith(APP)
@@ -285,7 +285,7 @@ def _shown(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
 
 
 def _added(add: DeltaAction) -> dict[str, Any]:
-    """Return a live file as a row: a reader of the checkpoint sees no change of data."""
+    """Return a live file as a checkpoint row, without a data change."""
     names = ("path", "size", "modificationTime", "stats", "deletionVector")
     return {
         **{name: add.get(name) for name in names},
@@ -295,9 +295,9 @@ def _added(add: DeltaAction) -> dict[str, Any]:
 
 
 def _plain(add: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of a checkpoint as the fields of an `add`.
+    """Return a checkpoint row as `add` fields.
 
-    A map of nothing reads as an empty list, and a vector that is not there perhaps as one of nulls.
+    An empty map reads as an empty list, and a missing vector possibly as a struct of nulls.
     """
     present = {name: value for name, value in add.items() if value is not None}
     present["partitionValues"] = dict(add.get("partitionValues") or {})
@@ -310,7 +310,7 @@ def _plain(add: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_pairs(metadata: DeltaAction) -> dict[str, Any]:
-    """Return metadata with maps as Arrow takes them."""
+    """Return metadata with maps as lists of pairs, as Arrow expects them."""
     return {
         **metadata,
         "format": {
@@ -322,7 +322,7 @@ def _with_pairs(metadata: DeltaAction) -> dict[str, Any]:
 
 
 def _of_maps(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Return metadata of a checkpoint as it stands in a commit."""
+    """Return a checkpoint's metadata in the form used by commits."""
     present = {name: value for name, value in metadata.items() if value is not None}
     form = present.get("format") or {}
     present["format"] = {
@@ -334,7 +334,7 @@ def _of_maps(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cast(column: pa.Array, type_: pa.StructType) -> pa.Array:
-    """Return a struct with the fields of a type, nulls where it lacks one."""
+    """Cast a struct to a struct type; missing fields become null."""
     index_by_name = {column.type.field(i).name: i for i in range(column.type.num_fields)}
     parts = [
         _member(column.field(index_by_name[field.name]), field.type)

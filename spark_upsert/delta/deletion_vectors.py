@@ -40,16 +40,16 @@ _CONTAINER_ROWS = 1 << 16
 _CONTAINER_BYTES = _CONTAINER_ROWS // 8
 _CONTAINER_WORDS = _CONTAINER_BYTES // 8
 _ARRAY_MAX = 4096
-"""Values of a container that is an array at most; with more a bitmap is smaller."""
+"""Maximum values in an array container; with more, a bitmap is smaller."""
 _OFFSETS_FROM = 4
-"""So many containers have offsets; fewer have none if one of them is of runs."""
+"""From this container count on, offsets are stored; fewer containers have none if any has runs."""
 _GROUP = 256
-"""Containers that are unpacked at once: 16 MiB, a byte per row."""
+"""Containers unpacked together: 16 MiB at one byte per row."""
 _DENSE = 16
-"""From one of so many rows on it is cheaper to go over all of them than to sort the chosen."""
+"""If more than one row in 16 is marked, a mask over all rows is cheaper than sorting positions."""
 _HEAD = struct.Struct("<IQI")
 ROWS_MAX = 1 << 32
-"""One bucket holds so many rows; a run has fewer."""
+"""Exclusive row limit per file: positions fit one bucket; runs have fewer rows."""
 
 _POPCOUNT = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -57,12 +57,12 @@ _Z85_DIGITS = {digit: value for value, digit in enumerate(_Z85)}
 
 
 class Vector:
-    """Which of a file's rows are dead: a bit per row.
+    """A deletion vector: one bit per row in a file, set for deleted rows.
 
     Parameters
     ----------
     rows : int
-        How many rows the file has; none of them is dead yet.
+        The file's row count. No row is marked initially.
     """
 
     def __init__(self, rows: int) -> None:
@@ -83,22 +83,22 @@ class Vector:
 
     @property
     def count(self) -> int:
-        """How many rows are dead."""
+        """Number of deleted rows."""
         return int(_popcount(self._bits.view(np.uint64)).sum())
 
     @property
     def is_all(self) -> bool:
-        """Whether every row is dead."""
+        """Whether all rows are deleted."""
         return self.count == self.rows
 
     def copy(self) -> Vector:
-        """Return a vector of its own with the same bits."""
+        """Return an independent copy."""
         copied = Vector(self.rows)
         copied._bits[:] = self._bits
         return copied
 
     def mark(self, positions: Positions) -> None:
-        """Let the rows at some positions be dead; any order, and any number of times."""
+        """Mark rows as deleted; positions may be unsorted and repeated."""
         if not len(positions):
             return
         if int(positions.min()) < 0 or int(positions.max()) >= self.rows:
@@ -115,7 +115,7 @@ class Vector:
         self._bits[byte_indices[begins]] |= np.bitwise_or.reduceat(bits, begins)
 
     def mark_range(self, start: int, stop: int) -> None:
-        """Let the rows ``start <= i < stop`` be dead."""
+        """Mark the rows ``start <= i < stop`` as deleted."""
         if not 0 <= start <= stop <= self.rows:
             raise ValueError(f"rows {start} to {stop} of {self.rows}")
         whole_start, whole_stop = -(-start // 8), stop // 8
@@ -127,13 +127,13 @@ class Vector:
         self.mark(np.concatenate(edges).astype(np.int64))
 
     def is_dead(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Return which of the rows ``start <= i < stop`` are dead."""
+        """Return a mask that is true for deleted rows among ``start <= i < stop``."""
         first = start // 8
         bits = np.unpackbits(self._bits[first : -(-stop // 8)], bitorder="little")
         return bits[start - first * 8 : stop - first * 8].astype(np.bool_)
 
     def positions(self) -> Positions:
-        """Return the positions of the dead rows, ascending."""
+        """Return the deleted rows' positions, ascending."""
         step = _GROUP * _CONTAINER_ROWS
         position_parts = [
             np.flatnonzero(self.is_dead(start, min(start + step, self.rows))) + start
@@ -142,7 +142,7 @@ class Vector:
         return np.concatenate([np.empty(0, dtype=np.int64), *position_parts])
 
     def _take_over(self, first: int, bits: _Bytes) -> None:
-        """Let the rows be dead that a bitmap says, which stands for the bytes from one on."""
+        """Mark the rows set in a bitmap that begins at byte `first`."""
         target_bits = self._bits[first : first + len(bits)]
         beyond = np.unpackbits(bits, bitorder="little")[max(0, self.rows - 8 * first) :]
         if bool(beyond.any()):
@@ -152,7 +152,7 @@ class Vector:
     # -- bytes ---------------------------------------------------------------------------
 
     def encoded(self) -> bytes:
-        """Return the vector as it stands in a file of vectors, or in the log."""
+        """Return the encoding used in deletion-vector files and in the log."""
         count = -(-self.rows // _CONTAINER_ROWS)
         padded = np.zeros(count * _CONTAINER_BYTES, dtype=np.uint8)
         padded[: len(self._bits)] = self._bits
@@ -178,7 +178,7 @@ class Vector:
 
     @classmethod
     def decoded(cls, data: bytes, rows: int) -> Vector:
-        """Return the vector that some bytes are."""
+        """Decode a vector for a file with `rows` rows; raises ValueError."""
         vector = cls(rows)
         try:
             magic, buckets = struct.unpack_from("<IQ", data)
@@ -200,7 +200,7 @@ class Vector:
 
 
 def _popcount(words: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return how many bits are set in each word, or in parts of it that come to the same sum."""
+    """Return set-bit counts per word, or per byte if NumPy lacks `bitwise_count`."""
     counted = getattr(np, "bitwise_count", None)
     if counted is not None:
         return np.asarray(counted(words))
@@ -208,7 +208,7 @@ def _popcount(words: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _run_ends(words: _Words) -> tuple[_Words, _Words]:
-    """Return the bits at which runs of dead rows begin, and those at which they end."""
+    """Return words with only each deleted run's first bit, and words with only its last bit."""
     one = np.uint64(1)
     top = np.uint64(63)
     before = words << one
@@ -219,7 +219,7 @@ def _run_ends(words: _Words) -> tuple[_Words, _Words]:
 
 
 def _lows(words: _Words) -> npt.NDArray[np.uint16]:
-    """Return the places of all set bits, container by container, each within its own."""
+    """Return all set-bit positions, container by container, as offsets within their container."""
     data = words.view(np.uint8).reshape(-1)
     # Most bytes of such containers are zero: only the others are unpacked.
     byte_indices = np.flatnonzero(data.view(np.bool_))
@@ -229,7 +229,7 @@ def _lows(words: _Words) -> npt.NDArray[np.uint16]:
 
 
 def _fill(pieces: dict[int, bytes], chosen: Positions, keys: Positions, words: _Words) -> None:
-    """Make arrays of some containers."""
+    """Encode the chosen containers as arrays."""
     for first in range(0, len(chosen), _GROUP):
         some = chosen[first : first + _GROUP]
         selected = words[keys[some]]
@@ -242,7 +242,7 @@ def _fill(pieces: dict[int, bytes], chosen: Positions, keys: Positions, words: _
 def _fill_runs(
     pieces: dict[int, bytes], chosen: Positions, keys: Positions, begins: _Words, ends: _Words
 ) -> None:
-    """Make runs of some containers: their number, then where each begins and how much follows."""
+    """Encode the chosen containers as runs: run count, then start and length minus one per run."""
     for first in range(0, len(chosen), _GROUP):
         some = chosen[first : first + _GROUP]
         run_starts = begins[keys[some]]
@@ -256,7 +256,7 @@ def _fill_runs(
 def _header(
     keys: Positions, held: _Counts, is_run: npt.NDArray[np.bool_], sizes: list[int]
 ) -> bytes:
-    """Return what stands before the containers."""
+    """Return the bitmap's header: cookie, run flags, container descriptions and offsets."""
     count, has_runs = len(keys), bool(is_run.any())
     described = np.column_stack([keys, held - 1]).astype("<u2").tobytes()
     if has_runs:
@@ -272,7 +272,7 @@ def _header(
 
 
 def _containers(data: memoryview) -> Iterator[tuple[int, str, npt.NDArray[Any]]]:
-    """Yield the containers of the one bucket: their key, kind and contents."""
+    """Yield each container's key, type and contents from a bitmap with one bucket."""
     _, cookie = struct.unpack_from("<II", data)
     at, flags = 8, b""
     if cookie & 0xFFFF == _COOKIE_WITH_RUNS:
@@ -305,7 +305,7 @@ def _containers(data: memoryview) -> Iterator[tuple[int, str, npt.NDArray[Any]]]
 
 
 def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
-    """Return a file of encoded vectors, and the offset of each: that of its length.
+    """Return a file with encoded vectors, and each vector's offset: its length field.
 
         file   = 01, (length: 4 bytes, vector, crc: 4 bytes)*
         vector = d1d33964, buckets: 8 bytes, (bucket: 4 bytes, roaring bitmap)*
@@ -323,7 +323,7 @@ def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
 
 
 def in_file(data: bytes, offset: int, size: int) -> bytes:
-    """Return the encoded vector at an offset of a file of vectors."""
+    """Return the encoded vector at a file offset; raises ValueError if it is invalid."""
     vector = data[offset + 4 : offset + 4 + size]
     framed = struct.pack(">I", size) + vector + struct.pack(">I", zlib.crc32(vector))
     if data[:1] != b"\1" or data[offset : offset + size + 8] != framed:
@@ -332,7 +332,7 @@ def in_file(data: bytes, offset: int, size: int) -> bytes:
 
 
 def as_text(data: bytes) -> str:
-    """Return bytes as Z85, with zeros behind them up to a whole number of words."""
+    """Return bytes as Z85, zero-padded to a multiple of 4 bytes."""
     padded = data + bytes(-len(data) % 4)
     powers = (85**4, 85**3, 85**2, 85, 1)
     words = struct.iter_unpack(">I", padded)
@@ -340,7 +340,7 @@ def as_text(data: bytes) -> str:
 
 
 def from_text(text: str, size: int) -> bytes:
-    """Return the bytes that a Z85 text begins with; raises ValueError."""
+    """Return the first `size` bytes encoded by a Z85 text; raises ValueError."""
     if len(text) % 5 or not set(text) <= _Z85_DIGITS.keys():
         raise ValueError(f"{text!r:.80} is no Z85")
     packed = b""
@@ -357,23 +357,23 @@ def from_text(text: str, size: int) -> bytes:
 
 
 def name_of(id_: uuid.UUID) -> str:
-    """Return the name of a file of vectors."""
+    """Return the name for a deletion-vector file."""
     return f"deletion_vector_{id_}.bin"
 
 
 Vectors = dict[str, Vector]
-"""The dead rows of runs, by the run's path."""
+"""Deletion vectors by run path."""
 
 
 class _AlignedEntries(NamedTuple):
-    """The entries of a range of hashes, lined up, and where each part of them lies."""
+    """A hash range's entries as parts, with each part's span and epoch."""
 
     rows: Rows
     spans: list[Span]
     epochs: list[int]
 
     def mark(self, vectors: Vectors, dead: Positions) -> None:
-        """Let some of the rows be dead; runs without a vector are left out."""
+        """Mark rows as deleted; runs without a vector are skipped."""
         owners = self.rows.part_of(dead)
         for index in np.unique(owners).tolist():
             span = self.spans[index]
@@ -384,15 +384,15 @@ class _AlignedEntries(NamedTuple):
 
 
 def files_of(manifest: Manifest) -> dict[str, RunFile]:
-    """Return the runs of a version, each once, by path."""
+    """Return a version's run files by path."""
     return {slice_.file.path: slice_.file for slice_ in manifest.slices}
 
 
 def by_manifest(store: Store, manifest: Manifest) -> Vectors:
-    """Return the dead entries of every run of a version, from nothing but the version.
+    """Compute every run's deletion vector from the manifest alone.
 
-    Dead are tombstones, errors, entries outside the live ranges, and entries that lose their key
-    (`core.precedence`). With a folding engine the newest run of a key has its row.
+    Deleted are tombstones, errors, entries outside the live ranges, and entries superseded by
+    `core.precedence`. With a folding engine, a key's newest entry carries its row.
     """
     files = files_of(manifest)
     vectors = {path: Vector(file.rows) for path, file in files.items()}
@@ -408,7 +408,7 @@ def by_manifest(store: Store, manifest: Manifest) -> Vectors:
 def by_change(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
-    """Return the dead entries of runs, from those that were dead and the keys of new runs."""
+    """Compute deletion vectors from known vectors and the keys in new runs."""
     vectors = _begun(store, manifest, known, new)
     for path in new:
         for span in _spans_of(store, manifest, path):
@@ -426,9 +426,10 @@ def by_deaths(
     new: Collection[str],
     deaths: Sequence[Deaths],
 ) -> Vectors | None:
-    """Return the dead entries of runs, from those that were dead and what writers told.
+    """Compute deletion vectors from known vectors and the superseded rows recorded by writers.
 
-    It holds only if as many rows are live as the table has (`delta.prepared_files`).
+    None if the live row count differs from the table's: some superseded rows were not recorded
+    (`delta.prepared_files`).
     """
     vectors = _begun(store, manifest, known, new)
     for superseded in deaths:
@@ -441,7 +442,7 @@ def by_deaths(
 def _begun(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
-    """Return vectors of what was dead before, and of what lies outside of its slices."""
+    """Return known vectors, copied, and new runs' vectors; rows outside live ranges are marked."""
     files = files_of(manifest)
     vectors = {path: known[path].copy() for path in known if path in files}
     vectors |= {path: Vector(files[path].rows) for path in new}
@@ -450,7 +451,7 @@ def _begun(
 
 
 def _mark_cut(store: Store, manifest: Manifest, vectors: Vectors) -> None:
-    """Let the rows outside of the live ranges of their runs be dead."""
+    """Mark the rows outside their runs' live ranges as deleted."""
     for path, vector in vectors.items():
         reached = 0
         for span in _spans_of(store, manifest, path):
@@ -460,7 +461,7 @@ def _mark_cut(store: Store, manifest: Manifest, vectors: Vectors) -> None:
 
 
 def _spans_of(store: Store, manifest: Manifest, path: str) -> list[Span]:
-    """Return the live rows of a run, ascending."""
+    """Return a run's live spans, ascending."""
     slices = [slice_ for slice_ in manifest.slices if slice_.file.path == path]
     spans = [
         Span.within(RUNS.open(store, owned_slice.file), owned_slice.live) for owned_slice in slices
@@ -469,7 +470,7 @@ def _spans_of(store: Store, manifest: Manifest, path: str) -> list[Span]:
 
 
 def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> _AlignedEntries:
-    """Line up the entries with hashes in a range, as `Snapshot.parts` does."""
+    """Return the entries in a hash range, as `Snapshot.parts` does."""
     spans: list[Span] = []
     epochs: list[int] = []
     for slice_, run in Snapshot(store, manifest).opened(hash_range):
@@ -481,7 +482,7 @@ def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES)
 
 
 def _settled(schema: TableSchema, lined: _AlignedEntries) -> Mask:
-    """Return which of some rows are dead, where these are all entries of their keys."""
+    """Return which rows are deleted; the rows must include all entries for their keys."""
     rows, dead = lined.rows, np.ones(len(lined.rows), dtype=np.bool_)
     if not len(rows):
         return dead
@@ -502,7 +503,7 @@ def _diffs(rows: Rows) -> pa.Array:
 
 
 def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vectors) -> None:
-    """Let all entries of a chunk's keys be dead but the one that is the row of its key."""
+    """Mark all entries for a chunk's keys as deleted, except each key's current row."""
     schema = manifest.schema
     key_rows = Rows(schema, [RunPart(chunk)])
     [hashes, *keys] = key_rows.slice(0, [HASH, *schema.identity], 0, len(chunk))
@@ -518,7 +519,7 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
 
 
 def carriers(hits: Iterable[Hits], count: int) -> Positions:
-    """Return the newest entry of each of some keys; parts come in the order of their epochs."""
+    """Return each key's newest entry, or -1 if there is none; parts must be in epoch order."""
     newest = np.full(count, -1, dtype=np.int64)
     for hit in hits:
         newest[hit.probes] = np.maximum(newest[hit.probes], hit.rows)

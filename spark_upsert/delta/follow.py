@@ -49,31 +49,31 @@ from spark_upsert.views.materialized import (
 _LOGGER = logging.getLogger(__name__)
 
 STEP_ROWS = 1 << 20
-"""Entries without a twin that a step behind a commit may publish, however small the commit was."""
+"""Maximum rows without a Parquet copy that one automatic publication handles."""
 
 _TIMES = 4
-"""The bound of a step as a multiple of the newest epoch, if that is more."""
+"""Alternative limit: a multiple of the newest epoch's rows. The larger limit applies."""
 
 _KEPT_MAX = 256
-"""Mirrors that a process knows: a bit for each row of their tables."""
+"""Maximum mirrors cached per process; each takes a bit per table row."""
 
 
 class KeptMirrors:
-    """The mirrors that a process keeps, by the stores of table and place. Safe for threads."""
+    """A process's mirrors, by the stores for table and mirror. Safe for threads."""
 
     def __init__(self, count_max: int = _KEPT_MAX) -> None:
         self._mirrors: LruMap[Hashable, Mirror] = LruMap(count_max)
         self._lock = threading.Lock()
         self.failures = 0
-        """Steps of this process that failed: the tables went on without them."""
+        """Failed publications and cleanups in this process; their tables continued without them."""
 
     def clear(self) -> None:
-        """Keep none, as the end of the process would."""
+        """Drop all mirrors, as a process end would."""
         with self._lock:
             self._mirrors.clear()
 
     def of(self, table: ObservedTable, target: Store) -> Mirror:
-        """Return the mirror of a table at a place, as this process knows it."""
+        """Return the cached mirror for a table and location, or a new one."""
         cache_keys = (table.store.cache_key, target.cache_key)
         if None in cache_keys:
             return Mirror(table.log, table.store, target)
@@ -86,7 +86,7 @@ class KeptMirrors:
             return mirror
 
     def note(self, table: ObservedTable, error: Exception) -> None:
-        """Count an error that is not to stop the commit that it came behind, and tell of it."""
+        """Count and log an error that must not fail the preceding commit."""
         self.failures += 1
         reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
         fields = Fields(path=table.store.url, failures=self.failures)
@@ -94,7 +94,7 @@ class KeptMirrors:
 
 
 MIRRORS = KeptMirrors()
-"""The mirrors of this process."""
+"""This process's mirrors."""
 
 
 def publish(
@@ -107,11 +107,11 @@ def publish(
     retention: str | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> PublicationResult:
-    """Bring the mirror of a table to the newest version (`Table.publish`).
+    """Bring a table's mirror to the newest version (`Table.publish`).
 
-    All that is behind becomes one commit of the Delta table, which is made if it is not there. What
-    is not asked for is as the properties of the table say, else as the Delta table is; at first it
-    is guarded, has no change feed, and can be travelled for six hours.
+    All newer versions become one Delta commit, which creates a missing Delta table. Settings left
+    None come from the table's properties, else from the Delta table. By default a new mirror is
+    guarded, has no change feed, and keeps versions for six hours.
     """
     settings = PublicationSettings(
         guard=guard,
@@ -128,7 +128,7 @@ def publish(
 
 
 def follow(table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
-    """Bring the mirror of a table up to date, as far as is cheap and due; raises no error."""
+    """Bring a table's mirror up to date if that is due and cheap; raises no error."""
     mirror: Mirror | None = None
     try:
         head = table.log.seen or table.log.head()
@@ -143,9 +143,9 @@ def follow(table: ObservedTable, version: int | None, prepared: Iterable[Prepare
 
 
 def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
-    """Raise if properties that are to be set ask for a mirror where it cannot be begun, or gone on.
+    """Raise if new properties request a mirror at a location that it cannot use.
 
-    A place that is the table's already is not looked at.
+    A location that the table already uses is not checked.
     """
     head = table.log.try_head()
     before = {} if head is None else dict(head.properties)
@@ -159,10 +159,10 @@ def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
 
 
 def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
-    """Remove what is of no use to the mirrors of a table, and yield what it was, by their places.
+    """Remove files that a table's mirrors no longer need; yield the results by location.
 
-    They are the one below the table, if there is one, and that of its properties. An error is
-    counted and told: a mirror is not worth the upkeep of its table.
+    These mirrors are in the default folder and at the location in the table's properties. Errors
+    are counted and logged: a mirror must not fail the table's vacuum.
     """
     default_target = place_of(table.store, None)
     targets = {
@@ -218,7 +218,7 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
 
 
 def _rows_without_twin(mirror: Mirror, head: Manifest, ahead: Collection[str]) -> int:
-    """Return how many entries are in runs that the mirror does not have, as it was seen last."""
+    """Return the entry count in runs that are neither prepared nor in the last seen mirror."""
     state = mirror.seen or mirror.state()
     twins = {*ahead, *(() if state is None else twins_among(state.live))}
     return sum(file.rows for path, file in files_of(head).items() if id_of(path) not in twins)
@@ -226,46 +226,46 @@ def _rows_without_twin(mirror: Mirror, head: Manifest, ahead: Collection[str]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorFacts:
-    """A mirror in a few numbers."""
+    """A mirror's status."""
 
     place: str
     shown: int
-    """The version of the table that it shows."""
+    """The table version that it shows."""
     versions_behind: int
-    """Versions of the table behind that one, those that change no row among them."""
+    """Number of newer table versions, including those without changed rows."""
     ms_behind: int
-    """How long ago the first of them that is an epoch was committed; 0 if there is none."""
+    """Age of the first newer epoch; 0 if no row has changed since the shown version."""
     delta_version: int
     twins: int
     rows: int
-    """Rows of all twins, dead or not."""
+    """Rows in all Parquet copies, including deleted ones."""
     dead_rows: int
     bytes: int
-    """Bytes of the live twins."""
+    """Bytes in the live Parquet copies."""
     vector_bytes: int
-    """Bytes of their deletion vectors."""
+    """Bytes in their deletion vectors."""
     log_bytes: int
-    """Bytes of commits and checkpoints."""
+    """Bytes in the log folder."""
     retention_ms: int
-    """How long its versions, and its change feed, can be read."""
+    """Retention for versions and the change feed."""
     has_feed: bool
     is_guarded: bool
-    """Whether writers that keep to the protocol are kept out."""
+    """Whether writers that follow the protocol reject the mirror."""
     failures: int
-    """Steps of this process that failed, of whatever mirror."""
+    """Failures in this process, for all mirrors."""
     changed_by: str | None
-    """What somebody else did to it, if it is no copy any more."""
+    """Operation in the first external commit; None if the mirror is intact."""
 
 
 def default_mirror(table: ObservedTable) -> Mirror:
-    """Return the mirror of a table where its properties say, whether or not it is there."""
+    """Return the mirror at the location in a table's properties, even if it does not exist yet."""
     head = table.log.head()
     shown = settled_below(table) if keeps_groups(head) else table
     return Mirror(shown.log, shown.store, target_of(table.store, head.properties))
 
 
 def facts_below(table: ObservedTable) -> MirrorFacts | None:
-    """Return what there is to say of the mirror of a table, or of its groups; None without one."""
+    """Return the mirror's status for a table or a materialized view; None without a mirror."""
     head = table.log.head()
     if not keeps_groups(head):
         return facts_of(default_mirror(table))
@@ -279,7 +279,7 @@ def facts_below(table: ObservedTable) -> MirrorFacts | None:
 
 
 def facts_of(mirror: Mirror) -> MirrorFacts | None:
-    """Return what there is to say of a mirror; None if there is none of this table."""
+    """Return a mirror's status; None if the location has no mirror for this table."""
     state, head = mirror.state(), mirror.log.head()
     shown = None if state is None else shown_of(state, head.table_id)
     if state is None or shown is None:
@@ -308,8 +308,9 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
 
 
 def lag_below(table: ObservedTable) -> tuple[int, int] | None:
-    """Return how many versions the mirror of a table, or of its groups, is behind, and for how many
-    ms the first that changed rows has waited; None without a mirror.
+    """Return the mirror's lag for a table or a materialized view: version count and milliseconds.
+
+    The time is the first newer epoch's age (`MirrorFacts.ms_behind`). None without a mirror.
     """
     head = table.log.head()
     shown = settled_below(table) if keeps_groups(head) else table
@@ -325,7 +326,7 @@ def lag_below(table: ObservedTable) -> tuple[int, int] | None:
 def _with_unsettled(
     found: tuple[int, int], table: ObservedTable, head: Manifest, at: int
 ) -> tuple[int, int]:
-    """Add what a kept table has and its settled one has not to the lag of their mirror."""
+    """Add the versions that a materialized view has not settled yet to its mirror's lag."""
     if at >= head.version:
         return found
     ms = max(0, table.log.now_ms() - head.timestamp_ms)
