@@ -45,22 +45,22 @@ from spark_upsert.table.published import DEFAULT_FOLDER
 FOLDER = "_delta_log"
 
 ENTRY = re.compile(FOLDER + r"/(\d{20})\.(json|checkpoint\.parquet)")
-"""The names of commits and checkpoints."""
+"""Matches commit and checkpoint paths."""
 
 _BACK_MAX = 1000
-"""Commits of others that are read back from a checkpoint at most."""
+"""Maximum external commits read backwards from a checkpoint."""
 
 _LOADS_MAX = 100
-"""Loads in a row that a cleaning has overtaken; more are a fault."""
+"""Maximum consecutive loads that a cleanup interrupts; more indicate a fault."""
 
 
 def commit_path(version: int) -> str:
-    """Return where a commit lies."""
+    """Return the path for a commit."""
     return f"{FOLDER}/{version:020d}.json"
 
 
 class DeltaLog:
-    """The log of one Delta table; keeps the state that it has seen last."""
+    """A Delta table's log; caches the last seen state."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -68,16 +68,16 @@ class DeltaLog:
         self._crc = 0
 
     def reach_by(self, store: Store) -> None:
-        """Reach the same log by another object."""
+        """Access the same log through another store."""
         self._store = store
 
     @property
     def seen(self) -> DeltaState | None:
-        """The state at the last version that was seen."""
+        """The last seen state."""
         return self._state
 
     def follow(self) -> DeltaState | None:
-        """Return the state at the end of the log; None if there is none."""
+        """Read new commits and return the newest state; None if the log is empty."""
         if self._state is not None and not self._is_as_seen(self._state.version):
             self._state = None  # Removed, or made anew: what was seen is of no use.
         for _ in range(_LOADS_MAX):
@@ -102,14 +102,14 @@ class DeltaLog:
         )
 
     def forget(self) -> None:
-        """Forget what was seen, so that the log is loaded anew."""
+        """Drop the cached state, so that the next read loads the log from scratch."""
         self._state = None
 
     def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
-        """Commit after the last seen state; False if another publisher was faster.
+        """Commit after the last seen state; return False if another publisher was faster.
 
-        It counts if the commit before it is unchanged after the put: a paused publisher could use a
-        number that a cleaning has freed. The commit after the next one must be absent before it.
+        The commit counts if its predecessor is unchanged after the put: a paused publisher could
+        use a number that a cleanup has freed. The commit after it must not exist before the put.
         """
         if self._has_later():
             return False
@@ -142,7 +142,7 @@ class DeltaLog:
         return is_ours
 
     def _has_later(self) -> bool:
-        """Return whether other publishers were faster by two commits or more."""
+        """Return whether other publishers are ahead by at least two commits."""
         if self._try_read(self._next + 1) is None:
             return False
         if self._try_read(self._next) is None:
@@ -151,11 +151,11 @@ class DeltaLog:
         return True
 
     def _is_continued(self, version: int) -> bool:
-        """Return whether a commit that was just put follows the commit before it.
+        """Return whether a new commit follows its predecessor.
 
-        Where that is gone, a checkpoint of the version itself proves that another publisher has
-        continued from the commit. A newer checkpoint has both versions, or the put was late and
-        used a number that a cleaning had freed; a reader needs the commit in neither case.
+        If the predecessor was removed, a checkpoint at this version proves that another publisher
+        continued from the commit. A newer checkpoint includes both versions, or a late put used a
+        number that a cleanup had freed; readers need the commit in neither case.
         """
         if version and self._is_as_seen(version - 1):
             return True
@@ -164,7 +164,7 @@ class DeltaLog:
         return newest == version or (version == 0 and newest < 0)
 
     def _require_cleaned(self, begun: DeltaState | None, newest: int) -> None:
-        """Raise unless a cleaning explains that the next commit is missing."""
+        """Raise `CorruptionError` unless a cleanup explains the missing next commit."""
         if self._try_read(0 if begun is None else begun.version) is not None:
             path = f"{self._store.url}/{commit_path(self._next)}"
             raise CorruptionError.gap(path, self._next, newest)
@@ -174,12 +174,10 @@ class DeltaLog:
         return 0 if self._state is None else self._state.version + 1
 
     def _load(self) -> int:
-        """Begin with the newest checkpoint, or with version 0.
+        """Load the newest checkpoint, or start at version 0.
 
-        Notes
-        -----
-        The hint says only where the listing begins: it may be old, or of a checkpoint that is gone,
-        and commits behind an old one may be gone, too.
+        Return the newest listed version; -1 for an empty log. The hint only sets where the listing starts: it may be outdated or name a removed checkpoint,
+        and commits after an old checkpoint may be removed, too.
         """
         entries = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
         if not any(is_checkpoint for _, is_checkpoint in entries):
@@ -200,23 +198,23 @@ class DeltaLog:
         return max(version for version, _ in entries)
 
     def _hinted(self) -> int:
-        """Return the version of the last checkpoint by the hint, 0 if there is none that helps."""
+        """Return the hint's checkpoint version; 0 without a usable hint."""
         try:
             return hinted_version(self._store.read(HINT_PATH))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return 0
 
     def _entries(self, *, after: str = "") -> list[tuple[int, bool]]:
-        """Return versions in the log, and whether the entry is their checkpoint."""
+        """Return the listed versions, and for each whether the entry is a checkpoint."""
         names = (info.path for info in self._store.list(FOLDER, after=after))
         matches = (ENTRY.fullmatch(name) for name in names)
         return [(int(match[1]), match[2] != "json") for match in matches if match]
 
     def _begin_at(self, version: int) -> None:
-        """Take the state of a checkpoint, and what only its commit says.
+        """Load a checkpoint's state and the fields that only commits contain.
 
-        A commit of others below a checkpoint of others shows in the commits alone: these are read
-        back to the last one of ours.
+        External commits before an external checkpoint appear in commits only: these are read
+        backwards to our last publication.
         """
         state = read_checkpoint(self._store, version)
         data = self._try_read(version)
@@ -241,11 +239,11 @@ class DeltaLog:
         self._crc = zlib.crc32(data)
 
     def _told(self, version: int, data: bytes) -> DeltaState:
-        """Return what one commit says by itself."""
+        """Return the state from a single commit."""
         return applied(DeltaState(version=version - 1), version, self._parsed(version, data))
 
     def note_checkpoint(self) -> None:
-        """Take note that the state that was seen last has a checkpoint."""
+        """Record that the last seen state has a checkpoint."""
         if self._state is not None:
             self._state = replace(self._state, checkpoint=self._state.version, removed=())
 
@@ -263,7 +261,7 @@ class DeltaLog:
         self._apply(version, data, self._parsed(version, data))
 
     def _apply(self, version: int, data: bytes, actions: Iterable[DeltaAction]) -> None:
-        """Advance the state by a commit, given as its bytes and as its actions."""
+        """Advance the state by a commit; `data` and `actions` are its two forms."""
         self._state = applied(self._state, version, actions)
         self._crc = zlib.crc32(data)
 
@@ -283,33 +281,33 @@ class DeltaLog:
 
 
 _RETENTION_MS = 6 * 3_600_000
-"""It is short, because each commit replaces the vectors of many files: of a mirror of 10 million
-rows, a commit per second writes 4 GB an hour."""
+"""Default retention. It is short because each commit replaces many files' deletion vectors: with 10
+million rows and a commit per second, a mirror writes 4 GB per hour."""
 
 _INTERVAL = re.compile(r"interval (\d+) seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """What a Delta table is."""
+    """A Delta table's mirror settings."""
 
     guard: bool = True
-    """Whether writers that keep to the protocol are kept out."""
+    """Whether writers that follow the protocol reject the mirror."""
     change_feed: bool = False
     retention_ms: int = _RETENTION_MS
-    """How long its versions can be read."""
+    """Retention for versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationSettings:
-    """The wishes of a publication; None leaves a property as it is."""
+    """Requested mirror settings; None leaves a setting unchanged."""
 
     guard: bool | None = None
     change_feed: bool | None = None
     retention_ms: int | None = None
 
     def or_else(self, properties: Mapping[str, str]) -> PublicationSettings:
-        """Return what is asked for, else what the properties of the table say."""
+        """Return these settings, completed from the table's properties."""
         guard, feed, retention = self.guard, self.change_feed, self.retention_ms
         if guard is None and PUBLISH_GUARD in properties:
             guard = parse_flag(PUBLISH_GUARD, properties[PUBLISH_GUARD])
@@ -320,7 +318,7 @@ class PublicationSettings:
         return PublicationSettings(guard=guard, change_feed=feed, retention_ms=retention)
 
     def upon(self, found: Manner) -> Manner:
-        """Return what a Delta table becomes that is as it was found."""
+        """Return these settings, completed from the Delta table's current ones."""
         return Manner(
             guard=found.guard if self.guard is None else self.guard,
             change_feed=found.change_feed if self.change_feed is None else self.change_feed,
@@ -332,7 +330,7 @@ AS_IT_IS = PublicationSettings()
 
 
 def manner_of(state: DeltaState | None) -> Manner:
-    """Return what a mirror is by its log; where there is none, what it becomes by default."""
+    """Return a mirror's settings from its log; the defaults if there is no mirror."""
     if state is None or state.shown is None:
         return Manner()
     configuration = state.metadata.get("configuration") or {}
@@ -345,11 +343,11 @@ def manner_of(state: DeltaState | None) -> Manner:
 
 
 _OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
-"""Folders of a table, in which no mirror may lie."""
+"""A table's own folders, which must not contain a mirror."""
 
 
 def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
-    """Return the store of a mirror."""
+    """Open the store for a mirror; `path` None is the table's default folder."""
     if path is None:
         return StoreBelow(table, DEFAULT_FOLDER)
     store = open_store(path.rstrip("/") or path, storage)
@@ -367,7 +365,7 @@ def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None =
 
 
 def target_of(table: Store, properties: Mapping[str, str]) -> Store:
-    """Return where the mirror of a table lies, by its properties."""
+    """Open the store for a table's mirror at the location in its properties."""
     path = properties.get(PUBLISH_PATH, "").strip()
     name = table.url.rstrip("/").rpartition("/")[2]
     return place_of(table, path.replace("{table}", name) or None)

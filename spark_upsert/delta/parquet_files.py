@@ -34,17 +34,17 @@ from spark_upsert.table.state.prepared import Twin
 from spark_upsert.table.state.snapshot import CHUNK_BYTES, CHUNK_ROWS, Snapshot
 
 COLUMNS_MAX = 32
-"""Columns that have statistics: as many as Delta itself gives by default."""
+"""Maximum columns with statistics, the same as Delta's default."""
 
 TEXT_MAX = 32
-"""Characters of a text that is a bound."""
+"""Maximum characters in a text bound."""
 
 _FIRST_DATE = date(1000, 1, 1)
-"""Older dates have fewer than four digits of year in some writers, and calendars differ."""
+"""First date used in bounds: some writers shorten earlier years, and calendars differ."""
 
 
 def bounded_columns(columns: pa.Schema) -> list[str]:
-    """Return the columns of which a file may have statistics: no floats, nothing nested."""
+    """Return the columns that may have statistics: neither floats nor nested types."""
     return [
         field.name
         for field in columns
@@ -53,7 +53,7 @@ def bounded_columns(columns: pa.Schema) -> list[str]:
 
 
 def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
-    """Return the statistics of a file, without `tightBounds` (`stats_text`)."""
+    """Return a file's statistics, without `tightBounds` (`stats_text`)."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -83,13 +83,13 @@ def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
 
 
 def stats_text(stats: Mapping[str, Any], *, has_vector: bool) -> str:
-    """Return statistics as they stand in an `add`; dead rows make bounds wide."""
+    """Return statistics as text for an `add`; a deletion vector makes bounds wide."""
     fields = {"numRecords": stats["numRecords"], "tightBounds": not has_vector}
     return json.dumps({**stats, **fields}, separators=(",", ":"), ensure_ascii=False)
 
 
 def _leaves(type_: pa.DataType) -> int:
-    """Return how many columns of Parquet a column becomes."""
+    """Return the number of leaf columns that a type has in Parquet."""
     if not pa.types.is_nested(type_):
         return 1
     if pa.types.is_map(type_):
@@ -98,7 +98,7 @@ def _leaves(type_: pa.DataType) -> int:
 
 
 def _bounds(type_: pa.DataType, low: Any, high: Any) -> tuple[Any, Any] | None:
-    """Return bounds as JSON has them; None if they are not safe."""
+    """Return bounds as JSON values; None if they are unsafe."""
     if pa.types.is_integer(type_):
         return low, high
     if pa.types.is_string(type_):
@@ -113,25 +113,25 @@ _RUN_NAME = re.compile(r"data/([0-9a-f]{32})\.arrow")
 _TWIN_NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{8}\.parquet")
 
 _WRITTEN_BY = "4.0.0"
-"""Readers of Spark 3 refuse old dates and times in a file that says nothing of who wrote it."""
+"""Writer version in the file: without one, Spark 3 rejects old dates and times."""
 
 
 _LOOKED_AT = 4096
-"""Rows by which it is told whether values come again."""
+"""Rows sampled to detect repeated values."""
 
 
 RowsOf: TypeAlias = Callable[[int, int], pa.RecordBatch]
-"""Returns the rows of a twin at the positions ``start <= i < stop``."""
+"""Returns a Parquet copy's rows at the positions ``start <= i < stop``."""
 
 
 def id_of(run_path: str) -> str:
-    """Return the digits that name a run among twins."""
+    """Return a run's id in the names of Parquet copies."""
     match = _RUN_NAME.fullmatch(run_path)
     return match[1] if match else hashlib.blake2b(run_path.encode(), digest_size=16).hexdigest()
 
 
 def run_of(twin_path: str) -> str | None:
-    """Return which run a twin is of (`id_of`); None if the name is not one of a twin."""
+    """Return the run id (`id_of`) from a Parquet copy's name; None for other names."""
     match = _TWIN_NAME.fullmatch(twin_path)
     return match[1] if match else None
 
@@ -144,7 +144,7 @@ def write_twin(
     *,
     now_ms: int,
 ) -> Twin:
-    """Write the twin of a run, durably."""
+    """Write a run's Parquet copy, durably."""
     path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
     share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
@@ -167,7 +167,7 @@ def write_parquet(
     batches: Iterable[pa.RecordBatch],
     told: Mapping[str, str],
 ) -> tuple[int, pq.FileMetaData]:
-    """Write a Parquet file durably, batch by batch; return its bytes and its footer."""
+    """Write a Parquet file durably, batch by batch; return its byte count and footer."""
     footers: list[pq.FileMetaData] = []
     # With no column to name, it would have statistics of all.
     bounded: Any = bounded_columns(columns) or False
@@ -200,11 +200,11 @@ def write_parquet(
 
 
 def repetitive(batch: pa.RecordBatch) -> list[str]:
-    """Return the columns, by their paths in Parquet, that are worth a dictionary.
+    """Return the Parquet paths for columns that benefit from a dictionary.
 
-    Those of which many values come again, by the first rows: a dictionary of others is given up
-    while it is made, takes as long as all the rest of the encoding, and more bytes. Nested columns
-    have one without a look.
+    A flat column does if at most half the sampled values are distinct. Otherwise the dictionary is
+    abandoned halfway, which takes as long as the remaining encoding, and more bytes. Nested columns
+    always have one.
     """
     paths: list[str] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -218,7 +218,7 @@ def repetitive(batch: pa.RecordBatch) -> list[str]:
 
 
 def _paths(path: str, type_: pa.DataType) -> list[str]:
-    """Return the paths in Parquet of a column's leaves."""
+    """Return the Parquet paths for a column's leaves."""
     if pa.types.is_map(type_):
         children = {"key_value.key": type_.key_type, "key_value.value": type_.item_type}
     elif pa.types.is_struct(type_):
@@ -231,10 +231,10 @@ def _paths(path: str, type_: pa.DataType) -> list[str]:
 
 
 class _CountingSink:
-    """A sink that counts its bytes, as a file that Arrow can write.
+    """A file object for Arrow that counts the bytes written to a sink.
 
-    An error is kept for the caller, and what follows is dropped: Arrow would write its footer all
-    the same, and tell of the state of its writer in place of a full disk.
+    It stores an error for the caller and drops later writes: Arrow would still write its footer,
+    and report its writer's state instead of a full disk.
     """
 
     closed = False
@@ -267,14 +267,14 @@ class _CountingSink:
 
 
 def rows_of(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
-    """Return what reads the rows of a run's twin."""
+    """Return a reader for the rows in a run's Parquet copy."""
     if head.schema.engine.folds:
         return _folded(Snapshot(table, head), file, vector)
     return _entries(table, file, head.schema)
 
 
 def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
-    """Return what reads a run's entries as they are, where one entry of a key wins."""
+    """Return a reader for a run's unchanged entries, for engines where one entry per key wins."""
     run = RUNS.open(store, file)
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
@@ -287,7 +287,7 @@ def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
 
 
 def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
-    """Return what gives the rows of a twin from the entries of its run, which are in memory."""
+    """Return a reader that takes a Parquet copy's rows from its run's entries in memory."""
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
         batch_part = batch.slice(start, stop - start)
@@ -297,7 +297,7 @@ def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
 
 
 def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return rows that were made for an older schema with the columns of a newer one."""
+    """Convert rows with an older schema to newer columns; missing ones are null."""
     values = [
         rows.column(field.name).cast(field.type)
         if has_column(rows.schema, field.name)
@@ -308,7 +308,7 @@ def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
-    """Return what reads the folded rows of the keys that a run carries."""
+    """Return a reader for the folded rows that a run carries."""
     schema = snapshot.manifest.schema
     names = schema.columns.names
     run = RUNS.open(snapshot.store, file)
@@ -330,7 +330,7 @@ def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
 
 
 def _without(batch: pa.RecordBatch, dead: Mask) -> pa.RecordBatch:
-    """Return rows with nulls in place of some."""
+    """Return rows with nulls in place of the masked ones."""
     if not bool(dead.any()):
         return batch
     indices = pa.array(np.arange(batch.num_rows), mask=dead)

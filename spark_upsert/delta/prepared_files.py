@@ -36,21 +36,21 @@ from spark_upsert.table.write.outcomes import Outcome
 _LOGGER = logging.getLogger(__name__)
 
 USED_FOR_MS = 3_600_000
-"""How long a publication may use a prepared twin's name, so that no cleaning removes the file
-before. Unnamed files are removed a day later (`delta.upkeep`).
+"""Period in which a publication may use a prepared Parquet copy, so that no cleanup removes the
+file before. Unnamed files are removed a day later (`delta.upkeep`).
 """
 
 DEATHS_MAX = 1 << 22
-"""Deaths that travel with one task, and that a process keeps for a mirror: 16 MiB."""
+"""Maximum superseded rows sent by one task, and cached for one mirror: 16 MiB."""
 
 TWINS_MAX = 4096
-"""Twins that a process keeps for one mirror until a publication names them."""
+"""Maximum Parquet copies cached for one mirror until a publication names them."""
 
 
 def prepared(store: Store, manifest: Manifest) -> Preparing | None:
-    """Return what prepares for the mirror of a table; None where the publication must do it all.
+    """Return the preparation for a table's mirror; None if the publication must do everything.
 
-    Where entries are folded, a twin has rows that only the publication knows.
+    With a folding engine, only the publication knows a Parquet copy's rows.
     """
     schema = manifest.schema
     if schema.engine.folds or not is_published(manifest.properties):
@@ -64,14 +64,16 @@ def prepared(store: Store, manifest: Manifest) -> Preparing | None:
 
 
 class Preparing:
-    """Preparations of one task (`table.state.prepared.Preparation`). Safe for threads.
+    """One task's preparation (`table.state.prepared.Preparation`).
+
+    `write` and `judged` may run in several threads.
 
     Parameters
     ----------
     target : Store
-        The place of the mirror.
+        The mirror's location.
     schema : TableSchema
-        That of the runs.
+        Schema for the runs.
     """
 
     def __init__(self, target: Store, schema: TableSchema) -> None:
@@ -83,7 +85,7 @@ class Preparing:
         self._deaths: dict[str, list[npt.NDArray[np.uint32]]] = {}
 
     def write(self, file: RunFile, rows: pa.RecordBatch) -> None:
-        """Write the twin of a run, and note its entries that are no rows; raises no error."""
+        """Write a run's Parquet copy, and record its tombstones and errors; raises no error."""
         self._note(file.path, np.flatnonzero(~is_live(rows.column(DIFF))))
         columns, now_ms = self._schema.columns, int(time.time() * 1000)
         try:
@@ -96,18 +98,18 @@ class Preparing:
     def judged(
         self, rows: Rows, chosen: Positions, found: EntryMatches, kinds: npt.NDArray[np.int8]
     ) -> None:
-        """Take note of what commands do to the entries that were found."""
+        """Record the commands' effects on the matched entries."""
         self._pieces.append(_MatchedCommands(rows, chosen, found, self._loses(kinds)))
 
     def _loses(self, kinds: npt.NDArray[np.int8]) -> Mask:
-        """Return which commands lose to the entry that was found; the others beat it."""
+        """Return which commands lose to the matched entry; the others supersede it."""
         loses: Mask = kinds == Outcome.STALE
         if not self._later_wins:
             loses |= kinds == Outcome.DUPLICATE
         return loses
 
     def stored(self, file: RunFile | None) -> None:
-        """Take note of the run that has the commands that were judged last."""
+        """Record the run that stores the last matched commands; None if there is no such run."""
         pieces, self._pieces = self._pieces, []
         if file is not None:
             for piece in pieces:
@@ -119,7 +121,10 @@ class Preparing:
             self._deaths.setdefault(path, []).append(positions.astype(np.uint32))
 
     def made(self) -> PreparedFiles | None:
-        """Return the prepared files."""
+        """Return the prepared files; None if there are none.
+
+        Superseded rows are left out if they exceed `DEATHS_MAX`.
+        """
         if not (self._twins or self._deaths):
             return None
         deaths = {path: np.concatenate(positions) for path, positions in self._deaths.items()}
@@ -137,7 +142,7 @@ class Preparing:
 
 
 class _MatchedCommands(NamedTuple):
-    """Commands, and the entries that they met."""
+    """Commands with the entries that they matched."""
 
     rows: Rows
     chosen: Positions
@@ -145,7 +150,7 @@ class _MatchedCommands(NamedTuple):
     loses: Mask
 
     def deaths(self, file: RunFile) -> Iterable[tuple[str, Positions]]:
-        """Yield the entries that lose, by the paths of their runs; ``file`` has the commands."""
+        """Yield the superseded entries' positions by run path; ``file`` stores the commands."""
         yield file.path, self.chosen[self.loses]
         beaten = self.found.at[self.found.present & ~self.loses]
         state = self.found.rows
@@ -157,12 +162,12 @@ class _MatchedCommands(NamedTuple):
 
 
 class PreparationCache:
-    """Preparations of writers for one mirror, until a publication takes them. Safe for threads.
+    """Writers' preparations for one mirror, until a publication uses them. Safe for threads.
 
     Parameters
     ----------
     clock : callable
-        Returns seconds since 1970, as the clocks of the writers do.
+        Returns Unix time in seconds, as the writers' clocks do.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -171,7 +176,7 @@ class PreparationCache:
         self._lock = threading.Lock()
 
     def add(self, version: int, told: Iterable[PreparedFiles]) -> None:
-        """Keep what was prepared for a version; the oldest goes if it is too much."""
+        """Add preparations for a version; above the limits, the oldest are dropped."""
         with self._lock:
             self._told += [(version, run_files) for run_files in told]
             twins = sum(len(run_files.twins) for _, run_files in self._told)
@@ -181,7 +186,7 @@ class PreparationCache:
                 twins, deaths = twins - len(gone.twins), deaths - _death_count(gone)
 
     def twins(self, place: str, columns: pa.Schema) -> dict[str, Twin]:
-        """Return the twins that a publication may name, by the digits of their runs."""
+        """Return the Parquet copies that a publication may name, by run id."""
         with self._lock:
             recorded = [run_files for _, run_files in self._told]
         now_ms = int(self._clock() * 1000)
@@ -194,14 +199,14 @@ class PreparationCache:
         }
 
     def deaths(self, after: int, upto: int) -> list[Deaths]:
-        """Return the deaths of the versions behind one, up to another, as far as they are known."""
+        """Return the known superseded rows for the versions ``after < version <= upto``."""
         with self._lock:
             return [
                 run_files.deaths for version, run_files in self._told if after < version <= upto
             ]
 
     def drop(self, upto: int | None, place: str) -> list[str]:
-        """Forget what was prepared for versions up to one, by default all."""
+        """Drop preparations up to a version, or all; return their Parquet copies at `place`."""
         with self._lock:
             gone = [
                 run_files for version, run_files in self._told if upto is None or version <= upto

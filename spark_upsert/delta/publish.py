@@ -84,35 +84,35 @@ from spark_upsert.table.state.prepared import Deaths, Twin
 from spark_upsert.table.state.snapshot import CHUNK_ROWS
 
 _SETTLED_FROM = 8
-"""Where new runs hold more than one of so many entries, all are settled, as a read does: keys that
-are looked up one by one cost more."""
+"""If new runs contain more than one in so many entries, all keys are resolved, as in a read: single
+look-ups cost more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Facts about the version that a mirror shows."""
+    """The version that a mirror shows, with its reusable files."""
 
     manifest: Manifest | None
     """The table at that version, or at a later one with the same rows and files; None if it cannot
-    be read, or does not matter."""
+    be read, or is not needed."""
     twins: Mapping[str, DeltaAction]
-    """The live twins that may be kept, by the digits of their runs."""
+    """Live Parquet copies that can be reused, by run id."""
     vectors: Mapping[str, Vector]
-    """The dead rows of those twins."""
+    """Their deletion vectors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChanges:
-    """The files of a mirror by their fate: which go, which stay, which are new."""
+    """A mirror's file changes in one publication."""
 
     gone: tuple[DeltaAction, ...]
-    """Live files to be removed for good."""
+    """Live files to be removed permanently."""
     kept: tuple[tuple[DeltaAction, Vector], ...]
-    """Twins that stay, and their new vectors, which differ from the old ones."""
+    """Reused Parquet copies, with their changed deletion vectors."""
     new: tuple[tuple[RunFile, Vector], ...]
-    """Runs that get a twin."""
+    """Runs that need a Parquet copy, with their deletion vectors."""
     vectors: Mapping[str, Vector]
-    """The dead rows of all twins behind the step, by the digits of their runs."""
+    """All deletion vectors after the publication, by run id."""
 
     @property
     def is_empty(self) -> bool:
@@ -128,10 +128,10 @@ def plan(
     live: Mapping[str, DeltaAction],
     deaths: Sequence[Deaths] = (),
 ) -> FileChanges:
-    """Return how a mirror comes to show a version.
+    """Plan the file changes that bring a mirror to a version.
 
-    Twins of runs in both versions stay, unless a column type changed, or the engine folds and an
-    overwrite is between.
+    Parquet copies for runs in both versions are reused. With a folding engine none is reused after
+    an overwrite, or without a base manifest.
     """
     files = files_of(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
@@ -192,7 +192,7 @@ def _plan(
 
 
 def twins_among(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]:
-    """Return the live files that are twins, by the digits of their runs."""
+    """Return the Parquet copies among live files, by run id."""
     add_by_run = {run_of(path): add for path, add in live.items()}
     return {run: add for run, add in add_by_run.items() if run is not None}
 
@@ -200,48 +200,48 @@ def twins_among(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]:
 _LOGGER = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 200
-"""Vectors up to this size stand in the log itself."""
+"""Maximum size for deletion vectors stored inline in the log."""
 
 _HELD_EVERY_MS = 30_000
-"""How often the lease of a mirror advances. It also counts as a backlog, so that it must not stay
-far behind; and each write of it costs as much as a commit."""
+"""Interval between renewals for a mirror's lease. The lease also counts as a backlog, so it must
+not lag much; and each renewal costs as much as a commit."""
 
 _RACES_MAX = 100
-"""Each lost race means that another publisher has brought the mirror further."""
+"""Maximum lost races. Each one means that another publisher has advanced the mirror."""
 
 
 class _Header(NamedTuple):
-    """The actions of a commit about the Delta table itself."""
+    """A commit's protocol and metadata changes."""
 
     actions: tuple[DeltaAction, ...]
     is_retyped: bool
-    """Whether a column has another type from now on."""
+    """Whether a column's type changes."""
     has_feed: bool
-    """Whether the commit is to have a feed."""
+    """Whether the commit has a change feed."""
     retention_ms: int
 
 
 def shown_of(state: DeltaState, table_id: str) -> int | None:
-    """Return the version of a table that a Delta log shows, if it is that table's mirror."""
+    """Return the table version that a Delta log shows; None if it is no mirror for this table."""
     shown = state.shown
     return None if shown is None or shown.table_id != table_id else shown.version
 
 
 def consumer_of(place: str) -> str:
-    """Return the name under which the mirror at a place holds a lease on its table."""
+    """Return the consumer name for a mirror's lease on its table."""
     return f"mirror-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}"
 
 
 class Mirror:
-    """The mirror of one table at one place.
+    """One table's mirror at one location.
 
     Parameters
     ----------
     log : Log
-        Of the table.
+        The table's log.
     table : Store
     target : Store
-        The place of the mirror (`delta.log`).
+        The mirror's location (`delta.log`).
     """
 
     def __init__(self, log: Log, table: Store, target: Store) -> None:
@@ -251,17 +251,17 @@ class Mirror:
         self._delta = DeltaLog(target)
         self._vectors: dict[str, Vector] = {}
         self._covered: Manifest | None = None
-        """The version that the vectors are of, if they are those of the Delta commit below."""
+        """Version of the cached vectors, which are valid for the Delta commit below only."""
         self._covered_at = ""
-        """The commit's ``txnId``: another commit may have the same number."""
+        """That commit's ``txnId``: another commit may have the same number."""
         self.prepared = PreparationCache()
-        """Preparations of writers for the next steps."""
+        """Writers' preparations for the next publications."""
         self.upkeep = Upkeep(target, self._delta)
         self.published_ms: int | None = None
-        """When this object committed to it last."""
+        """Time of this object's last commit."""
         self._held_ms: int | None = None
         self._is_in_doubt = False
-        """Whether a commit was tried of which it is not known whether it is there."""
+        """Whether a commit attempt's outcome is unknown."""
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -269,36 +269,36 @@ class Mirror:
 
     @property
     def place(self) -> str:
-        """Where the mirror lies."""
+        """The mirror's URL."""
         return self.target.url
 
     def reach_by(self, log: Log, table: Store, target: Store) -> None:
-        """Reach the same places by other objects: those of an earlier batch may be of no use."""
+        """Use other objects for the same locations: those from an earlier batch may be unusable."""
         self.log, self.table, self.target = log, table, target
         self._delta.reach_by(target)
         self.upkeep.reach_by(target)
 
     @property
     def seen(self) -> DeltaState | None:
-        """The state of the mirror's log when it was seen last."""
+        """The last seen state in the mirror's log."""
         return self._delta.seen
 
     def state(self) -> DeltaState | None:
-        """Return what the mirror's log comes to; None if there is no mirror."""
+        """Return the newest state in the mirror's log; None if there is no mirror."""
         return self._delta.follow()
 
     def twins_ahead(self, head: Manifest) -> dict[str, Twin]:
-        """Return the twins that writers have made for a version, by the digits of their runs."""
+        """Return the Parquet copies that writers prepared for a version, by run id."""
         return self.prepared.twins(self.place, head.schema.columns)
 
     def give_up_ahead(self) -> None:
-        """Remove the twins that writers have made: no step is going to name them."""
+        """Discard the prepared Parquet copies, unless a commit in doubt may name them."""
         with self._lock:
             if not self._is_in_doubt:
                 self._forget_ahead(None)
 
     def _forget_ahead(self, upto: int | None) -> None:
-        """Forget what writers have made, and remove the twins that no commit has named."""
+        """Drop preparations up to a version, and delete Parquet copies that no commit names."""
         discarded = self.prepared.drop(upto, self.place)
         state = self._delta.seen
         named = set[str]() if state is None else {*state.live, *(r["path"] for r in state.removed)}
@@ -308,14 +308,14 @@ class Mirror:
                     self.target.delete(path)
 
     def shown(self) -> int | None:
-        """Return the version that the mirror shows; None if there is none, or one of others."""
+        """Return the version that the mirror shows; None if there is no mirror for this table."""
         state = self.state()
         return None if state is None else shown_of(state, self.log.head().table_id)
 
     def publish(
         self, asked: PublicationSettings = AS_IT_IS, *, rebuild: bool = False
     ) -> PublicationResult:
-        """Bring the mirror to the newest version, by one commit, if it does not show it already."""
+        """Bring the mirror to the newest version and settings; unchanged, it gets no commit."""
         with self._lock:
             return self._publish(asked, rebuild=rebuild)
 
@@ -363,7 +363,7 @@ class Mirror:
         )
 
     def _hold(self, shown: int) -> None:
-        """Keep the changes behind a version readable, so that the next step is one by change."""
+        """Keep changes after a version readable, so that the next publication is incremental."""
         now_ms = self.log.now_ms()
         if self._held_ms is not None and 0 <= now_ms - self._held_ms < _HELD_EVERY_MS:
             return
@@ -375,9 +375,9 @@ class Mirror:
             self._held_ms = now_ms
 
     def vacuum(self, *, dry_run: bool) -> CleanupResult:
-        """Remove what no reader within the retention may ask for, and what crashes left behind.
+        """Remove files that no reader within the retention needs, and leftovers from crashes.
 
-        What is live stays, also of a mirror that was given up; of others nothing is touched.
+        Live files stay, even in an abandoned mirror; other Delta tables are not touched.
         """
         state = self.state()
         is_ours = state is not None and shown_of(state, self.log.head().table_id) is not None
@@ -389,7 +389,7 @@ class Mirror:
         )
 
     def _is_begun(self) -> bool:
-        """Return whether a publication began here, and never came to its first commit."""
+        """Return whether a publication started here without reaching its first commit."""
         try:
             self._require_empty()
         except OtherTableError:
@@ -401,7 +401,7 @@ class Mirror:
     def _shown_before(
         self, state: DeltaState | None, head: Manifest, *, rebuild: bool
     ) -> int | None:
-        """Return the version that the mirror shows, which must be one of this table."""
+        """Return the shown version; raise unless it is this table's and no other writer committed."""
         if state is None:
             self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
             return None
@@ -431,7 +431,7 @@ class Mirror:
         return shown
 
     def require_place(self, table_id: str | None) -> None:
-        """Raise unless the place is empty, or holds the mirror of a table."""
+        """Raise unless the location is empty, or contains the table's mirror."""
         state = self._state_or_empty()
         if state is None:
             if is_remote(self.place):  # A folder is made by the first publication.
@@ -444,7 +444,7 @@ class Mirror:
         return other_table(self.place, f"the table '{table_id}'", description)
 
     def _state_or_empty(self) -> DeltaState | None:
-        """Return the mirror's state, or None after proof that its place is empty."""
+        """Return the mirror's state; None if its location is proven empty."""
         state = self._delta.follow()
         if state is None:
             try:
@@ -456,7 +456,7 @@ class Mirror:
         return state
 
     def _require_empty(self) -> None:
-        """Raise unless the place is empty, but for what a publication leaves that was killed."""
+        """Raise unless the location is empty, apart from an interrupted publication's files."""
         for info in self.target.list(""):
             name = info.path
             if run_of(name) is None and not name.startswith("deletion_vector_") and name != PROBE:
@@ -481,7 +481,7 @@ class Mirror:
         *,
         rebuild: bool,
     ) -> _Header:
-        """Return what a commit has to say of the Delta table itself."""
+        """Return the protocol and metadata changes for a commit."""
         current = state or DeltaState(version=-1)
         columns = head.schema.columns
         metadata = metadata_of(
@@ -517,7 +517,7 @@ class Mirror:
         *,
         rebuild: bool,
     ) -> bool:
-        """Do a step; False if another publisher was faster."""
+        """Publish the newest version; return False if another publisher was faster."""
         current = state or DeltaState(version=-1)
         keeps = not (rebuild or header.is_retyped)
         base, commits = self._base(current, before, head, keeps=keeps)
@@ -567,7 +567,7 @@ class Mirror:
     def _base(
         self, state: DeltaState, before: int | None, head: Manifest, *, keeps: bool
     ) -> tuple[Base, list[Commit]]:
-        """Return what is known of what the mirror shows, and the versions behind that."""
+        """Return the mirror's base and the commits after it; none if unneeded or expired."""
         if not keeps or before is None:
             return Base(manifest=None, twins={}, vectors={}), []
         twins = twins_among(state.live)
@@ -585,7 +585,7 @@ class Mirror:
         return Base(manifest=manifest, twins=twins, vectors=vectors), commits
 
     def _deaths(self, base: Manifest | None, head: Manifest) -> Sequence[Deaths]:
-        """Return what writers told of the entries that died since."""
+        """Return the superseded rows that writers recorded since the base."""
         return () if base is None else self.prepared.deaths(base.version, head.version)
 
     def _remember(self, head: Manifest, state: DeltaState, planned: FileChanges) -> None:
@@ -595,7 +595,7 @@ class Mirror:
     def _differing(
         self, planned: FileChanges, base: Base, written: Mapping[str, Twin]
     ) -> tuple[list[RowsOfFile], list[RowsOfFile]]:
-        """Return the rows that are live before a step alone, and those that are behind it alone."""
+        """Return the rows that are live only before a publication, and those live only after it."""
 
         def old(add: DeltaAction) -> Vector:
             old_vector = base.vectors.get(run_of(add["path"]) or "")
@@ -615,7 +615,7 @@ class Mirror:
     def _file_actions(
         self, planned: FileChanges, written: Mapping[str, Twin], *, now_ms: int, data_change: bool
     ) -> list[DeltaAction]:
-        """Return the actions of a step on files, those that take away first."""
+        """Return a publication's file actions, removals first."""
         vectors = [vector for _, vector in (*planned.kept, *planned.new)]
         described = self._put_vectors(vectors)
         removes = [
@@ -652,9 +652,9 @@ class Mirror:
     # -- vectors -------------------------------------------------------------------------
 
     def _put_vectors(self, vectors: Sequence[Vector]) -> list[DeltaAction | None]:
-        """Write vectors, all in one file but for small ones, and return what the log says of each.
+        """Write deletion vectors, and return their log entries; None without deleted rows.
 
-        None stands for a vector without a dead row.
+        Small vectors are stored inline, the others in one file.
         """
         encoded = [vector.encoded() if vector.count else b"" for vector in vectors]
         long = [data for data in encoded if len(data) > INLINE_BYTES_MAX]
@@ -681,7 +681,7 @@ class Mirror:
         return described
 
     def vector_of(self, add: DeltaAction) -> Vector:
-        """Return the dead rows of a live file, as its log says."""
+        """Return a live file's deletion vector; raises `CorruptionError`."""
         try:
             rows = int(json.loads(add["stats"])["numRecords"])
             described = add.get("deletionVector")
@@ -723,7 +723,7 @@ class Mirror:
 
 
 def check_mirror(mirror: Mirror) -> Iterator[Finding]:
-    """Yield what is wrong with a mirror; one whose version is expired cannot be compared."""
+    """Yield a mirror's faults; if its version is expired, rows cannot be compared."""
     try:
         state = mirror.state()
     except CorruptionError as error:
@@ -752,7 +752,7 @@ def check_mirror(mirror: Mirror) -> Iterator[Finding]:
 
 
 def _check_checksum(mirror: Mirror, state: DeltaState) -> Iterator[Finding]:
-    """Yield whether readers that trust the checksum of the newest version see another table."""
+    """Yield fields that differ between the newest version's checksum and the log."""
     path = checksum_path(state.version)
     try:
         contents = json.loads(mirror.target.read(path))
@@ -819,7 +819,7 @@ def _check_twin(
 def _differing(
     mirror: Mirror, manifest: Manifest, file: RunFile, vector: Vector, add: DeltaAction
 ) -> str | None:
-    """Return how a twin differs from its run, if it does."""
+    """Describe how a Parquet copy differs from its run; None if it does not."""
     mirror.target.forget(add["path"])
     data = mirror.target.map(add["path"])
     if data.size != add["size"]:

@@ -14,7 +14,7 @@ from spark_upsert.views.group_rows import grouping_of
 
 
 class MirroredTypeError(SchemaError):
-    """A column has a type, or a name, that Delta has not."""
+    """Delta does not support a column's type or name."""
 
     code = "MIRRORED_TYPE"
 
@@ -30,7 +30,7 @@ class MirroredTypeError(SchemaError):
 
 
 class MirrorChangedError(UpsertFlowError):
-    """Somebody else has written into the mirror: it is no copy any more."""
+    """Another writer changed the mirror, so it is no longer a copy."""
 
     code = "MIRROR_CHANGED"
 
@@ -47,7 +47,7 @@ class MirrorChangedError(UpsertFlowError):
 
 
 class NotMirroredError(UpsertFlowError):
-    """A table of this kind has no mirror."""
+    """A table cannot have a mirror."""
 
     code = "NOT_MIRRORED"
 
@@ -62,7 +62,7 @@ class NotMirroredError(UpsertFlowError):
 
 
 def other_table(place: str, expected: str, found: str) -> OtherTableError:
-    """Return the error of a place that holds something else than this table's mirror."""
+    """Return the error for a location that has another table or mirror."""
     return OtherTableError(
         f"'{place}' is to hold the mirror of {expected}, but holds {found}. Nothing was written.",
         hint="publish to another place, or, if what is there is to be replaced, rebuild it "
@@ -71,7 +71,7 @@ def other_table(place: str, expected: str, found: str) -> OtherTableError:
 
 
 def occupied(place: str, found: str) -> OtherTableError:
-    """Return the error of a place that holds what is no Delta table."""
+    """Return the error for a location with unrelated files."""
     return OtherTableError(
         f"'{place}' is to hold a mirror, but holds '{found}'. Nothing was written.",
         hint="publish to an empty place.",
@@ -79,7 +79,7 @@ def occupied(place: str, found: str) -> OtherTableError:
 
 
 def within_another(place: str, found: str) -> OtherTableError:
-    """Return the error of a place in the folder of another tool's table, which may clean it."""
+    """Return the error for a location within another tool's table, which may clean it."""
     return OtherTableError(
         f"'{place}' is to hold a mirror, but {found}. Nothing was written.",
         hint="publish to a place outside of that folder.",
@@ -105,12 +105,12 @@ _DECIMAL_DIGITS_MAX = 38
 
 
 def delta_schema(columns: pa.Schema) -> dict[str, Any]:
-    """Return the columns as Delta's schema."""
+    """Return columns as a Delta schema."""
     return _struct("", columns)
 
 
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Raise unless a table can have a mirror, or the table of its groups (`views.materialized`)."""
+    """Raise unless a table, or its settled table (`views.materialized`), can have a mirror."""
     if schema.engine.multiplicity is None:
         delta_schema(schema.columns)
         return
@@ -121,19 +121,19 @@ def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None
 
 
 def schema_text(columns: pa.Schema) -> str:
-    """Return what stands in the metadata of a Delta table (`delta_schema`)."""
+    """Return columns as schema text for Delta metadata (`delta_schema`)."""
     return json.dumps(delta_schema(columns), separators=(",", ":"))
 
 
 def has_plain_times(type_: pa.DataType) -> bool:
-    """Return whether a type is, or holds, a time without a zone, which Delta has as a feature."""
+    """Return whether a type is or contains a timestamp without zone, a Delta table feature."""
     if pa.types.is_nested(type_):
         return any(has_plain_times(type_.field(i).type) for i in range(type_.num_fields))
     return bool(pa.types.is_timestamp(type_)) and type_.tz is None
 
 
 def retyped(before: str, after: str) -> bool:
-    """Return whether a column of one schema has another type in the next one."""
+    """Return whether a column changes its type, or is removed, between two schemas."""
     old = {field["name"]: field["type"] for field in json.loads(before)["fields"]}
     new = {field["name"]: field["type"] for field in json.loads(after)["fields"]}
     return any(new.get(name) != type_ for name, type_ in old.items())
@@ -183,7 +183,7 @@ def _type(place: str, type_: pa.DataType) -> Any:
 
 
 def _cast(type_: pa.DataType) -> str:
-    """Return the type that values are to have instead."""
+    """Return the suggested type for unsupported values."""
     if pa.types.is_unsigned_integer(type_):
         return "int64" if type_.bit_width < 64 else "decimal128(20, 0)"
     if pa.types.is_float16(type_):

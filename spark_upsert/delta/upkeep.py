@@ -34,23 +34,23 @@ from spark_upsert.store.protocol import ObjectInfo, new_token
 _LOGGER = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 10
-"""Commits between two checkpoints, at least."""
+"""Minimum commits between two checkpoints."""
 
 _TOMBSTONES_PER_COMMIT = 1000
-"""With more tombstones checkpoints are rarer: each holds all of them."""
+"""Checkpoints become rarer with more tombstones, because each one stores all tombstones."""
 
 CLEAN_EVERY_MS = 3_600_000
 
 ORPHAN_MS = 24 * 3_600_000
-"""A file that no commit names may be about to be named; a day later it is not."""
+"""Age at which an unnamed file is removed; a commit may still name a younger one."""
 
 REMOVALS_MAX = 100
-"""Objects that are removed behind one commit, so that no commit waits long.
+"""Maximum objects removed after one commit, so that no commit waits long.
 
-A commit makes fewer than ten, so that removals keep up with any rate of commits."""
+A commit creates fewer than ten, so removals keep up with any commit rate."""
 
 WAITING_MAX = 20_000
-"""Objects that one cleaning finds at most: those of an hour with five a second. Names, of 2 MB."""
+"""Maximum objects per cleanup: an hour's, at five per second. Their names take 2 MB."""
 
 _VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 FEED_FOLDER = "_change_data"
@@ -59,27 +59,27 @@ _FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupResult:
-    """The files that a cleaning removed, or would remove."""
+    """Files that a cleanup removed, or would remove."""
 
     log: tuple[str, ...]
     files: tuple[ObjectInfo, ...]
-    """Twins, vectors and feeds, and what writers left behind that were killed."""
+    """Parquet copies, deletion vectors, change feeds, and killed writers' leftovers."""
 
     @property
     def paths(self) -> Iterator[str]:
-        """What is to be removed, in this order."""
+        """All paths in removal order."""
         yield from self.log
         for info in self.files:
             yield info.path
 
 
 class Upkeep:
-    """The upkeep of one mirror by one process.
+    """One process's upkeep for one mirror.
 
     Parameters
     ----------
     store : Store
-        The place of the mirror.
+        The mirror's location.
     log : DeltaLog
     """
 
@@ -89,16 +89,16 @@ class Upkeep:
         self._tombstones = 0
         self._cleaned_ms: int | None = None
         self._waiting: deque[str] = deque()
-        """What the last cleaning found, the oldest first, and has not removed yet."""
+        """Paths from the last cleanup that are not yet removed, oldest first."""
         self.failures = 0
-        """How many times it failed; the mirror went on without."""
+        """Number of failures; the mirror continued without upkeep."""
 
     def reach_by(self, store: Store) -> None:
-        """Reach the same mirror by another object."""
+        """Access the same mirror through another store."""
         self._store = store
 
     def follow(self, *, now_ms: int, retention_ms: int) -> None:
-        """Do what is due behind a commit; raises no error."""
+        """Do the upkeep that is due after a commit; raises no error."""
         try:
             state = self._log.seen
             if state is not None and state.foreign is None:
@@ -122,10 +122,10 @@ class Upkeep:
             _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(f"{error!r}"))
 
     def _remove_some(self) -> None:
-        """Remove a portion of what was found, the oldest first.
+        """Remove some waiting paths, oldest first.
 
-        If an object cannot be removed, the rest waits for the next cleaning: as long as a commit is
-        in the log, no newer one was removed (`delta.log`).
+        If a removal fails, the others wait for the next cleanup: no commit may be removed before an
+        older one (`delta.log`).
         """
         portion = [self._waiting.popleft() for _ in range(min(REMOVALS_MAX, len(self._waiting)))]
         try:
@@ -144,7 +144,7 @@ class Upkeep:
         return commits >= max(CHECKPOINT_EVERY, tombstones // _TOMBSTONES_PER_COMMIT)
 
     def checkpoint(self, *, now_ms: int, retention_ms: int) -> None:
-        """Write a checkpoint of the state that was seen last."""
+        """Write a checkpoint for the last seen state."""
         state = self._log.seen
         if state is None:
             return
@@ -156,10 +156,10 @@ class Upkeep:
         self._log.note_checkpoint()
 
     def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> CleanupResult:
-        """Remove all that no reader may ask for any more; also of a mirror that is at rest.
+        """Remove all files that no reader needs any more, also from an idle mirror.
 
-        The storage is asked for its time, by an empty object that is written and removed: among
-        the files of a mirror that was given up the newest one may be old, too.
+        An empty object, written and removed, gives the storage's time: in an abandoned mirror even
+        the newest file may be old.
         """
         probe = f"{FOLDER}/{new_token()}.now"
         self._store.put(probe, b"")
@@ -174,11 +174,11 @@ class Upkeep:
         return done
 
     def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> CleanupResult:
-        """Return what may go, the oldest first.
+        """Return the removable files, oldest first.
 
-        First log entries below the newest checkpoint older than the retention, whose own commit
-        stays; then data files, vectors and feeds that neither a live file nor a young tombstone
-        names, older than a day. Files with other names stay.
+        First log entries before the newest checkpoint older than the retention; that checkpoint's
+        commit stays. Then data files and vectors older than a day that neither a live file nor a
+        young tombstone names, and change feeds past the retention. Files with other names stay.
         """
         log = [*self._store.list(FOLDER)]
         infos = [*self._store.list("")]
@@ -201,7 +201,7 @@ class Upkeep:
         )
 
     def _named(self, *, since_ms: int) -> set[str]:
-        """Return the files that a live file, or a removal since some time, names."""
+        """Return the paths named by live files, or by removals since `since_ms`."""
         state = self._log.seen
         if state is None:
             return set()
@@ -214,7 +214,7 @@ class Upkeep:
 
 
 def _below_the_cut(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
-    """Yield the entries of the log that no version since some time needs, oldest first."""
+    """Yield the log entries that no version since `until_s` needs, oldest first."""
     infos = list(infos)
     matches = [(info, ENTRY.fullmatch(info.path)) for info in infos]
     entries = [
@@ -236,7 +236,7 @@ def _is_ours(info: ObjectInfo) -> bool:
 
 
 def _names(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
-    """Yield the files in which vectors lie."""
+    """Yield the files that store deletion vectors."""
     for vector in vectors:
         if vector is not None and vector["storageType"] == "u":
             yield name_of(uuid.UUID(bytes=from_text(vector["pathOrInlineDv"][-20:], 16)))
