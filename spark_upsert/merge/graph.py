@@ -18,16 +18,16 @@ _MERGE_KEYS = ("inputs", "config")
 
 
 class UnmappedPolicy(Enum):
-    """The policy of a source for columns that it does not expect."""
+    """A source's policy for unexpected columns."""
 
     DROP = "drop"
     REJECT = "reject"
     AUTO_WIDEN = "auto_widen"
-    """They are kept in a column beside the others."""
+    """Unexpected columns are collected in an additional column."""
 
 
 class TransformWork(Enum):
-    """The work of a transform, as far as a sink behind it needs to know."""
+    """Transform type, as far as a downstream sink depends on it."""
 
     TRANSFORM = "transform"
     ROUTE = "route"
@@ -38,16 +38,16 @@ class TransformWork(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNode:
-    """Where rows begin.
+    """Source in a merge graph.
 
     Parameters
     ----------
     name : str
     columns : tuple of str
-        In their order.
+        Column names in order.
     unmapped : UnmappedPolicy
     correlation : tuple of str
-        The columns that tie rows together which are accepted or refused as one.
+        Key columns for rows that are accepted or rejected together.
     """
 
     name: str
@@ -62,17 +62,17 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
-    """Whatever stands between.
+    """Transform between sources and sinks.
 
     Parameters
     ----------
     name : str
     inputs : tuple of str
-        Nodes, or ports of them.
-    work : Work
-        A window is *rooted* at the node before it.
+        Node names, optionally with a port, as ``node.port``.
+    work : TransformWork
+        A window is *rooted* at its input node.
     is_streaming : bool
-        Of an aggregate or a combine: whether it gives rows before it has seen all.
+        For an aggregate or a combine: whether it emits rows before its input ends.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Transform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeNode:
-    """A merge: `inputs` in the order in which they were declared, which an exact order goes by."""
+    """A merge; an exact order uses `inputs` in declaration order."""
 
     name: str
     inputs: tuple[str, ...]
@@ -91,7 +91,10 @@ class MergeNode:
 
     @classmethod
     def parse(cls, name: str, record: Mapping[str, Any]) -> MergeNode:
-        """Return the merge of a mapping with ``inputs`` and, if it has any settings, ``config``."""
+        """Return a merge from a mapping with ``inputs`` and, optionally, ``config``.
+
+        Raises OptionError for unknown keys, and for invalid or duplicate inputs.
+        """
         for key in record:
             if key not in _MERGE_KEYS:
                 raise OptionError.unknown(key, _MERGE_KEYS)
@@ -110,15 +113,15 @@ class MergeNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Where rows end.
+    """Sink in a merge graph.
 
     Parameters
     ----------
     name : str
     inputs : tuple of str
     needs_all : tuple of str
-        Why it can write nothing before it has all rows: ``"split"``, ``"sort_order"``, ``"one file
-        per source"``, ``"correlation keys"``, ``"an envelope"``. Usually empty.
+        Reasons for writing nothing before all rows are there: ``"split"``, ``"sort_order"``,
+        ``"one file per source"``, ``"correlation keys"``, ``"an envelope"``. Usually empty.
     """
 
     name: str
@@ -131,7 +134,7 @@ AnyNode = SourceNode | Transform | MergeNode | Sink
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Yes or no, and why."""
+    """Yes or no, with a reason."""
 
     is_yes: bool
     why: str
@@ -144,7 +147,11 @@ class Answer:
 
 
 class MergeGraph:
-    """Nodes by their names, with the readers of each."""
+    """Nodes by name, with the readers of each.
+
+    The constructor raises OptionError for duplicate names and unknown inputs. It raises SchemaError
+    if merged sources differ, or if a window is rooted at a merge.
+    """
 
     def __init__(self, nodes: Iterable[AnyNode]) -> None:
         self.nodes: dict[str, AnyNode] = {}
@@ -166,11 +173,11 @@ class MergeGraph:
                 _check_root(self, node)
 
     def before(self, name: str) -> list[AnyNode]:
-        """Return the nodes that one reads, one for each edge."""
+        """Return a node's inputs, one per edge."""
         return [self.nodes[_node_of(reference)] for reference in self.nodes[name].inputs]
 
     def readers(self, name: str) -> list[AnyNode]:
-        """Return the nodes that read one, one for each edge."""
+        """Return the nodes that read a node, one per edge."""
         return [
             node
             for node in self.nodes.values()
@@ -186,7 +193,7 @@ class MergeGraph:
 
 
 def fusion(graph: MergeGraph, merge: str) -> Answer:
-    """Return whether a merge is live. It is so for all of its inputs or for none."""
+    """Return whether a merge is live, which applies to all its inputs or to none."""
     node = graph.merge(merge)
     if node.config.mode is not Mode.INTERLEAVE:
         return Answer(False, f"its mode is {node.config.mode.value}, which has an exact order")
@@ -205,7 +212,7 @@ def fusion(graph: MergeGraph, merge: str) -> Answer:
 
 
 def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False) -> Answer:
-    """Return whether a sink writes rows as they come."""
+    """Return whether a sink writes rows as they arrive."""
     node = graph.nodes[sink]
     if not isinstance(node, Sink):
         raise ValueError(f"'{sink}' is no sink")
@@ -228,7 +235,7 @@ def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False)
 
 
 def explain(graph: MergeGraph) -> str:
-    """Return both answers for every merge and every sink, a line each."""
+    """Return both answers for every merge and sink, one per line."""
     lines = []
     for name, node in graph.nodes.items():
         if isinstance(node, MergeNode):
@@ -270,7 +277,7 @@ def _node_of(reference: str) -> str:
 
 
 def _check_that_inputs_agree(graph: MergeGraph, merge: MergeNode) -> None:
-    """Hold the sources of a merge against its first one, which gives the merge its columns."""
+    """Raise SchemaError if a merge's sources differ from its first source."""
     sources = [node for node in graph.before(merge.name) if isinstance(node, SourceNode)]
     for other_source in sources[1:]:
         first = sources[0]

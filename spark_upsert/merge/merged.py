@@ -34,13 +34,13 @@ from spark_upsert.merge.readers import (
 from spark_upsert.merge.spill import MemoryPressure, SpillingStore
 
 _INPUTS_PER_BATCH = 64
-"""Slices of a batch that cost little; for more inputs, more batches are joined at once."""
+"""Slices that a batch can join cheaply; for more inputs, more batches are joined together."""
 
 _BATCHES_AT_ONCE = 32
-"""The most: 65 536 rows by default. 1 000 inputs in turns come 10 times as fast as singly."""
+"""Maximum batches per join: 65 536 rows by default. Makes 1 000 round-robin inputs 10 times faster."""
 
 _BYTES_AT_ONCE = 4 * BATCH_BYTES
-"""Bytes of rows that are put together; they are held twice for a moment."""
+"""Bytes per join; the join briefly needs twice as many."""
 
 _UINT16_END = 1 << 16
 
@@ -51,27 +51,26 @@ def arrange(
     *,
     rows: int = HAND_OFF_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some inputs in an order.
+    """Yield rows from several inputs in an exact order.
 
     Parameters
     ----------
     inputs : sequence of iterators of pyarrow.RecordBatch
-        All of one schema; batches of any size. No more is asked of them than the order needs:
-        rows behind it stay where they are.
+        All with one schema; batches of any size. Batches after the last needed row are not read.
     order : array of int64, or an iterable of such arrays
-        The index of the input that gives the next row (`input_order.advance`, `iter_picks`).
+        Input index for each output row (`input_order.advance`, `iter_picks`).
     rows : int
-        Of an output batch at most; it has no more than `BATCH_BYTES` either, unless it is one row.
+        Maximum rows per output batch. Batches with several rows also have at most `BATCH_BYTES`.
 
     Yields
     ------
     pyarrow.RecordBatch
-        Never an empty one. A batch ends where an array of the order does.
+        Never an empty batch. A batch ends at the latest where an array of the order ends.
 
     Raises
     ------
     ValueError
-        An input ends before it has given what the order wants of it.
+        An input ends before the order does.
     """
     if rows < 1:
         raise ValueError(f"a batch holds at least one row, found {rows}")
@@ -86,7 +85,7 @@ def arrange(
 
 
 def _within(heads: Sequence[_Head], picks: Picks) -> Picks:
-    """Return the first of some picks, so many that their rows have about `_BYTES_AT_ONCE`."""
+    """Return a prefix of picks whose rows have about `_BYTES_AT_ONCE`."""
     counts = rows_of_inputs(picks, len(heads))
     size = sum(int(counts[i]) * heads[i].row_bytes() for i in np.flatnonzero(counts).tolist())
     return picks[: rows_within(_BYTES_AT_ONCE, int(size), len(picks), rows_max=len(picks))]
@@ -104,7 +103,7 @@ def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
 
 
 def _places(picks: Picks) -> Picks:
-    """Return where each row of the order lies among the rows of all inputs, one after the other."""
+    """Return each output row's index in the concatenated inputs."""
     # Numbers of 16 bits are sorted by counting.
     small = picks.astype(np.uint16) if int(picks.max(initial=0)) < _UINT16_END else picks
     row_indices = np.empty(len(picks), dtype=np.int64)
@@ -113,7 +112,7 @@ def _places(picks: Picks) -> Picks:
 
 
 class _Head:
-    """The rows of an input that come next."""
+    """Read position in an input."""
 
     def __init__(self, index: int, batches: Iterator[pa.RecordBatch]) -> None:
         self._index = index
@@ -123,12 +122,12 @@ class _Head:
         self._given = 0
 
     def row_bytes(self) -> float:
-        """Return how many bytes a row of the next batch has on average; 0 behind the last one."""
+        """Return the average row size in the next batch; 0 at the end."""
         batch = self._next()
         return 0.0 if batch is None else batch.nbytes / batch.num_rows
 
     def _next(self) -> pa.RecordBatch | None:
-        """Return the batch that the next row lies in."""
+        """Return the next row's batch; None at the end."""
         while self._batch is None or self._start == self._batch.num_rows:
             self._batch, self._start = next(self._batches, None), 0
             if self._batch is None:
@@ -136,7 +135,7 @@ class _Head:
         return self._batch
 
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield slices that hold the next so many rows together."""
+        """Yield slices with the next ``rows`` rows in total."""
         while rows > 0:
             batch = self._next()
             if batch is None:
@@ -153,14 +152,14 @@ class _Head:
 
 @dataclass(frozen=True, slots=True)
 class DocumentOpen:
-    """The mark from which on there may be rows of a document."""
+    """Mark before the first rows in a document."""
 
     document: str
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentClose:
-    """There are no more rows of a document."""
+    """Mark after the last rows in a document."""
 
     document: str
 
@@ -174,15 +173,15 @@ T = TypeVar("T")
 class _Document(Generic[T]):
     openings: int = 0
     closings: list[tuple[int, T]] = field(default_factory=list)
-    """When each came, and what it was."""
+    """Arrival number and item per closing mark."""
 
 
 class Documents(Generic[T]):
-    """The boundaries of one merge. Memory grows with the number of marks.
+    """Document boundaries in one merge. Memory grows with the mark count.
 
-    The first opening of a document is forwarded at once. Its one closing follows all rows of all
-    inputs, if it was closed as often as opened; other marks are dropped. What is forwarded may be
-    anything that stands for a mark, with the name of its input perhaps.
+    A document's first opening is forwarded immediately. A single closing follows the rows from all
+    inputs, if there are at least as many closings as openings; other marks are dropped. The
+    forwarded item may be a wrapper, such as a `Delivery` with the input name.
 
     Source: clinker, ``reconcile_document_boundaries``.
     """
@@ -192,7 +191,7 @@ class Documents(Generic[T]):
         self._seen = 0
 
     def is_forwarded(self, item: Any, whole: T) -> bool:
-        """Return whether an item is forwarded now: a batch always, of the marks first openings."""
+        """Return whether an item is forwarded now: batches, and first openings."""
         if not isinstance(item, MARKS):
             return True
         document = self._documents.setdefault(item.document, _Document())
@@ -204,7 +203,7 @@ class Documents(Generic[T]):
         return False
 
     def closings(self) -> Iterator[T]:
-        """Yield the closings that are forwarded, once all inputs have ended."""
+        """Yield the forwarded closings, after all inputs have ended."""
         closings = [
             document.closings[document.openings - 1]
             for document in self._documents.values()
@@ -225,32 +224,31 @@ def live(
     counters: MergeCounters | None = None,
     join_seconds: float = JOIN_SECONDS,
 ) -> Generator[Delivery, None, None]:
-    """Yield what is ready; inputs that have something come in turn (round robin).
+    """Yield items as they are ready; inputs with items take turns (round robin).
 
-    Each input keeps its order, and nothing is lost or given twice; between inputs no order is
-    promised. A slow input does not delay others. A consumer that is slow, or stops, slows or stops
-    all inputs: no more than ``width * (capacity + batch_rows)`` rows are taken from them and not
-    handed over.
+    Each input keeps its order, without loss or duplicates; no order is guaranteed between inputs. A
+    slow input does not delay others. A slow or stopped consumer slows or stops all inputs: at most
+    ``width * (capacity + batch_rows)`` rows are read from them and not yet yielded.
 
-    No thread runs before the first ``next``. Closing the generator ends all of them.
+    No thread runs before the first ``next``. Closing the generator ends all threads.
 
     Parameters
     ----------
     inputs : mapping of str to callable
-        Each returns an iterator of pyarrow.RecordBatch, opened and read in a thread of its own.
-        It may hold marks of documents (`documents`), which are folded over all inputs.
+        Each returns an iterator of pyarrow.RecordBatch, opened and read in a reader thread. It may
+        contain document marks, which are merged over all inputs (`Documents`).
     width : int
-        Inputs that are open at once; others wait until one has ended.
+        Maximum open inputs; others wait until one has ended.
     capacity : int
-        Rows of each input that are queued.
+        Maximum queued rows per input.
     batch_rows, batch_bytes : int
-        The most that a batch has; a larger one is cut. Rows are also cut at the capacity.
+        Maximum per batch; larger batches are split. ``capacity`` also limits the rows.
     memory_bytes : int or None
-        Bytes of all inputs together that are queued before readers pause; None: only rows count.
+        Limit for queued bytes over all inputs, near which readers pause; None: no limit.
     counters : MergeCounters or None
-        To be looked at from outside.
+        Counters that other threads can read.
     join_seconds : float
-        How long closing waits for inputs that are silent; their threads are daemons.
+        Seconds that closing waits for silent inputs; their threads are daemons.
 
     Yields
     ------
@@ -261,8 +259,8 @@ def live(
     Raises
     ------
     Exception
-        The one by which an input failed; its text or its note names the input. The others are
-        released at once.
+        An input's error; its text or its note names the input. Other inputs are released
+        immediately.
     """
     bounds = Bounds(
         width=width,
@@ -292,8 +290,8 @@ def concat(
 ) -> Generator[Delivery, None, None]:
     """Yield the first input to its end, then the second, and so on.
 
-    While one is handed over, the next ``width - 1`` are read ahead, each up to its capacity. A slow
-    input delays all behind it. Arguments, threads and errors are those of `live`.
+    Meanwhile the next ``width - 1`` inputs are read ahead, each up to its capacity. A slow input
+    delays all later inputs. For arguments, threads and errors see `live`.
     """
     bounds = Bounds(
         width=width,
@@ -315,10 +313,10 @@ def concat(
 def streamed(
     items: Iterable[Any], *, capacity: int = OUTPUT_EVENTS, join_seconds: float = JOIN_SECONDS
 ) -> Generator[Any, None, None]:
-    """Yield what a merge yields, while the merge works ahead in a thread of its own.
+    """Yield a merge's items, while the merge works ahead in another thread.
 
-    It is for a sink that works beside the merge; at most ``capacity`` events wait between the two.
-    Without it nothing is queued behind a merge: the merge runs in the consumer's thread.
+    For a sink that works in parallel with the merge; at most ``capacity`` events are queued between
+    them. Without it, the merge runs in the consumer's thread and nothing is queued after it.
     """
     bounds = Bounds(width=1, capacity=capacity)
     with MergeReaders({"": lambda: iter(items)}, bounds, join_seconds=join_seconds) as readers:
@@ -337,48 +335,48 @@ def merge(
     folder: Path | None = None,
     counters: MergeCounters | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield the rows of all inputs as one stream.
+    """Merge all inputs into one stream.
 
     ============================  ===============================================================
-    ``MergeConfig()``             one input after the other; those behind are read ahead
-    ``mode=INTERLEAVE``           whatever is ready, through bounded channels (`live`)
-    the same, not ``is_live``     a row of each input in turn; all inputs are read to their end
+    ``MergeConfig()``             one input after the other; later inputs are read ahead
+    ``mode=INTERLEAVE``           items as they are ready, through bounded channels (`live`)
+    the same, not ``is_live``     a row from each input in turn; all inputs are read to their end
                                   first
-    ``mode=INTERLEAVE, seed=42``  by draws from the seed; all inputs are read to their end first
+    ``mode=INTERLEAVE, seed=42``  pseudorandom, by seed; all inputs are read to their end first
     ============================  ===============================================================
 
     Parameters
     ----------
     inputs : mapping of str to callable
-        Each returns an iterator of pyarrow.RecordBatch, and of marks (`documents`) if it has any.
-        Their order is that of the mapping, and is part of what an exact order means.
+        Each returns an iterator of pyarrow.RecordBatch, and possibly document marks. Exact orders
+        depend on the mapping order.
     config : MergeConfig or None
         None: concat.
     is_live : bool
-        Whether interleave without a seed may be live; a graph decides it for `merge_in`.
+        Whether interleave without a seed is live; `merge_in` takes it from a graph.
     width : int
-        Inputs that are read at once.
+        Maximum inputs read in parallel.
     rows : int
-        Of a batch that is handed over, at most.
+        Maximum rows per batch.
     pressure : MemoryPressure or None
-        How much memory inputs may take that are read to their end first, and whether they spill.
+        Memory limit and spilling for inputs that are read to their end first.
     folder : path or None
-        Where they spill; None: where the system keeps temporary files.
+        Parent folder for spilled inputs; None: see `SpillFolder`.
     counters : MergeCounters or None
-        To be looked at from outside.
+        Counters that other threads can read.
 
     Yields
     ------
     pyarrow.RecordBatch, or a mark
-        Openings of documents come before their rows where the merge is live or concat, closings
-        behind all rows.
+        Document openings precede their rows if the merge is live or concat; other marks follow
+        all rows.
 
     Raises
     ------
     SchemaError
-        An input has other columns than another; both are named.
+        Two inputs have different columns; the error names both.
     Exception
-        The one by which an input failed; its text or its note names the input.
+        An input's error; its text or its note names the input.
     """
     config = config or MergeConfig()
     order, schema = config.order(is_live=is_live), OneSchema()
@@ -403,7 +401,7 @@ def merge_in(
     folder: Path | None = None,
     counters: MergeCounters | None = None,
 ) -> Generator[Any, None, None]:
-    """Yield the rows of one merge of a graph (`merge`), which is live if the graph lets it be."""
+    """Run a named merge from a graph (see `merge`); the graph decides whether it is live."""
     node = graph.merge(name)
     if not inputs.keys() >= set(node.inputs):
         expected = f"those of the merge '{name}': {', '.join(node.inputs)}"
@@ -429,7 +427,7 @@ def _exact(
     folder: Path | None,
     counters: MergeCounters | None,
 ) -> Generator[Any, None, None]:
-    """Yield rows in an order that depends on how many each input has: read all of them first."""
+    """Yield rows in an order that depends on the row counts, so all inputs are read first."""
     schema, marks = OneSchema(), []
     with SpillingStore(pressure, folder=folder) as store:
         for name, item in live(inputs, width=width, batch_rows=rows, counters=counters):

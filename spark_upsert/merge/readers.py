@@ -28,26 +28,26 @@ from spark_upsert.merge.spill import MemoryPressure, Relief
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputCounters:
-    """An input at one moment. Events are rows, and a mark is one event."""
+    """An input's counters at one moment. Events are rows and marks."""
 
     queued: int = 0
     """Events in the channel."""
     queued_bytes: int = 0
     queued_peak: int = 0
-    """The most events that were in the channel at once."""
+    """Maximum events in the channel so far."""
     in_flight: int = 0
-    """Events that were taken from the input and not handed over, those in the channel included."""
+    """Events read from the input and not yet handed over, including queued events."""
     in_flight_peak: int = 0
     handed: int = 0
-    """Events that were handed over."""
+    """Events handed over."""
     blocked_seconds: float = 0.0
-    """How long the reader has waited for room; a wait counts once it is over."""
+    """Time that the reader waited for room; a wait counts after it ends."""
     is_finished: bool = False
-    """Whether the input came to its end, and all of it was handed over."""
+    """Whether the input has ended and all its events were handed over."""
 
 
 class Gauge:
-    """The counters of one input, where they are counted."""
+    """Mutable counters for one input."""
 
     __slots__ = (
         "blocked_seconds",
@@ -68,19 +68,19 @@ class Gauge:
         self.is_finished = False
 
     def taken(self, events: int) -> None:
-        """Count what the reader took from its input."""
+        """Count events that the reader took from its input."""
         self.in_hand += events
         self.in_flight_peak = max(self.in_flight_peak, self.queued + self.in_hand)
 
     def put(self, events: int, size: int) -> None:
-        """Count what went from the reader's hand into the channel."""
+        """Count events that the reader put into the channel."""
         self.in_hand -= events
         self.queued += events
         self.queued_bytes += size
         self.queued_peak = max(self.queued_peak, self.queued)
 
     def handed_over(self, events: int, size: int) -> None:
-        """Count what left the channel."""
+        """Count events that left the channel."""
         self.queued -= events
         self.queued_bytes -= size
         self.handed += events
@@ -99,54 +99,54 @@ class Gauge:
 
 
 class MergeCounters:
-    """The counters of all inputs of one merge, to be read from any thread at any time.
+    """Counters for all inputs in one merge, readable from any thread at any time.
 
-    Reading takes no lock, so that it never delays a merge; numbers that change at that very moment
-    may belong to two moments. An input is listed from when it is opened; if the same object serves
-    merge after merge, an input shows the numbers of the newest one that opened it.
+    Reading takes no lock, so it never delays a merge; numbers that change meanwhile may be
+    inconsistent. An input is listed after it is opened. If several merges share this object, an
+    input shows the numbers from the newest merge that opened it.
     """
 
     def __init__(self) -> None:
         self._gauges: dict[str, Gauge] = {}
 
     def open(self, name: str) -> Gauge:
-        """Return where an input is counted that is opened now."""
+        """Return new counters for an input that is opened now."""
         gauge = self._gauges[name] = Gauge()
         return gauge
 
     def snapshot(self) -> Mapping[str, InputCounters]:
-        """Return the counters of each input that was opened, by its name."""
+        """Return the counters by input name, for each opened input."""
         return {name: gauge.snapshot() for name, gauge in self._gauges.copy().items()}
 
 
 CHANNEL_EVENTS = 1024
-"""Events that one input may have queued, if nothing else is asked for."""
+"""Default channel capacity per input, in events."""
 
 OUTPUT_EVENTS = 256
 """Events between a merge and a sink with a thread of its own (`merged.streamed`)."""
 
 
 def events_of(item: Any) -> int:
-    """Return how many events an item is: the rows of a batch, or one."""
+    """Return an item's event count: a batch's rows, or 1."""
     return int(getattr(item, "num_rows", 1))
 
 
 def bytes_of(item: Any) -> int:
-    """Return how much memory an item holds; a mark holds none."""
+    """Return an item's memory; 0 for a mark."""
     return int(getattr(item, "nbytes", 0))
 
 
 class Channel:
-    """The queue of one input; without a lock, because readers share one.
+    """Queue for one input, without a lock, because readers share one.
 
-    An empty channel has room for any item, so that nothing is too large to pass.
+    An empty channel has room for any item, so that no item is too large to pass.
 
     Parameters
     ----------
     capacity : int
-        Events that may be queued.
+        Maximum queued events.
     gauge : Gauge
-        Where it is counted.
+        The input's counters.
     """
 
     __slots__ = ("_capacity", "_gauge", "_items", "is_closed", "queued")
@@ -156,9 +156,9 @@ class Channel:
         self._gauge = gauge
         self._items: deque[tuple[Any, int, int]] = deque()
         self.queued = 0
-        """Events that wait."""
+        """Queued events."""
         self.is_closed = False
-        """Whether nothing more will be put."""
+        """Whether no more items follow."""
 
     def __repr__(self) -> str:
         state = ", closed" if self.is_closed else ""
@@ -170,15 +170,15 @@ class Channel:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all that will ever come was taken."""
+        """Whether it is closed and every item was taken."""
         return self.is_closed and not self._items
 
     def has_room(self, item: Any) -> bool:
-        """Whether an item may be put."""
+        """Return whether an item may be put now."""
         return not self._items or self.queued + events_of(item) <= self._capacity
 
     def put(self, item: Any) -> None:
-        """Append an item, for which there is room."""
+        """Append an item; requires room."""
         assert self.has_room(item)
         assert not self.is_closed
         events, size = events_of(item), bytes_of(item)
@@ -194,37 +194,37 @@ class Channel:
         return item
 
     def close(self) -> None:
-        """Say that nothing more will be put."""
+        """Declare that no more items follow."""
         self.is_closed = True
 
 
 WIDTH = 16
-"""Inputs that are open at once: enough to hide the latency of a store, few enough to be threads."""
+"""Default maximum open inputs: enough to hide store latency, few enough for threads."""
 
 JOIN_SECONDS = 1.0
-"""The time that closing waits for readers of inputs that may be silent."""
+"""Seconds that closing waits for readers with silent inputs."""
 
 OpenInput = Callable[[], Iterator[Any]]
-"""A callable that opens an input, in the thread that will read it."""
+"""Callable that opens an input; runs in the thread that reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The bounds of reading ahead in a merge.
+    """Read-ahead limits for a merge.
 
     Parameters
     ----------
     width : int
-        Inputs that are open at once.
+        Maximum open inputs.
     capacity : int
-        Events of each open input that are queued.
+        Maximum queued events per open input.
     batch_rows : int
-        Rows of a batch that is handed over; never more than fit into a channel.
+        Maximum rows per batch, at most ``capacity``.
     batch_bytes : int
-        Bytes of such a batch; a batch of a single row may have more.
+        Maximum bytes per batch; a single row may have more.
     memory_bytes : int or None
-        Bytes of all inputs together that are queued. Above 0.80 of this all readers pause, below
-        0.70 they go on (`pressure`); each may add the batch that it has in its hand.
+        Limit for queued bytes over all inputs; None: no limit. All readers pause above 80 % and
+        resume below 70 % (`MemoryPressure`).
     """
 
     width: int = WIDTH
@@ -239,7 +239,7 @@ class Bounds:
                 raise ValueError(f"{name} is at least 1, found {getattr(self, name)}")
 
     def pieces(self, item: Any) -> Iterator[Any]:
-        """Yield an item in portions that may be handed over; no copy is made."""
+        """Yield an item in portions within the limits, without a copy."""
         if getattr(item, "num_rows", None) is None:
             yield item
             return
@@ -248,9 +248,9 @@ class Bounds:
 
 
 class Delivery(NamedTuple):
-    """A batch or a mark that a merge hands over, with the name of its input.
+    """Batch or mark from a merge, with its input name.
 
-    Its row count and bytes are those of its item, so that it may pass another channel.
+    It has its item's row count and bytes, so that it can pass another channel.
     """
 
     name: str
@@ -273,7 +273,7 @@ class MergeCancellation(Exception):
 
 
 class _Reader:
-    """An open input."""
+    """Open input."""
 
     __slots__ = ("channel", "gauge", "name", "open", "room")
 
@@ -288,24 +288,24 @@ class _Reader:
 
 
 class MergeReaders:
-    """The readers of all inputs of a merge: a context that starts their threads, and ends them.
+    """Readers for all inputs in a merge; a context manager that starts and ends their threads.
 
-    An input is open until all of it was taken; then its thread opens the next one in declared
-    order. A reader with a silent input cannot be woken; it is a daemon.
+    An input is open until its last item was taken; then its thread opens the next input in
+    declaration order. A reader cannot be woken from a silent input; its thread is a daemon.
 
     Parameters
     ----------
     inputs : mapping of str to callable
-        Each opens an input: an iterator of batches, and of marks if there are any. Its thread
-        closes it by its ``close``, if it has one.
+        Each opens an input: an iterator over batches and marks. Its thread calls the iterator's
+        ``close``, if there is one.
     bounds : Bounds
-        How much is read ahead.
+        Read-ahead limits.
     counters : MergeCounters or None
-        Where the inputs are counted.
+        Counters for the inputs.
     join_seconds : float
-        How long leaving waits for threads of silent inputs.
+        Seconds that leaving waits for threads with silent inputs.
     clock : callable
-        Seconds, for the time that readers are blocked.
+        Returns seconds; measures blocked time.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class MergeReaders:
         self._open: dict[str, _Reader] = {}
         self._finished: set[str] = set()
         self._ready: deque[_Reader] = deque()
-        """Readers with something queued: the first is served next, and then goes to the end."""
+        """Readers with queued items; the first is served next, then moves to the end."""
         self._queued_bytes = 0
         self._pressure = (
             None
@@ -338,7 +338,7 @@ class MergeReaders:
             else MemoryPressure(limit_bytes=bounds.memory_bytes, relief=Relief.PAUSE)
         )
         self._awaited: str | None = None
-        """The input that the consumer waits for while nothing of it is queued."""
+        """Input that the consumer waits for while its channel is empty."""
         self._failure: BaseException | None = None
         self._is_closed = False
         self._threads: list[Thread] = []
@@ -364,7 +364,7 @@ class MergeReaders:
         self.close()
 
     def close(self) -> None:
-        """End all threads, and wake those that wait. Twice is harmless."""
+        """End all threads and wake the waiting ones; safe to call twice."""
         with self._lock:
             self._end()
         if current_thread() in self._threads:
@@ -376,7 +376,7 @@ class MergeReaders:
     # -- the consumer ---------------------------------------------------------------------------
 
     def take_ready(self) -> Delivery | None:
-        """Wait until any input has something, and return it with the name; None: all have ended."""
+        """Wait for an item from any input and return it; None after all inputs have ended."""
         with self._lock:
             while True:
                 self._raise_if_ended()
@@ -388,10 +388,9 @@ class MergeReaders:
                 self._something.wait()
 
     def take_of(self, name: str) -> Any | None:
-        """Wait until one input has something, and return it; None: it has ended.
+        """Wait for an item from one input and return it; None after the input has ended.
 
-        Inputs are asked for in the order in which they were declared, each to its end. Raises as
-        `take_ready` does.
+        Take inputs in declaration order, each to its end. Raises the same errors as `take_ready`.
         """
         with self._lock:
             while True:
@@ -406,7 +405,7 @@ class MergeReaders:
                 self._something.wait()
 
     def _await(self, name: str) -> None:
-        """Let a paused input go on: it is the only one that can make room."""
+        """Resume a paused input: only this input can make room."""
         self._awaited = name
         if self._pressure is not None and name in self._open:
             self._open[name].room.notify()
@@ -430,7 +429,7 @@ class MergeReaders:
     # -- the readers ----------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Read one input after the other, as long as there are any."""
+        """Read inputs one after the other while any are left."""
         try:
             while (reader := self._open_next()) is not None:
                 with about("input", reader.name):
@@ -501,7 +500,7 @@ class MergeReaders:
         return self._pressure.may_read(is_awaited=is_awaited)
 
     def _account(self, size: int) -> None:
-        """Count bytes that came or went, and let paused readers go on when memory allows."""
+        """Count added or removed bytes; resume paused readers when memory allows."""
         if self._pressure is None:
             return
         self._queued_bytes += size
@@ -534,14 +533,14 @@ class MergeReaders:
 
 
 class OneSchema:
-    """Remembers the first schema, and holds all others against it. Metadata does not count."""
+    """Compares schemas with the first one, ignoring metadata."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
         self._input = ""
 
     def check(self, name: str, schema: pa.Schema) -> None:
-        """Check what an input gives."""
+        """Raise SchemaError if an input's schema differs from the first one."""
         if self._schema is None:
             self._schema, self._input = schema, name
         elif schema is not self._schema and not schema.equals(self._schema):
@@ -576,24 +575,24 @@ _KEYS = ("mode", "interleave_seed")
 
 
 class Mode(Enum):
-    """How the rows of several inputs become one sequence."""
+    """Strategy for merging several inputs into one sequence."""
 
     CONCAT = "concat"
     """One input after the other."""
     INTERLEAVE = "interleave"
-    """Live: whatever is ready first; with a seed, or where it cannot be live, in an exact order."""
+    """Live, as items are ready. With a seed, or if live is impossible, in an exact order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeConfig:
-    """The settings of a merge.
+    """Merge settings.
 
     Parameters
     ----------
     mode : Mode
         Default: concat.
     seed : int or None
-        From 0 up to 2**64 - 1: the order is drawn from it. It has no effect on concat.
+        Seed for a pseudorandom order, from 0 to 2**64 - 1. Ignored by concat.
     """
 
     mode: Mode = Mode.CONCAT
@@ -607,12 +606,12 @@ class MergeConfig:
 
     @classmethod
     def parse(cls, record: Mapping[str, Any]) -> MergeConfig:
-        """Return the settings of a mapping with the keys ``mode`` and ``interleave_seed``.
+        """Return settings from a mapping with the keys ``mode`` and ``interleave_seed``.
 
         Raises
         ------
         OptionError
-            A key is unknown, or a value is none that it may have.
+            A key is unknown, or a value is invalid.
         """
         for key in record:
             if key not in _KEYS:
@@ -624,12 +623,12 @@ class MergeConfig:
         return cls(mode=Mode(mode), seed=record.get("interleave_seed"))
 
     def order(self, *, is_live: bool = True) -> Order | None:
-        """Return the order that the merge begins with; None: rows come as they are ready.
+        """Return the initial order; None: rows are merged as they are ready.
 
         Parameters
         ----------
         is_live : bool
-            Whether the merge could be live (`graph.fusion`). If not, it goes round robin.
+            Whether the merge can be live (`graph.fusion`). If not, the order is round robin.
         """
         if self.mode is Mode.CONCAT:
             return Concat()

@@ -24,11 +24,11 @@ PAUSE_PERCENT = 80
 RESUME_PERCENT = 70
 
 MEMORY_BYTES = 512 << 20
-"""The default limit."""
+"""Default limit."""
 
 
 class Relief(Enum):
-    """The means that are allowed when memory is short."""
+    """Allowed actions when memory is short."""
 
     PAUSE = "pause"
     SPILL = "spill"
@@ -37,14 +37,14 @@ class Relief(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPressure:
-    """The state of memory: its limit, and whether readers are paused.
+    """Memory limit and pause state.
 
     Parameters
     ----------
     limit_bytes : int
-        The most that may be used.
+        Maximum memory.
     relief : Relief
-        The means that are allowed.
+        Allowed actions.
     is_paused : bool
         Whether readers are paused.
     """
@@ -58,7 +58,7 @@ class MemoryPressure:
             raise ValueError(f"limit_bytes is at least 1, found {self.limit_bytes}")
 
     def after(self, used_bytes: int) -> MemoryPressure:
-        """Return the pressure when so much is used."""
+        """Return the pressure after memory use has changed."""
         if self.relief is Relief.SPILL:
             return self
         if used_bytes * 100 > self.limit_bytes * PAUSE_PERCENT:
@@ -70,28 +70,28 @@ class MemoryPressure:
         return self if is_paused is self.is_paused else replace(self, is_paused=is_paused)
 
     def may_read(self, *, is_awaited: bool) -> bool:
-        """Return whether an input is read on.
+        """Return whether an input may be read.
 
         Parameters
         ----------
         is_awaited : bool
-            Whether the merge can take nothing else until this input has given more, or has ended.
+            Whether the merge waits for this input and can take nothing else.
         """
         return is_awaited or not self.is_paused
 
     def spill_bytes(self, used_bytes: int) -> int:
-        """Return how many bytes to spill when so much is used: down to 0.70 of the limit."""
+        """Return how many bytes to spill, down to 70 % of the limit; 0 up to 80 %."""
         if self.relief is Relief.PAUSE or used_bytes * 100 <= self.limit_bytes * PAUSE_PERCENT:
             return 0
         return used_bytes - self.limit_bytes * RESUME_PERCENT // 100
 
     def is_exceeded(self, used_bytes: int) -> bool:
-        """Return whether more is used than there may be."""
+        """Return whether memory use exceeds the limit."""
         return used_bytes > self.limit_bytes
 
 
 class Holding(IntEnum):
-    """Kinds of holders of memory, in the order in which they are spilled."""
+    """Types of memory holders, in spill order."""
 
     NODE_BUFFER = 0
     GRACE_HASH = 10
@@ -103,7 +103,7 @@ class Holding(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A part of a merge that holds memory which could be spilled."""
+    """Part of a merge that holds spillable memory."""
 
     name: str
     holding: Holding = Holding.NODE_BUFFER
@@ -111,10 +111,10 @@ class Holder:
 
 
 def choose_spills(holders: Iterable[Holder], bytes_needed: int) -> tuple[Holder, ...]:
-    """Return the holders that have to spill so that so many bytes become free.
+    """Return the holders that must spill to free ``bytes_needed``.
 
-    The kind that is cheapest to read back goes first, then the holder of most bytes, so that files
-    are few; names decide between equals. If all together hold too little, all are returned.
+    The type cheapest to read back goes first, then the largest holder, to keep the file count low,
+    then the name. Returns all holders if they hold too little.
     """
     chosen: list[Holder] = []
     for holder in sorted(holders, key=lambda each: (each.holding, -each.bytes, each.name)):
@@ -128,7 +128,7 @@ def choose_spills(holders: Iterable[Holder], bytes_needed: int) -> tuple[Holder,
 
 @dataclass(frozen=True, slots=True)
 class _SpilledBatch:
-    """A batch that lies in a file."""
+    """Batch stored in a spill file."""
 
     path: Path
     offset: int
@@ -140,7 +140,7 @@ class _SpilledBatch:
 
 
 class _InputBatches:
-    """The batches of one input, in their order: first those on disk, then those in memory."""
+    """One input's batches in order: first on disk, then in memory."""
 
     def __init__(self) -> None:
         self.on_disk: deque[_SpilledBatch] = deque()
@@ -150,17 +150,17 @@ class _InputBatches:
 
 
 class SpillingStore:
-    """Batches of several inputs. A context manager: it may own files on disk.
+    """Batches from several inputs. A context manager, because it may own files on disk.
 
-    A seeded order needs the row count of each input, so all are read first. If a write to disk
-    fails, all rows are in memory as before, and the call may be repeated.
+    A seeded order needs each input's row count, so all inputs are read first. If a write to disk
+    fails, the stored rows are unchanged, and the call may be repeated.
 
     Parameters
     ----------
     pressure : MemoryPressure
-        How much memory it may use. Where it may not spill, more is an error.
+        Memory limit. If spilling is not allowed, exceeding it raises MemoryLimitError.
     folder : path or None
-        Where a folder for its files is made; None: as `SpillFolder` has it.
+        Parent of its folder; None: see `SpillFolder`.
     """
 
     def __init__(
@@ -192,11 +192,11 @@ class SpillingStore:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many rows each input has given."""
+        """Row count by input."""
         return {name: buffered.rows for name, buffered in self._kept.items()}
 
     def close(self) -> None:
-        """Forget all rows and remove all files. Twice is harmless."""
+        """Drop all rows and remove all files; safe to call twice."""
         self._kept.clear()
         self.bytes_in_memory = 0
         if self._folder is not None:
@@ -204,7 +204,7 @@ class SpillingStore:
             self._folder = None
 
     def add(self, name: str, batch: pa.RecordBatch) -> None:
-        """Keep a batch of an input."""
+        """Store a batch from an input."""
         size = batch.nbytes
         used = self.bytes_in_memory + size
         if to_spill := self._pressure.spill_bytes(used):
@@ -218,9 +218,9 @@ class SpillingStore:
         self.bytes_in_memory += size
 
     def take(self, name: str) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of an input in their order, and keep none that was yielded.
+        """Yield an input's batches in order, and drop each yielded batch.
 
-        Each input may be taken while others are.
+        Several inputs may be taken alternately.
         """
         buffered = self._kept.get(name, _InputBatches())
         while buffered.on_disk:
@@ -235,7 +235,7 @@ class SpillingStore:
             yield batch
 
     def _spill(self, needed: int) -> None:
-        """Write batches of the largest holders, so that so many bytes become free."""
+        """Write batches from the largest holders, to free ``needed`` bytes."""
         holders = [
             Holder(name=name, bytes=buffered_input.bytes)
             for name, buffered_input in self._kept.items()
@@ -267,7 +267,7 @@ class SpillingStore:
 
 
 def _append(file: BinaryIO, batch: pa.RecordBatch) -> int:
-    """Write a batch; return where it begins."""
+    """Write a batch; return its offset."""
     offset = file.tell()
     with pa.ipc.new_stream(file, batch.schema) as writer:
         writer.write_batch(batch)
