@@ -69,42 +69,42 @@ from spark_upsert.streams.reads.read_split import TaskRead, read_work
 
 
 class BatchInputReader(InputReader, Protocol):
-    """An input of a batch read."""
+    """An input for batch reads."""
 
     def splits(self) -> Sequence[Any]:
-        """Return the work for the tasks."""
+        """Return the tasks' splits."""
         ...
 
     def identity(self) -> str:
-        """Return the same for what is the same, under whatever name."""
+        """Return an id that is equal for the same data under any name."""
         ...
 
     def explain(self, splits: Sequence[Any]) -> str:
-        """Return what reading these splits does, as text."""
+        """Describe the read of these splits as text."""
         ...
 
 
 class InputFormat(Protocol):
-    """The input that a format makes of its options; checks them, and may read the storage."""
+    """Creates inputs from options; validates them, and may read the storage."""
 
     def describe(self, options: InputOptions) -> Described:
-        """Return the columns that a read has of the input, and what it is."""
+        """Return an input's read columns and identity."""
         ...
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
-        """Return the input of a stream."""
+        """Return a stream input."""
         ...
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
-        """Return what a batch reads of the input."""
+        """Return a batch reader."""
         ...
 
 
 class TableKind:
-    """Tables (`TableInput`, `BatchRead`)."""
+    """The table format (`TableInput`, `BatchRead`)."""
 
     def describe(self, options: InputOptions) -> Described:
-        """Return the columns that a read has of a table (`InputFormat.describe`)."""
+        """Return a table's read columns and identity (`InputFormat.describe`)."""
         table_options = options.of_table()
         table = awaited(open_table(table_options), table_options.table_timeout_ms)
         if not table_options.change_feed:  # Changes have the newest columns, wherever they end.
@@ -112,13 +112,13 @@ class TableKind:
         return Described(read_columns(table.log, table_options), table_identity(table))
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> Input:
-        """Return a table as the input of a stream (`InputFormat.stream`)."""
+        """Return a table as a stream input (`InputFormat.stream`)."""
         table_options = options.of_table()
         table_options.require_stream()
         return TableInput(table_options, columns)
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> BatchInputReader:
-        """Return what a batch reads of a table (`InputFormat.batch`)."""
+        """Return a table's batch reader (`InputFormat.batch`)."""
         table_options = options.of_table()
         table_options.require_batch()
         if options.pin is not None:
@@ -127,23 +127,23 @@ class TableKind:
 
 
 Kinds = Mapping[str, InputFormat]
-"""Formats by name; text after a colon in a format is the kind's own."""
+"""Formats by name; text after a colon in a format option belongs to the format."""
 
 KINDS: Kinds = {
     TABLE: TableKind(),
     VIEW: ViewKind(),
 }
-"""The formats that need no Spark."""
+"""Formats that do not need Spark."""
 
 
 def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
-    """Return the kind of an input."""
+    """Return an input's format; raises `OptionError` for an unknown one."""
     with about("input", options.name):
         return kinds[one_of("format", options.format.partition(":")[0], list(kinds))]
 
 
 def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
-    """Return the columns of a read, those about the merge behind the others."""
+    """Return a read's columns, merge columns last."""
     plan = with_found_inputs(plan)
 
     described = of_each(
@@ -159,7 +159,7 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
 
 
 def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
-    """Return the inputs of a stream."""
+    """Return a stream's inputs."""
     own_columns = without_merge_columns(columns, plan.query.merge_columns)
     if plan.below is not None:
         discovery = plan.below
@@ -176,7 +176,7 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
 def batch_inputs(
     plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS
 ) -> dict[str, BatchInputReader]:
-    """Return what a batch reads, by the names of the inputs; parameters as in `stream_inputs`."""
+    """Return batch readers by input name."""
     plan = with_found_inputs(plan)
     own_columns = without_merge_columns(columns, plan.query.merge_columns)
 
@@ -191,7 +191,7 @@ def batch_inputs(
 
 
 def with_found_inputs(plan: ReadPlan) -> ReadPlan:
-    """Return a plan that names the inputs that are there to be found, looked for once."""
+    """Return a plan with all discovered inputs; raises `OptionError` if there are none."""
     if plan.below is None or plan.inputs:
         return plan
     if plan.below.is_consistent:
@@ -211,7 +211,7 @@ def with_found_inputs(plan: ReadPlan) -> ReadPlan:
 
 
 def stream_offsets(plan: ReadPlan) -> Offsets:
-    """Return the form of a stream's offsets: where very many positions may lie decides it."""
+    """Return a stream's offset form: compact if the options define a folder for bases, else plain."""
     path = plan.query.offsets_path
     if path is None and plan.below is not None:
         path = f"{plan.below.root.rstrip('/')}/{FOLDER}"
@@ -221,7 +221,7 @@ def stream_offsets(plan: ReadPlan) -> Offsets:
 
 
 def stream_heads(plan: ReadPlan, inputs: Inputs) -> InputHeads:
-    """Return what learns the heads of the inputs of a stream."""
+    """Return the reader for a stream's input heads."""
     query = plan.query
     remote = any(map(is_remote, plan.paths))
     bounds = PollBounds.of(
@@ -257,12 +257,14 @@ def _stream(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, options: InputOpti
 
 
 def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
-    """Return the columns that each input's batches are brought to; None: one input's stay."""
+    """Return the schema that each input's batches are converted to; None for a single unnamed
+    input.
+    """
     return None if plan.is_unnamed else without_merge_columns(columns, plan.query.merge_columns)
 
 
 def _had_by(kind: InputFormat, options: InputOptions, own: pa.Schema, plan: ReadPlan) -> pa.Schema:
-    """Return those of the planned columns that an input has, in its own types."""
+    """Return the planned columns that an input has, in its own types."""
     if not plan.query.merge_schema:
         return own
     names = list(_described(kind, options, plan).columns)
@@ -271,7 +273,7 @@ def _had_by(kind: InputFormat, options: InputOptions, own: pa.Schema, plan: Read
 
 
 def _described(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Described:
-    """Return what an input is; with all its columns if it may lack some that are chosen."""
+    """Describe an input; with all its columns if chosen ones may be missing."""
     return kind.describe(options.with_all_columns() if plan.query.merge_schema else options)
 
 
@@ -280,14 +282,14 @@ def _by_name(plan: ReadPlan) -> dict[str, InputOptions]:
 
 
 _PYTHON = "python"
-"""The format that only a process with Spark knows."""
+"""A format that only a process with Spark supports."""
 
 _Splits = Mapping[str, Sequence[Any]]
-"""The splits of each input, by its name."""
+"""Splits by input name."""
 
 
 def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
-    """Return the plan of a batch read as text, from its splits; reads no rows."""
+    """Return a batch read's plan as text, from its splits; reads no rows."""
     plan.query.require_batch()
     _refuse_of_the_log(plan)
     plan = with_found_inputs(plan)
@@ -323,7 +325,7 @@ def _refuse_of_the_log(plan: ReadPlan) -> None:
 
 
 def _planned(inputs: Mapping[str, BatchInputReader], plan: ReadPlan) -> _Splits:
-    """Return the splits of inputs; those of an exact order without a count of their rows."""
+    """Return the inputs' splits; in an exact order without counting rows."""
     if plan.query.order is None:
         return of_each(inputs, lambda read: read.splits())
     named = {name: (name, read) for name, read in inputs.items()}
@@ -347,7 +349,7 @@ def _unplanned(options: InputOptions) -> str:
 
 
 def _packs(inputs: Mapping[str, BatchInputReader], splits: _Splits, plan: ReadPlan) -> list[Pack]:
-    """Return what each task reads."""
+    """Return the splits per task."""
     if plan.query.order is None:
         return planned(
             splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
@@ -362,20 +364,20 @@ def _packs(inputs: Mapping[str, BatchInputReader], splits: _Splits, plan: ReadPl
 
 
 BEGAN = "began"
-"""In the state of an offset: where the inputs began that this batch is the first of."""
+"""State key in an offset for the starting options of its new inputs."""
 
 ANY = ""
-"""Stands for all inputs that are not named: an input is called so only where it is alone."""
+"""Key for all inputs without their own entry; a single unnamed input has the same name."""
 
 _USUAL = {name: declared.default for name, declared in READ_OPTIONS.items()}
-"""The values of options of which offsets say nothing: a release that wrote them had no others."""
+"""Default values for options missing in offsets: the releases that wrote them had no others."""
 
 Reads = Mapping[str, Mapping[str, Json]]
-"""The options that decide which rows the steps of inputs have, by the inputs' names."""
+"""Options that affect the rows per step, by input name."""
 
 
 def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
-    """Return the state of an offset of a batch that is the first of some inputs.
+    """Return the offset state for a batch that is the first one for some inputs.
 
     It records whether each input began with a snapshot (`Input.begins`), which positions do not
     contain.
@@ -386,7 +388,7 @@ def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[st
 
 
 def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
-    """Refuse to replay the first batch of inputs by other options than it was planned by."""
+    """Refuse to replay inputs' first batch with changed starting options; raises `OptionError`."""
     if (record := state.get(BEGAN)) is None:
         return
     try:
@@ -409,14 +411,14 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]
 
 
 def reads_of(inputs: Mapping[str, Input]) -> dict[str, Mapping[str, Json]]:
-    """Return what decides, for each input that says so (`Input.decides`)."""
+    """Return each input's row-affecting options (`Input.decides`), without empty ones."""
     return {name: decisions for name, input_ in inputs.items() if (decisions := input_.decides())}
 
 
 def reads_record(reads: Reads) -> dict[str, Json]:
-    """Return the form that stands in an offset: each different answer once, the first by default.
+    """Return the stored form: each distinct value once, the first one as the default.
 
-    ``{"kinds": [answers], "of": {input: index of its answer, where that is not 0}}``
+    ``{"kinds": [values], "of": {input: index of its value, if not 0}}``
     """
     texts = {name: canonical(dict(answer)) for name, answer in reads.items()}
     kinds = list(dict.fromkeys(texts.values()))
@@ -429,7 +431,7 @@ def reads_record(reads: Reads) -> dict[str, Json]:
 
 
 def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[str, Json]]:
-    """Rebuild it; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`."""
+    """Parse the stored form; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`."""
     kinds = [json.loads(canonical(dict(kind))) for kind in record["kinds"]]
     of = {str(name): whole(index, most=len(kinds) - 1) for name, index in record["of"].items()}
     if names is None:
@@ -440,7 +442,7 @@ def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[st
 
 
 def require_same_reads(before: Reads, now: Reads) -> None:
-    """Refuse other options than those by which the rows of an exact order were counted."""
+    """Refuse changed options that affect an exact order's row counts; raises `OptionError`."""
     for name, option, was, is_ in _different(before, now):
         raise OptionError(
             f"'{option}' was {was} when the rows of this exact order were counted, and is {is_} "
@@ -452,7 +454,7 @@ def require_same_reads(before: Reads, now: Reads) -> None:
 
 
 def _different(before: Reads, now: Reads) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the inputs and options that differ, with what they were and are."""
+    """Yield input, option, recorded value and current value where they differ."""
     for name, answer in now.items():
         recorded = before.get(name, before.get(ANY, answer))
         for option in sorted({*recorded, *answer}):
@@ -472,16 +474,16 @@ def _told(value: Json) -> str:
 
 
 class MergedRead:
-    """The work of one batch read of all inputs; pickled into the tasks.
+    """One batch read over all inputs; pickled into the tasks.
 
     Parameters
     ----------
     inputs : mapping of str to BatchInputReader
         In their declared order.
     query : QueryOptions
-        What is said of all of them.
+        Options that apply to all inputs.
     columns : pyarrow.Schema, optional
-        What the batches of all inputs are brought to; by default they stay as they are.
+        Schema to which all inputs' batches are converted; by default they stay unchanged.
     """
 
     def __init__(
@@ -497,9 +499,9 @@ class MergedRead:
         self._columns = columns
 
     def push(self, pins: Pins) -> None:
-        """Let inputs leave out rows that have other values than some, where that saves reading.
+        """Let inputs skip rows whose values differ from the pins, where that saves reading.
 
-        The caller judges the rows itself: an input may give them all the same.
+        The caller must filter the rows itself: an input may return all rows.
         """
         if self._query.order is None:
             for input_ in self._inputs.values():
@@ -507,7 +509,7 @@ class MergedRead:
                     input_.push(pins)
 
     def splits(self) -> list[TaskRead]:
-        """Return the work: what each task reads."""
+        """Return the splits per task."""
         if self._query.order is not None:
             return [whole_passage(self._inputs, self._query.order)]
         splits = of_each(self._inputs, lambda each: each.splits())
@@ -517,5 +519,5 @@ class MergedRead:
         return self._inputs[name].split_bytes(split)
 
     def read(self, work: TaskRead) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that one task reads."""
+        """Yield a task's rows."""
         yield from read_work(self._inputs, work, self._query, self._columns)

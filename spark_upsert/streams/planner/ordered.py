@@ -37,28 +37,28 @@ from spark_upsert.streams.reads.ordered import (
 from spark_upsert.streams.reads.packing import of_each
 
 STATE = "order"
-"""In the state of an offset: where an exact order stands."""
+"""Key in an offset's state for an exact order's progress."""
 
 _ROWS_MAX = 1 << 53
-"""No sequence is so long, and sums of such numbers stay within 64 bits."""
+"""Larger than any sequence; sums stay within 64 bits."""
 
 _ALTERED = "the checkpoint was altered; give the query a new checkpointLocation."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderProgress:
-    """The state of an exact order after a batch, and what the batch took.
+    """An exact order's state after a batch, and the rows in that batch.
 
     =========  ======================================================================
-    ``ahead``  for inputs that had more: the position behind the step that is next
-    ``given``  the rows that each input gave; absent if they were not counted
-    ``mode``   which order it is
+    ``ahead``  for inputs with more data: the position after their next step
+    ``given``  rows per input in the batch; absent if they were not counted
+    ``mode``   the order's name (`mode_of`)
     ``names``  the inputs, in the order in which they were declared
     ``order``  its state (`core.input_order`)
-    ``reads``  what decides which rows the steps of inputs have (`formats`); absent from
-               offsets that were written before it was kept
-    ``rows``   how many rows the sequence has so far; null if a batch did not count
-    ``skip``   how many rows of the next step are delivered, where some are
+    ``reads``  options that affect the rows per step (`formats`); absent from
+               offsets of older releases
+    ``rows``   rows in the sequence so far; null if a batch did not count
+    ``skip``   rows already delivered in the next step, if any
     =========  ======================================================================
     """
 
@@ -72,18 +72,18 @@ class OrderProgress:
     reads: Reads = field(default_factory=dict)
 
     def begun(self, name: str) -> Position | None:
-        """Return the position behind the step that is delivered in part, if there is one."""
+        """Return the position after an input's partially delivered step, None if there is none."""
         return self.ahead[name] if self.skip.get(name) else None
 
     def taken(self, name: str) -> int | None:
-        """Return how many rows the batch took of an input; None: all up to its position."""
+        """Return an input's row count in the batch; None: all rows up to its position."""
         if self.given is not None:
             return self.given.get(name, 0)
         # A batch that does not count ends within no step: a begun one was so before, and is kept.
         return 0 if name in self.skip else None
 
     def to_json(self) -> dict[str, Json]:
-        """Return the form that stands in an offset."""
+        """Return the form for an offset's state."""
         return {
             "ahead": {name: front.record for name, front in self.ahead.items()},
             "given": None if self.given is None else dict(self.given),
@@ -97,7 +97,7 @@ class OrderProgress:
 
     @classmethod
     def from_json(cls, record: Any) -> OrderProgress:
-        """Rebuild it; raises `OptionError`."""
+        """Parse the form in an offset; raises `OptionError`."""
         try:
             counts = record["given"]
             names = tuple(map(text, record["names"]))
@@ -120,7 +120,7 @@ class OrderProgress:
             ) from error
 
     def _require_whole(self) -> None:
-        """Check that all of it is about the inputs that it names; raises `ValueError`."""
+        """Check that all fields refer to named inputs; raises `ValueError`."""
         if not self.names or len(set(self.names)) < len(self.names):
             raise ValueError("no input is named, or one twice")
         if not {*self.ahead, *(self.given or ())} <= set(self.names):
@@ -136,7 +136,7 @@ def _count(rows: Any, *, least: int = 0) -> int:
 
 
 def mode_of(query: QueryOptions) -> str:
-    """Return the name of an exact order, with all that it was chosen by."""
+    """Return an exact order's name, including its seed."""
     match query.order:
         case Seeded(state=seed):
             return f"interleave, seed {seed}"
@@ -145,7 +145,7 @@ def mode_of(query: QueryOptions) -> str:
 
 
 class ExactOrder:
-    """The planning of an exact order.
+    """Plans batches in an exact order.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ class ExactOrder:
         self._first: Order = query.order
 
     def latest(self, offset: Offset, heads: Heads, limit: int | None) -> Offset:
-        """Return where a batch of at most so many rows ends; the very offset if it is empty."""
+        """Return a batch's end offset within a row limit; returns ``offset`` itself if it is empty."""
         names = tuple(heads)
         reads = reads_of({name: self._stepped(name) for name in names})
         standing = self._standing(offset, names)
@@ -196,7 +196,7 @@ class ExactOrder:
         return Offset(positions=positions, state={**state, STATE: progress.to_json()})
 
     def passages(self, first: Offset, last: Offset) -> list[Passage]:
-        """Return the work between two offsets: one piece, or none if there are no rows."""
+        """Return the passage between two offsets; an empty list if there are no rows."""
         if STATE not in last.state:
             raise _not_exact()
         after = OrderProgress.from_json(last.state[STATE])
@@ -248,11 +248,11 @@ class ExactOrder:
 
     @property
     def _counts_all(self) -> bool:
-        """Whether all rows of a batch are counted even if none is left out."""
+        """Whether all rows in a batch are counted even without a limit."""
         return not isinstance(self._first, Concat) or MERGE_SEQ in self._query.merge_columns
 
     def _before(self, offset: Offset, names: tuple[str, ...]) -> OrderProgress:
-        """Return where an order stands among inputs in their declared order."""
+        """Return the order's progress at an offset, adapted to the declared inputs."""
         record = offset.state.get(STATE)
         if record is None:
             if offset.positions:
@@ -292,9 +292,9 @@ class ExactOrder:
 
 
 def of_exact_order() -> OptionError:
-    """Return the error of an exact order's offset where rows come as they are ready.
+    """Return the error for an exact order's offset in a query without an exact order.
 
-    Rows of a step may be delivered that its positions do not tell.
+    A step may be delivered in part, which positions do not contain.
     """
     return OptionError(
         "the checkpoint is that of an exact order, and the query asks for none.",
@@ -324,7 +324,7 @@ def _not_exact() -> OptionError:
 
 
 def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Refuse inputs in another order; some may have come or gone."""
+    """Refuse inputs in another order; inputs may be added or removed."""
     common = [name for name in before if name in after]
     if common != [name for name in after if name in before]:
         order_text = ",".join(before)
@@ -338,7 +338,7 @@ def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
 
 
 def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Order:
-    """Return an order for other inputs: the turn is that of the next one that is still there."""
+    """Adapt an order to other inputs: the turn passes to the next remaining input."""
     if not isinstance(order, RoundRobin) or before == after:
         return order
     turn = order.cursor % len(before)
@@ -349,7 +349,7 @@ def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Ord
 def _steps(
     each: SteppedInput, start: Position | None, end: Position, begun: Position | None
 ) -> Iterator[StreamStep]:
-    """Yield what lies between two positions, first the rest of a step that was begun."""
+    """Yield the steps between two positions, first the rest of a partially delivered step."""
     if begun is not None:
         yield from each.steps(start, begun)
         start = begun
@@ -358,7 +358,7 @@ def _steps(
 
 
 def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> StreamStep:
-    """Return the step that was begun; the position behind it is the one that was noted."""
+    """Return the partially delivered step; it ends at the recorded position."""
     steps = list(each.steps(start, ahead))
     if len(steps) != 1:
         raise OptionError(
@@ -370,7 +370,7 @@ def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> St
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a batch leaves an input."""
+    """An input's position after a batch."""
 
     name: str
     position: Position
@@ -379,7 +379,7 @@ class _Place:
 
 
 class _Front:
-    """The steps ahead of a batch in one input, as far as they were looked at."""
+    """One input's unread steps, read lazily."""
 
     def __init__(
         self,
@@ -404,7 +404,7 @@ class _Front:
         yield from _steps(self._each, self._backlog.start, self._backlog.end(), None)
 
     def count(self, most: int | None) -> int:
-        """Return how many rows there are; at least so many, or exactly what there is."""
+        """Return the unread row count; counting may stop once it reaches ``most``."""
         counted = sum(self._rows) - self._skip
         while most is None or counted < most:
             with about("input", self.name):
@@ -424,13 +424,13 @@ class _Front:
         return counted
 
     def behind_all(self) -> tuple[_Place, bool]:
-        """Return the place behind all that is offered, and whether there may be more behind it."""
+        """Return the position after all offered steps, and whether more may follow."""
         with about("input", self.name):
             end = self._backlog.end()
         return _Place(self.name, end), end != self._start and not self._backlog.is_all
 
     def behind(self, given: int) -> _Place:
-        """Return the place behind so many rows, none of which may be unseen."""
+        """Return the position after this many rows; they must have been counted."""
         with about("input", self.name):
             left, position = self._skip + given, self._start
             for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
@@ -444,9 +444,9 @@ class _Front:
 
 
 def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
-    """Yield the places behind all there is, one input after the other.
+    """Yield each input's end position, one input after the other.
 
-    One that may have more is asked again by the next batch, before another one has its turn.
+    If an input may have more, it keeps its turn until the next batch, and later inputs wait.
     """
     is_last = False
     for front in fronts:
@@ -459,7 +459,7 @@ def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
 
 
 def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[int], Order]:
-    """Return how many rows each input gives, and the order behind them."""
+    """Return each input's row count in the batch, and the order after them."""
     if isinstance(order, Concat):
         row_counts: list[int] = []
         for front in fronts:

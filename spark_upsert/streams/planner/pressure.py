@@ -30,28 +30,31 @@ from spark_upsert.streams.planner.rate_limit import waiting_count
 _LOGGER = logging.getLogger(__name__)
 
 TOLD_MAX = 64
-"""Inputs that are told within a second: each is a put. They are those that are read first."""
+"""Maximum inputs that get a report per sample, the ones read first; each report is one put."""
 
 TELL_MS = 1_000
 
 LASTS_MS_MIN = 5_000
 LASTS_MS_MAX = 60_000
-"""A message to writers lasts for twice the time of the last batch, within these bounds: during a
-batch, which may take long, none is sent."""
+"""A report to writers lasts twice the time since the last sample, within these bounds.
+
+During a batch, which may take long, no report is sent.
+"""
 
 _CUTS_FULL = 2
 
 PRESSURE = "pressure"
-"""The entry in the state of an offset from which a fresh process goes on."""
+"""State key in an offset from which a restarted process resumes."""
 
 _IS_BEHIND = {"is_behind": True}
 _THOUSAND = 1000
 
 
 class StreamGauge:
-    """Samples how far behind the stream is, and passes on what the governor says of it.
+    """Samples the stream's lag for the governor, and reports pressure to writers.
 
-    Of the governor's ladder it uses two rungs: deferral of the lowest band, and reports to writers.
+    It uses two rungs on the governor's ladder: deferral for the lowest band, and reports to
+    writers.
 
     Parameters
     ----------
@@ -66,7 +69,7 @@ class StreamGauge:
         self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
         self._told: dict[str, tuple[int, Input]] = {}
-        """When each input was told last."""
+        """Last report time per input."""
         self._begin_anew()
         self._has_kept_up = False
         self._is_resumed = False
@@ -87,7 +90,7 @@ class StreamGauge:
         return self._governor.is_deferring
 
     def resume(self, offset: Offset) -> None:
-        """Go on from what an offset says, if this process has gone on from none yet."""
+        """Restore the state from an offset; only the first call has an effect."""
         if self._is_resumed:
             return
         self._is_resumed = True
@@ -112,12 +115,12 @@ class StreamGauge:
             raise no_offset({PRESSURE: record}) from error
 
     def noted(self, reached: Offset) -> dict[str, Json]:
-        """Return the state of the offset at which the batch that was planned last ends.
+        """Return the offset state for the end of the last planned batch.
 
         Its entry `PRESSURE` exists while inputs wait: ``is_behind`` alone (never caught up), or
-        ``busy`` (busy ratio in thousandths), ``cuts`` (cut batches in a row, up to two), ``high``
-        (samples in a row for a deferral), ``is_deferring``, ``latency_ms`` (moving average) and
-        ``sampled_ms``.
+        ``busy`` (busy ratio in thousandths), ``cuts`` (consecutive cut batches, up to two),
+        ``high`` (consecutive samples for a deferral), ``is_deferring``, ``latency_ms`` (moving
+        average) and ``sampled_ms``.
         """
         state = without(reached.state, PRESSURE)
         governor = self._governor
@@ -136,12 +139,12 @@ class StreamGauge:
         return state
 
     def took_all(self) -> None:
-        """Take note of a batch without limits, which leaves nothing."""
+        """Record a batch without limits, which leaves no backlog."""
         self._has_kept_up = True
         self._cuts = 0
 
     def rest(self) -> None:
-        """Take note that nothing lies ahead: all that was told is taken back."""
+        """Record that no data is unread: withdraw all reports."""
         self._has_kept_up = True
         if self._governor.rung:
             self._tell_log(Governor(target_ms=self._target_ms), waiting=0)
@@ -149,7 +152,7 @@ class StreamGauge:
         self._take_back()
 
     def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
-        """Take note of a batch."""
+        """Record a planned batch; sample and report if due."""
         waiting = _waiting(backlogs, reached)
         self._cuts = self._cuts + 1 if waiting else 0
         self._busy += LATENCY_WEIGHT * (float(waiting > 0) - self._busy)
@@ -199,7 +202,7 @@ class StreamGauge:
         return not 0 <= now_ms - told_ms < TELL_MS
 
     def _take_back(self) -> None:
-        """Take the message back from all inputs that had it; a removed input is not made anew."""
+        """Withdraw all reports; a removed input is not recreated."""
         for _, input_ in self._told.values():
             input_.press(None)
         self._told.clear()
@@ -220,7 +223,7 @@ class StreamGauge:
 
 
 def _waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
-    """Return how many inputs have more than a batch takes."""
+    """Return how many inputs have data left after the batch."""
     if UNNAMED in backlogs:
         # One input alone is never in the state: what waits is told by its position.
         return int(reached.positions[UNNAMED] != backlogs[UNNAMED].reach())
@@ -228,11 +231,11 @@ def _waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
 
 
 _LATENCIES_MAX = 64
-"""The most inputs whose ages are read: changes that are old are old in many inputs."""
+"""Maximum inputs whose ages are read: old changes are old in many inputs."""
 
 
 def _latency_ms(backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> float | None:
-    """Return the age of the oldest change that a batch takes, None if it is not known."""
+    """Return the age of the batch's oldest change, None if unknown."""
     ages: list[int] = []
     for name, backlog in backlogs.items():
         if reached.positions[name] == backlog.start or backlog.committed_ms is None:

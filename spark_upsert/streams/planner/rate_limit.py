@@ -31,21 +31,21 @@ SCHEDULE = "schedule"
 TURN = "turn"
 
 ASKED_MAX = 16
-"""The most inputs that are asked for their last read, at once, whenever a batch is planned."""
+"""Maximum concurrent last-read requests per planned batch."""
 
 REST_MS = 30_000
-"""The least time between two questions to one input: in it the weight of a read halves."""
+"""Minimum time between two last-read requests to one input: a read's weight halves within it."""
 
 _KEPT_MIN = 1_000
-"""The number of answers beyond which those of inputs that do not wait are forgotten."""
+"""Cached entries allowed beyond the waiting inputs; above it, all others are dropped."""
 
 
 class Urgencies:
-    """The urgency of a stream's inputs, as far as it is known.
+    """The inputs' urgencies, as far as known.
 
-    It is the priority of the read, else the input's own; with ``autoPriority`` an input without one
-    is more urgent the later another query read it. That costs requests, so few inputs are asked at
-    once.
+    An urgency is the query's priority for the input, else the input's own; with ``autoPriority`` an
+    input without one is more urgent the later another query read it. That costs requests, so few
+    inputs are queried at a time.
 
     Parameters
     ----------
@@ -57,10 +57,10 @@ class Urgencies:
         self._inputs = inputs
         self._query = query
         self._read: dict[str, tuple[int, int | None]] = {}
-        """Times by input: when it was asked, and when it was last read; the oldest answer first."""
+        """Request time and last read time by input, oldest request first."""
 
     def of(self, names: Collection[str], now_ms: int) -> dict[str, Urgency]:
-        """Return the urgency of inputs, as far as it is known; called right after `backlog`."""
+        """Return the inputs' urgencies, as far as known; called right after `backlog`."""
         urgency_by_name: dict[str, Urgency] = {}
         without_priority: list[str] = []
         for name in names:
@@ -86,7 +86,7 @@ class Urgencies:
     # -- when other queries read an input ---------------------------------------------
 
     def _ask(self, names: Collection[str], now_ms: int) -> None:
-        """Ask the few that were not asked for longest."""
+        """Request last read times for the due inputs with the oldest entries."""
         due = [name for name in names if self._is_due(name, now_ms)]
         due.sort(key=lambda name: self._read.get(name, (-1, None))[0])
         due = due[:ASKED_MAX]
@@ -116,9 +116,9 @@ class Urgencies:
 
 
 def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) -> Schedule:
-    """Return the inputs that wait now, and the turn.
+    """Return the schedule with the waiting inputs and the turn.
 
-    `TURN`, from an older release, names the input that comes first; the others follow by name.
+    `TURN`, from an older release, names the first input; the others follow by name.
     """
     schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
     gone = set(schedule.dirty) - set(dirty)
@@ -131,14 +131,14 @@ def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) 
 
 
 def waiting_count(state: Mapping[str, Json]) -> int:
-    """Return how many inputs wait after a batch, by the state that the batch leaves."""
+    """Return how many inputs wait after a batch, from its end's state."""
     return len(_read(state[SCHEDULE]).dirty) if SCHEDULE in state else 0
 
 
 def waiting_by_band(
     state: Mapping[str, Json], now_ms: int, urgencies: Mapping[str, Urgency] | None = None
 ) -> dict[str, int]:
-    """Return the number of waiting inputs by band, ``B4`` first, without empty bands."""
+    """Return the waiting input count by band, ``B4`` first, without empty bands."""
     if SCHEDULE not in state:
         return {}
     counts = _read(state[SCHEDULE]).waiting(now_ms, urgencies)
@@ -146,7 +146,7 @@ def waiting_by_band(
 
 
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
-    """Return the state of an offset with a schedule; without its entry if no input waits.
+    """Return an offset state with a schedule; without its entry if no input waits.
 
     ``band`` has the turn, ``credit`` counts the inputs that it may still serve in this round, and
     ``dirty`` lists ``[since_ms, name, ...]`` in waiting order.
@@ -174,7 +174,7 @@ def _read(record: Any) -> Schedule:
 
 
 def _group(since_ms: Any, first: Any, *others: Any) -> list[tuple[str, int]]:
-    """Return the inputs of one list of ``dirty``, at least one, each with its time."""
+    """Return the inputs in one ``dirty`` list, at least one, each with its time."""
     since_ms = whole(since_ms)
     return [(text(name), since_ms) for name in (first, *others)]
 
@@ -184,7 +184,7 @@ _NO_BOUND = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that a batch holds; None: any number."""
+    """A batch's limits; None: unlimited."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -192,12 +192,12 @@ class Limits:
 
     @classmethod
     def of(cls, options: QueryOptions) -> Limits:
-        """Return the limits that options mean."""
+        """Return the limits in the options."""
         return cls(rows=options.rows_max, bytes=options.bytes_max, epochs=options.epochs_max)
 
     @property
     def is_none(self) -> bool:
-        """Whether nothing is limited."""
+        """Whether no limit is set."""
         return self.rows is self.bytes is self.epochs is None
 
 
@@ -210,10 +210,10 @@ def pace(
     urgencies: Mapping[str, Urgency] | None = None,
     defers_lowest: bool = False,
 ) -> Offset:
-    """Return the offset at which a batch ends, with the positions of these inputs.
+    """Return a batch's end offset, with these inputs' positions.
 
-    In each round an input takes its share of the rest by band weight, or one larger step. An input
-    with more data then waits after all that were not visited.
+    In each round an input takes its share in the remaining limit by band weight, or one larger
+    step. An input with more data then waits after all inputs that were not visited.
     """
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
@@ -241,15 +241,15 @@ def pace(
 
 
 _Visit = tuple[str, int]
-"""The name of an input, with its weight."""
+"""An input's name and weight."""
 
 
 def _serve(
     visits: list[_Visit], ways: Mapping[str, _InputProgress], limits: Limits
 ) -> tuple[int, list[str]]:
-    """Let inputs take, in this order.
+    """Let inputs take steps, in this order.
 
-    Returns how many of the first were served in turn, and all that were.
+    Returns how many inputs were served in turn before the first miss, and all served names.
     """
     room = _Room(limits)
     served, count = _visit(visits, ways, room)
@@ -283,14 +283,14 @@ _Amounts = tuple[int, int, int]
 
 
 def _behind(piece: ReadPiece, steps: int) -> _Amounts:
-    """Return the amounts that the first steps of a piece hold."""
+    """Return the amounts in a piece's first steps."""
     held = (piece.rows, piece.bytes, piece.epochs)
     rows, size, epochs = (amount * steps // piece.steps for amount in held)
     return rows, size, epochs
 
 
 class _InputProgress:
-    """How far a batch has come in one input."""
+    """A batch's progress in one input."""
 
     def __init__(self, backlog: Backlog) -> None:
         self._start = backlog.start
@@ -301,20 +301,20 @@ class _InputProgress:
 
     @property
     def has_more(self) -> bool:
-        """Whether something lies ahead."""
+        """Whether data is left."""
         return self._piece is not None
 
     def position(self) -> Position:
-        """Return the position that it has reached."""
+        """Return the reached position."""
         if self._reached is None:
             return self._start
         piece, steps = self._reached
         return piece.after(steps)
 
     def take(self, room: _Room, share: _Amounts) -> bool:
-        """Take what fits into a share, but at least one step if there is room for it.
+        """Take the steps that fit into a share, or one step if the limits have room for it.
 
-        Returns whether there was something to take that counts.
+        Returns whether a step with rows, bytes or epochs was taken.
         """
         has_taken = False
         while self._piece is not None:
@@ -335,7 +335,7 @@ class _InputProgress:
 
 
 class _Room:
-    """The limits of a batch, and the amounts that it holds so far."""
+    """A batch's limits, and the amounts that it holds so far."""
 
     def __init__(self, limits: Limits) -> None:
         bounds = (limits.rows, limits.bytes, limits.epochs)
@@ -346,13 +346,13 @@ class _Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing that counts by each limit fits any more."""
+        """Whether a limit is reached by a batch that is not empty."""
         return not self._is_empty and any(
             spent >= most for spent, most in zip(self._spent, self.most, strict=True)
         )
 
     def share(self, weight: int, of_weights: int) -> _Amounts:
-        """Return the bounds of an input that may take this part of the rest."""
+        """Return the bounds for an input with this weight in the remaining limits."""
         rows, size, epochs = (
             min(most, spent + (most - spent) * weight // of_weights)
             for spent, most in zip(self._spent, self.most, strict=True)
@@ -360,7 +360,7 @@ class _Room:
         return rows, size, epochs
 
     def fitting(self, piece: ReadPiece, behind: int, bounds: _Amounts) -> int:
-        """Return how many steps behind those taken fit into bounds."""
+        """Return how many steps after ``behind`` taken ones fit into bounds."""
         left = piece.steps - behind
         complete, taken = _behind(piece, piece.steps), _behind(piece, behind)
         if not any(complete):
@@ -372,7 +372,7 @@ class _Room:
         return max(min(left, steps), int(self._is_empty))
 
     def spend(self, piece: ReadPiece, behind: int, steps: int) -> bool:
-        """Take some steps behind those taken; return whether they count."""
+        """Take steps after ``behind`` taken ones; return whether they hold any amount."""
         before, after = _behind(piece, behind), _behind(piece, behind + steps)
         rows, size, epochs = (
             spent + then - now for spent, now, then in zip(self._spent, before, after, strict=True)
@@ -384,7 +384,7 @@ class _Room:
 
 
 def _fitting(steps: int, room: int, amount: int) -> int:
-    """Return how many steps fit into the room, if all of them hold the amount together."""
+    """Return how many steps fit, if all steps together hold an amount."""
     if amount:
         return max(0, room) * steps // amount
     return steps if room >= 0 else 0

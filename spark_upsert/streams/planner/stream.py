@@ -37,10 +37,10 @@ from spark_upsert.streams.reads.read_split import TaskRead, read_work
 
 @dataclass(frozen=True, slots=True)
 class BatchDelay:
-    """The answer that a batch waits."""
+    """The decision to delay a batch."""
 
     until_s: float
-    """The time at which the wait ends, by the clock that never goes back."""
+    """The time when the wait ends, on the monotonic clock."""
 
 
 class Debounce:
@@ -52,9 +52,9 @@ class Debounce:
     Parameters
     ----------
     rows_min : int
-        So many rows are enough.
+        Row count that ends the wait.
     delay_ms : int
-        How long the oldest waits at most.
+        Maximum wait for the oldest row.
     clock : callable
         In seconds; never goes back.
     wall : callable
@@ -74,12 +74,12 @@ class Debounce:
         self._clock = clock
         self._wall = wall
         self._since_s: float | None = None
-        """The time at which rows were first seen to wait, since the last batch."""
+        """When unread rows were first seen since the last batch."""
 
     def hold(self, backlogs: dict[str, Backlog]) -> BatchDelay | None:
-        """Return until when a batch over these backlogs waits; None if it is made now.
+        """Return the delay for a batch over these backlogs; None if it is due.
 
-        Pieces that were looked at are put back, so that the backlogs can be read again.
+        Examined pieces are put back, so that the backlogs can be read again.
         """
         rows, oldest_ms, is_any = self._count(backlogs)
         if not is_any:
@@ -97,7 +97,9 @@ class Debounce:
         return BatchDelay(now_s + self._delay_s - waited_s)
 
     def _count(self, backlogs: dict[str, Backlog]) -> tuple[int, int | None, bool]:
-        """Return how many rows wait (counting ends at the minimum), since when, and if any do."""
+        """Return the unread row count (up to the minimum), the oldest commit time, and if any are
+        unread.
+        """
         rows, oldest_ms, is_any = 0, None, False
         for name, backlog in backlogs.items():
             pieces = iter(backlog.pieces)
@@ -125,18 +127,18 @@ _NAME_LENGTH_MAX = 200
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLast:
-    """The planner's note of the batch that it planned last, or of the question without one."""
+    """The last planned batch, or the last check without one, for the progress report."""
 
     backlogs: Mapping[str, Backlog]
-    """The backlog of each input; an input that is left out had none."""
+    """Each input's backlog; a missing input had none."""
     positions: Mapping[str, Position]
-    """Where the stream stands then, or will stand."""
+    """The stream's positions after the batch."""
     waiting: Callable[[], Mapping[str, int]] = dict
-    """Returns how many inputs wait behind the batch in each band."""
+    """Returns the waiting input count per band after the batch."""
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """Lag and waiting rows behind the batch; Spark asks often while nothing new is planned."""
+        """Lag and waiting inputs after the batch, cached because Spark requests reports more often."""
         return _lag(self.backlogs, self.positions) | {"waiting": dict(self.waiting())}
 
 
@@ -148,17 +150,17 @@ def report(
     schedule: PollSchedule | None,
     governor: Governor,
 ) -> dict[str, Any]:
-    """Return the progress report of a stream, which Spark shows as the source's ``latestOffset``.
+    """Return a stream's progress report, which Spark shows as the source's ``latestOffset``.
 
-    It describes the state after the last planned batch (docs/many-tables.md); it is no part of
-    offsets.
+    It describes the state after the last planned batch (docs/many-tables.md); offsets do not
+    contain it.
 
-    - ``inputs``: their number; ``dirty``: those with a backlog; ``waiting``: those left over per
+    - ``inputs``: input count; ``dirty``: inputs with a backlog; ``waiting``: inputs left over per
       band;
-    - ``lag``: ``versions`` in all tables, ``most`` and ``since_ms`` of the `NAMED_MAX` longest;
-    - ``positions`` and ``newest``: of up to `POSITIONS_MAX` inputs, their ends, and the newest
-      epoch with its counters;
-    - ``complete``: with ``consistent``, the newest complete batch; ``discovery``: of polled inputs;
+    - ``lag``: ``versions`` in all tables, ``most`` and ``since_ms`` for the `NAMED_MAX` longest;
+    - ``positions`` and ``newest``: for up to `POSITIONS_MAX` inputs, their ends, and the newest
+      version with its counters;
+    - ``complete``: with ``consistent``, the newest complete batch; ``discovery``: polling counts;
     - ``pressure``: ``rung``, ``ratio`` (0 to 1) and ``latency_ms``.
     """
     summary: dict[str, Any] = {"inputs": len(heads)}
@@ -210,23 +212,23 @@ def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> 
 
 
 class Stream:
-    """All inputs of a stream; that of one table is a merge of one.
+    """A stream over all its inputs; a stream over one table is a merge with one input.
 
     Parameters
     ----------
     inputs : Inputs
     query : QueryOptions
-        What is said of all of them.
+        Options that apply to all inputs.
     columns : pyarrow.Schema, optional
-        What the batches of all inputs are brought to; by default they stay as they are.
+        Schema to which all inputs' batches are converted; by default they stay unchanged.
     offsets : Offsets, optional
-        Their form; by default they hold all positions.
+        Stored form for offsets; by default they hold all positions.
     heads : InputHeads, optional
-        What looks at the inputs.
+        Reads or polls the inputs' heads.
     clock : callable, optional
         In seconds; never goes back.
     wall : callable, optional
-        In seconds since 1970: since when inputs wait stands in the offset, for any process.
+        In seconds since 1970: offsets store when inputs began to wait, for later processes.
     """
 
     def __init__(
@@ -271,19 +273,22 @@ class Stream:
     def initial(self) -> dict[str, Any]:
         """Return the offset before the first batch.
 
-        Constant: on replay Spark asks again, when the inputs may have grown.
+        Constant: on replay Spark requests it again, when the inputs may have grown.
         """
         return Offset().to_json()
 
     def freeze(self) -> None:
-        """Let the stream end at what there is now, whatever comes."""
+        """Let the stream end at the data available now."""
         self._frozen = self._heads.look()
         for name in self._frozen:
             with about("input", name):
                 self._inputs[name].freeze()
 
     def latest(self, start: Mapping[str, Any], *, everything: bool = False) -> Mapping[str, Any]:
-        """Return where a batch ends that begins at an offset; the very offset if it is empty."""
+        """Return a batch's end offset; returns ``start`` itself if the batch is empty.
+
+        Waits briefly for polled inputs; ``everything`` ignores the limits.
+        """
         if self._frozen is not None:
             return self._planned(start, SeenHeads(self._frozen), everything)
         asked_s = self._heads.now_s()
@@ -322,7 +327,7 @@ class Stream:
         return start
 
     def _is_idle(self, start: Mapping[str, Any], heads: Heads, everything: bool) -> bool:
-        """Return whether it is known that no batch begins at an offset yet."""
+        """Return whether memory alone shows that no batch starts at an offset yet."""
         if self._idle is None or self._idle[1] is not heads or self._idle[0] != start:
             return False
         return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)
@@ -330,9 +335,10 @@ class Stream:
     def _in_batches(
         self, standing: Heads, seen: SeenHeads, limits: Limits | None
     ) -> tuple[SeenHeads, Limits | None]:
-        """Return how far a limit lets a micro-batch go where all inputs are read by whole batches.
+        """Return the heads and limits for a micro-batch when inputs must be read by complete
+        batches.
 
-        It takes one batch at least, and each as a whole, so that no limit is left within them.
+        It takes at least one batch, and only complete ones, so that no limit remains within them.
         """
         inputs = self._inputs
         if limits is None or limits.is_none or not isinstance(inputs, GroupInputs):
@@ -343,7 +349,7 @@ class Stream:
     def _paced(
         self, offset: Offset, seen: SeenHeads, limits: Limits | None
     ) -> tuple[Offset, frozenset[str]]:
-        """Return where a batch ends, and the inputs that are elsewhere then."""
+        """Return a batch's end, and the inputs whose position it changes."""
         self._pressure.resume(offset)
         standing = offset.positions
         is_known = self._backlogs.continues(standing, seen) and seen.has_same_names
@@ -387,7 +393,7 @@ class Stream:
         return Offset(positions=positions, state=state), moved | gone
 
     def report(self) -> dict[str, Any]:
-        """Return what the stream tells of itself (`progress`)."""
+        """Return the stream's progress report (`report`)."""
         poller = self._heads.poller
         return report(
             self._inputs,
@@ -398,10 +404,10 @@ class Stream:
         )
 
     def splits(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[TaskRead]:
-        """Return the work of the batch between two offsets: what each task reads.
+        """Return the tasks for the batch between two offsets.
 
-        That of a table without a name is one split for each task; the splits of named inputs are
-        packed by their bytes, and an exact order is the work of one task.
+        A table without a name has one split per task; named inputs' splits are packed by bytes, and
+        an exact order uses one task.
         """
         first, last = self._offsets.read(start), self._offsets.read(end)
         if self._exact is not None:
@@ -425,7 +431,7 @@ class Stream:
         ]
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Let go of what is before an offset: Spark begins no batch there any more."""
+        """Release resources before an offset: Spark starts no later batch there."""
         self._let_go(self._offsets.read(end).positions)
         self._offsets.commit(end)
 
@@ -437,18 +443,18 @@ class Stream:
         self._committed = positions
 
     def stop(self) -> None:
-        """Look at the inputs no more. Twice is harmless."""
+        """Stop polling the inputs. Idempotent."""
         self._heads.stop()
 
     # -- reading, in the tasks -------------------------------------------------------
 
     def read(self, work: TaskRead) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that one task reads."""
+        """Yield a task's rows."""
         yield from read_work(self._inputs, work, self._query, self._columns)
 
 
 def _refuse_exact(offset: Offset) -> None:
-    """Refuse the offset of an exact order where rows come as they are ready."""
+    """Refuse an exact order's offset in a query without an exact order."""
     if STATE in offset.state:
         raise of_exact_order()
 
