@@ -26,7 +26,7 @@ _CHANGE_COLUMNS = tuple(field.name for field in CHANGELOG_FIELDS)
 
 
 def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
-    """Return the columns of a read of a table, batch or stream, by its options alone."""
+    """Return a table read's columns, batch or stream, from its options."""
     if options.change_feed:
         columns = shown_columns(log.head(), options)
         return pa.schema([*_chosen(columns, options), *CHANGELOG_FIELDS])
@@ -46,7 +46,7 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
 
 
 def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOptions:
-    """Return what a read of a history wants, with the table's columns that it shows."""
+    """Return a history read's options, for the table's shown columns."""
     tracked, untracked = (
         find_columns(names, columns, role="tracked column")
         for names in (options.tracked, options.untracked)
@@ -57,12 +57,14 @@ def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOpti
 
 
 def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:
-    """Return what the entries of a table mean to a read; None if it shows them as they are."""
+    """Return the grouping that decodes a materialized view's entries; None if a read shows raw
+    entries.
+    """
     return None if options.raw else grouping_of(manifest.properties)
 
 
 def shown_columns(manifest: Manifest, options: ReadOptions) -> pa.Schema:
-    """Return the columns that a read finds in a table: its own, or those of the view it keeps."""
+    """Return the columns in a read: the table's own, or the materialized view's."""
     grouping = shown_grouping(manifest, options)
     return manifest.schema.columns if grouping is None else grouping.result
 
@@ -77,7 +79,7 @@ def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
 
 
 def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """Return the columns of some names, in that order; all if there are no names."""
+    """Return the named columns, in that order; all columns if ``names`` is empty."""
     for name in names:
         if not has_column(own, name):
             raise SchemaError.missing_column(name, own.names, role="column")
@@ -85,13 +87,13 @@ def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 
 def table_columns(planned: pa.Schema, options: ReadOptions) -> tuple[str, ...]:
-    """Return the table's columns among those of a read."""
+    """Return the table's columns in a read, without changelog and history columns."""
     extra = _columns_behind(options)
     return tuple(name for name in planned.names if name not in extra)
 
 
 def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions) -> None:
-    """Check that a table can give the columns of a read, then those of the changelog."""
+    """Check that a table supports a read's columns, in their types, then the changelog columns."""
     wanted_columns, shown = table_columns(planned, options), shown_columns(manifest, options)
     for name in wanted_columns:
         if not has_column(shown, name):
@@ -113,7 +115,7 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
 
 
 def _columns_behind(options: ReadOptions) -> tuple[str, ...]:
-    """Return what stands behind the table's columns."""
+    """Return the columns after the table's columns."""
     if options.history:
         return VALID_NAMES
     return _CHANGE_COLUMNS if options.change_feed else ()
@@ -122,9 +124,9 @@ def _columns_behind(options: ReadOptions) -> tuple[str, ...]:
 def conformed(
     batches: Iterator[pa.RecordBatch], columns: pa.Schema | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches with exactly these columns; None: as they are.
+    """Yield batches with exactly these columns; None: unchanged.
 
-    Columns that the read does not have are left out.
+    Other columns are dropped, missing ones are null.
     """
     if columns is None:
         yield from batches
@@ -148,17 +150,17 @@ _FIELDS = {
 
 
 def merge_fields(columns: Sequence[str]) -> list[pa.Field]:
-    """Return the fields of the columns that are asked for."""
+    """Return the requested merge columns' fields."""
     return [_FIELDS[name] for name in columns]
 
 
 def without_merge_columns(planned: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    """Return what the inputs have of the columns of a read."""
+    """Return a read's columns without the merge columns."""
     return pa.schema([field for field in planned if field.name not in columns])
 
 
 def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
-    """Refuse columns of inputs under a name that the merge is to give."""
+    """Refuse input columns whose names are requested merge columns."""
     for name in columns:
         if has_column(own, name):
             raise SchemaError(
@@ -171,7 +173,7 @@ def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
 def with_input(
     batches: Iterator[pa.RecordBatch], name: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an input, with its name if that is asked for."""
+    """Yield an input's batches, with its name as a column if requested."""
     for batch in batches:
         if INPUT in columns:
             batch = batch.append_column(_FIELDS[INPUT], pa.repeat(name, batch.num_rows))
@@ -181,7 +183,7 @@ def with_input(
 def with_numbers(
     batches: Iterator[pa.RecordBatch], first: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches with the numbers of their rows, from the first on, if they are asked for."""
+    """Yield batches with row numbers, counted from ``first``, if requested."""
     for batch in batches:
         if MERGE_SEQ in columns:
             numbers = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from spark_upsert.views.view import View
 
 SHOWN = 20
-"""Things of one kind that are shown one by one; of more only the first."""
+"""Maximum items in a list; the others are counted."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -57,22 +57,22 @@ _MODES: Mapping[Deduplication, str] = {
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with the right form of its noun."""
+    """Return a count with its noun in singular or plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def field(name: str, *texts: str) -> list[str]:
-    """Return the lines of a field: its name is in the first."""
+    """Return a field's lines; the first one contains its name."""
     return [f"  {name if not at else '':<10}{text}" for at, text in enumerate(texts)]
 
 
 def columns_field(names: Sequence[str]) -> list[str]:
-    """Return the field of the columns that are read."""
+    """Return the field for the read columns."""
     return field("columns", ", ".join(names) or "none: rows are only counted")
 
 
 def more(count: int, what: str = "") -> list[str]:
-    """Return the line that stands for those that are not shown."""
+    """Return the line that counts the omitted items; empty if none are."""
     return [f"  and {count - SHOWN:,} more{what}"] if count > SHOWN else []
 
 
@@ -80,7 +80,7 @@ def more(count: int, what: str = "") -> list[str]:
 
 
 def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> str:
-    """Return what a planned read will do."""
+    """Describe a planned read as text."""
     rows = [split for split in splits if isinstance(split, RowsSplit)]
     errors = [split for split in splits if isinstance(split, QuarantineSplit)]
     changes = [split for split in splits if isinstance(split, ChangesSplit)]
@@ -99,7 +99,7 @@ def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str
 
 
 def tell(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> None:
-    """Log a planned read: in one line, and at debug all of `explain`."""
+    """Log a planned read: one line at info, `explain` at debug."""
     if _LOGGER.isEnabledFor(logging.INFO):
         contents = [split for split in splits if not isinstance(split, ChangesSplit)]
         stretches = next((s.stretches for s in splits if isinstance(s, ChangesSplit)), ())
@@ -166,7 +166,7 @@ def _shown(options: ReadOptions) -> str:
 
 
 def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[Stretch]:
-    """Yield the stretches of a read, whole; in an exact order each step has its own."""
+    """Yield a read's epoch ranges over all splits; in an exact order each step has its own."""
     for _, step in groupby(splits, lambda split: split.stretches[0].before.version):
         for pieces in zip(*(split.stretches for split in step), strict=True):
             slices = together(piece.before.slices for piece in pieces)
@@ -187,9 +187,9 @@ def _stretch(number: int, stretch: Stretch) -> list[str]:
 
 
 def _look_ups(stretch: Stretch) -> Iterator[str]:
-    """Yield how the state before a stretch is searched for the keys of its commands.
+    """Yield how the state before an epoch range is searched for its commands' keys.
 
-    Uses the tasks' rule (`lookup.is_sparse`) with the command count in place of the key count.
+    Uses the tasks' rule (`lookup.is_sparse`) with the command count instead of the key count.
     """
     if stretch.is_comparison:
         yield "none: both are read through and compared"
@@ -218,7 +218,7 @@ def _within(split: Split) -> str:
 
 
 def _amount(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> tuple[int, int, int]:
-    """Return the files, entries and bytes of slices in a range; estimates where a file is cut."""
+    """Return file, entry and byte counts for slices in a range; estimates where a file is cut."""
     there = [slice_ for slice_ in slices if slice_.overlaps(hashes)]
     entries = sum(slice_.rows_within(hashes) for slice_ in there)
     size = sum(slice_.bytes_within(hashes) for slice_ in there)
@@ -240,7 +240,7 @@ def _versions(first: int, last: int) -> str:
 
 
 def explain_merge(plan: ReadPlan) -> str:
-    """Return how a read merges its inputs; the empty text for a read that names none.
+    """Describe how a read merges its inputs; an empty text for a single unnamed input.
 
     `QueryOptions.order` decides, and is described: a read without an exact order is live.
     """
@@ -261,7 +261,7 @@ def explain_merge(plan: ReadPlan) -> str:
 
 
 def _live(query: QueryOptions) -> str:
-    """Return whether rows come as they are ready, and why."""
+    """Return whether rows are emitted as they arrive, and why."""
     match query.order:
         case None:
             return "yes: rows come as they are ready, through bounded channels"
@@ -283,7 +283,7 @@ def tell_merge(plan: ReadPlan) -> None:
 
 
 def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
-    """Return what reading some splits of a view does."""
+    """Describe the read of a view's splits as text."""
     lines = [
         f"view {view.plan.fingerprint()}",
         *field("key", ", ".join(view.relation.key or ())),
@@ -297,7 +297,7 @@ def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
 
 
 def plan_lines(node: Node) -> Iterator[str]:
-    """Yield a line for each node of a plan, the inputs of one below it."""
+    """Yield a line for each plan node, followed by its indented inputs."""
     yield _node(node)
     for child in node.inputs:
         yield from (f"  {line}" for line in plan_lines(child))

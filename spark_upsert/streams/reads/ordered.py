@@ -20,29 +20,29 @@ from spark_upsert.streams.reads.columns import conformed, with_input, with_numbe
 from spark_upsert.streams.reads.packing import InputReader, InputReaders, of_each
 
 SNAPSHOT_STEPS = 1 << 16
-"""A snapshot is cut at multiples of 1/65536 of the hashes."""
+"""Snapshots are cut at multiples of 1/65536 of the hash space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedStep:
-    """The steps that an exact order takes rows of; each is found out where it is asked for."""
+    """A step in an exact order; rows and split are computed on demand."""
 
     rows: Callable[[], int]
-    """How many rows reading it yields."""
+    """Counts the step's rows."""
     split: Callable[[], Any]
-    """The one split that has them; None if there is none."""
+    """Returns the step's single split; None if it has no rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamStep(CountedStep):
-    """A step of a stream."""
+    """A step in a stream."""
 
     after: Callable[[], Position]
-    """The position behind it."""
+    """Returns the position after the step."""
 
 
 def refuse_gaps(*, fail_on_data_loss: bool) -> None:
-    """Refuse to leave out rows where other rows are counted."""
+    """Refuse ``failOnDataLoss=false`` in an exact order, which counts all rows."""
     if not fail_on_data_loss:
         raise OptionError(
             "failOnDataLoss=false has no meaning in an exact order, which a gap would change.",
@@ -53,54 +53,54 @@ def refuse_gaps(*, fail_on_data_loss: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShare:
-    """The part of one input in a piece of the sequence."""
+    """One input's part in a passage."""
 
     index: int
-    """The index among all inputs, as they were declared."""
+    """Its index among all inputs, as declared."""
     name: str
     splits: tuple[Any, ...]
-    """The splits of its steps, in order."""
+    """Its steps' splits, in order."""
     skip: int
-    """Rows of the first of them that are delivered."""
+    """Rows already delivered from the first split."""
     rows: int | None
-    """How many it gives; None: all."""
+    """Row count to read; None: all rows."""
     has_more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of the sequence: what the one task of an exact order reads."""
+    """A section of an exact order's sequence, read by one task."""
 
     shares: tuple[InputShare, ...]
     order: Order
     inputs: int
     first: int
-    """The number of its first row."""
+    """Its first row's number."""
 
 
 @runtime_checkable
 class SteppedRead(Protocol):
-    """The part of an input with one order of rows that a batch reads."""
+    """A batch input whose row order does not depend on its splits."""
 
     def steps(self) -> Sequence[CountedStep]:
-        """Return all there is to read, step by step."""
+        """Return all steps."""
         ...
 
 
 def steps_of(name: str, read: Any) -> Sequence[CountedStep]:
-    """Return the steps of what a batch reads of an input; what else it raises names none."""
+    """Return a batch input's steps; raises `OptionError` if it has no fixed row order."""
     if not isinstance(read, SteppedRead):
         raise without_order(name)
     return read.steps()
 
 
 def splits_in_order(steps: Iterable[CountedStep]) -> tuple[Any, ...]:
-    """Return the splits of steps; one without rows may have none."""
+    """Return the steps' splits; steps without rows may have none."""
     return tuple(split for step in steps if (split := step.split()) is not None)
 
 
 def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
-    """Return a batch read of some inputs in an exact order; raises as `steps_of` does."""
+    """Return a passage for a complete batch read in an exact order; raises as `steps_of` does."""
     is_counted = not isinstance(order, Concat)
 
     def share(of: tuple[int, str, Any]) -> InputShare:
@@ -121,7 +121,7 @@ def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
 
 
 def without_order(name: str) -> OptionError:
-    """Return the error of an input that no exact order can have."""
+    """Return the error for an input that does not support exact orders."""
     return OptionError(
         f"the input '{name}' cannot be read in an exact order: what it delivers, and in which "
         "order, may depend on where a batch ends.",
@@ -139,7 +139,7 @@ def read_passage(
     merge_columns: tuple[str, ...],
     columns: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece in their order."""
+    """Yield a passage's rows in order."""
     is_concat = isinstance(passage.order, Concat)
     read = _rows if is_concat else _rows_and_no_more
     rows = {
@@ -160,7 +160,10 @@ def read_passage(
 
 
 def _counts(passage: Passage) -> tuple[list[int], int]:
-    """Return counts that mean the order that was planned, and how many rows it has."""
+    """Return row counts that reproduce the planned order, and the total row count.
+
+    An input with more data gets the total as its count.
+    """
     row_counts = {share.index: share.rows or 0 for share in passage.shares}
     total = sum(row_counts.values())
     endless = {share.index for share in passage.shares if share.has_more}
@@ -169,7 +172,7 @@ def _counts(passage: Passage) -> tuple[list[int], int]:
 
 
 def _rows(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that an input gives."""
+    """Yield an input's rows in a passage; raises `DataLossError` if some are missing."""
     skip, left = share.skip, share.rows
     with about("input", share.name):
         for split in share.splits:
@@ -191,7 +194,7 @@ def _rows(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
 
 
 def _rows_and_no_more(reader: InputReader, share: InputShare) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that an input gives; asking for more is an error: the order is another one."""
+    """Yield an input's rows; requesting more raises `OptionError`, because the order differs."""
     yield from _rows(reader, share)
     raise OptionError(
         f"the checkpoint says that the input '{share.name}' gives {share.rows} rows, and that an "

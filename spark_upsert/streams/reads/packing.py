@@ -27,29 +27,34 @@ from spark_upsert.streams.reads.explain import SHOWN, counted, more
 from spark_upsert.table.run.remote import shared_by
 
 ASKED_AT_ONCE = 16
-"""The most inputs that are asked at once. A thousand on an object store, asked one by one, are a
-minute; each answer is one or a few requests, and threads cost little while they wait."""
+"""Maximum inputs queried concurrently.
+
+A thousand inputs in object storage, queried one by one, take a minute; each query is one or a few
+requests, and waiting threads cost little.
+"""
 
 OPENING_BYTES = 1 << 16
-"""The cost of opening a split, in bytes that are read in the time."""
+"""Cost of opening a split, as bytes that could be read in the same time."""
 
 
 QUEUED_BYTES_MAX = 40 << 20
-"""What the inputs of a task may have ready together. Beside it each reader has a batch in its hand,
-of a megabyte (`core.threads`) or of its part of what one table may hold, so that all of it stays
-below 64 MB, whatever rows hold."""
+"""Memory bound for a task's queued batches.
+
+In addition, each reader holds a batch up to a megabyte (`core.threads`) or its share of a table's
+memory bound, so that the total stays below 64 MB, whatever the row size.
+"""
 
 _NAMED_MAX = 3
-"""The most inputs of a task that an explanation names."""
+"""Maximum inputs that an explanation names per task."""
 
 _RANGES_MAX = 4
-"""The most ranges of splits that an explanation names of an input."""
+"""Maximum split ranges that an explanation shows per input."""
 
 _PIECES = 2
-"""Tables in memory at once: the slices of one, each of which keeps all of it, and the next one."""
+"""Arrow tables in memory per reader: one whose slices are in use, and the next one."""
 
 BLOCKED_TOLD_SECONDS = 10.0
-"""The wait of a reader from which on the log says that the consumer of its rows is slow."""
+"""A reader's wait from which the log reports a slow consumer at info."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,7 +63,7 @@ Out = TypeVar("Out")
 
 
 def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out]:
-    """Return the answer of each input of a read, by name, `ASKED_AT_ONCE` asked at once."""
+    """Call a function for each input, `ASKED_AT_ONCE` concurrently; return the results by name."""
 
     def answer(of: tuple[str, In]) -> Out:
         name, input_ = of
@@ -70,42 +75,42 @@ def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out
 
 
 class InputReaders(Protocol):
-    """The readers of splits, by the names of inputs."""
+    """Split readers by input name."""
 
     def __getitem__(self, name: str, /) -> InputReader:
-        """Return what reads the splits of an input."""
+        """Return an input's split reader."""
         ...
 
 
 class InputReader(Protocol):
-    """The reader of the splits of an input, in the tasks."""
+    """Reads an input's splits in the tasks."""
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a split."""
+        """Yield a split's rows."""
         ...
 
     def split_bytes(self, split: Any) -> int:
-        """Estimate the bytes that a split reads; called where splits are planned."""
+        """Estimate the bytes that a split reads; called in the planning process."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class InputSplit:
-    """A split of one of the inputs."""
+    """A named input's split."""
 
     name: str
     split: Any
 
 
 Pack = tuple[InputSplit, ...]
-"""The splits of a task."""
+"""One task's splits."""
 
 SplitBytes = Callable[[str, Any], int]
-"""Estimates the bytes that a split of an input reads, by the input's name."""
+"""Estimates the bytes that a split reads; called with the input's name and the split."""
 
 
 def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
-    """Share splits out among at most so many packs, of about as many bytes each."""
+    """Distribute splits over at most ``slots`` packs with similar byte counts."""
     if slots >= len(splits):
         return [(split,) for split, _ in splits]
     heaviest = sorted(range(len(splits)), key=lambda index: (-splits[index][1], index))
@@ -120,7 +125,7 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
 
 
 def planned(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: int) -> list[Pack]:
-    """Return what each task reads, and tell the program's log at debug."""
+    """Return the splits per task, and log them at debug."""
     sized = [
         (InputSplit(name, split), bytes_of(name, split))
         for name, input_splits in splits.items()
@@ -138,7 +143,7 @@ def planned(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: in
 def explain_packs(
     splits: Mapping[str, Sequence[Any]], packs: Sequence[Pack], bytes_of: SplitBytes
 ) -> Iterator[str]:
-    """Yield a line for each task: which splits of which inputs it reads, and how many bytes."""
+    """Yield a line for each task: its splits by input, and its byte count."""
     numbers = {
         (name, id(split)): number
         for name, input_splits in splits.items()
@@ -154,7 +159,7 @@ def explain_packs(
 
 
 def _told(read: Mapping[str, Sequence[int]]) -> str:
-    """Return how many splits of which inputs a task reads, and which, counted from 0."""
+    """Return a task's split counts and split numbers by input, as text; numbers start at 0."""
     named = [
         f"{name} {counted(len(numbers), 'split')} [{_ranges(numbers)}]"
         for name, numbers in islice(read.items(), _NAMED_MAX)
@@ -168,7 +173,7 @@ def _told(read: Mapping[str, Sequence[int]]) -> str:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers as text: ``0..2, 5``; of many ranges the first."""
+    """Return ascending numbers as text: ``0..2, 5``; omits ranges after the first few."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] == number - 1:
@@ -185,10 +190,10 @@ def read_pack(
     merge_columns: Sequence[str],
     columns: pa.Schema | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a pack: what any input has ready first, each input in its order.
+    """Yield a pack's rows as any input has them ready, each input in its order.
 
-    Several inputs are read by threads of their own, at most `WIDTH` at once; a slow consumer slows
-    them all (`merge.live`). Closing the iterator ends the threads.
+    Several inputs are read by separate threads, at most `WIDTH` concurrently; a slow consumer slows
+    all inputs (`merge.live`). Closing the iterator ends the threads.
     """
     splits: dict[str, list[Any]] = {}
     for item in pack:
@@ -220,7 +225,7 @@ def read_pack(
 
 
 def tell_read(counters: Mapping[str, InputCounters]) -> None:
-    """Tell the program's log how a task has read its inputs: one line, however many they are."""
+    """Log how a task has read its inputs, in one line."""
     slowest = max(counters, key=lambda name: counters[name].blocked_seconds, default=None)
     if slowest is None:
         return

@@ -36,7 +36,7 @@ from spark_upsert.task.task import Task, TaskPool
 from spark_upsert.views.group_rows import ShownGroups
 
 READ = "read"
-"""The one node of the plans."""
+"""The plans' single node."""
 
 ROWS = TableScan(id=READ)
 CHANGES = ChangeScan(id=READ)
@@ -45,24 +45,24 @@ CHANGES = ChangeScan(id=READ)
 def serve(
     store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds."""
+    """Yield a split's rows."""
     with TASKS.taken(_plan_of(split)) as task:
         for stretch in _passes(split):
             yield from task.read(READ, _Pass(store, split, stretch, options, columns))
 
 
 def _passes(split: Split) -> tuple[Stretch | None, ...]:
-    """Return what is read in one pass each: of changes a stretch, of a history all of them."""
+    """Return the passes over a split: one per epoch range for changes, else one."""
     return split.stretches if isinstance(split, ChangesSplit) and not split.history else (None,)
 
 
 def _plan_of(split: Split) -> TableScan | ChangeScan:
-    """Return the plan of the task that reads a split; what its rows are, the split says."""
+    """Return the task's plan for a split type."""
     return CHANGES if isinstance(split, ChangesSplit) else ROWS
 
 
 class _Pass(NamedTuple):
-    """The work of one pass: a split of the task."""
+    """One pass over a split; the task processes it as one unit."""
 
     store: Store
     split: Split
@@ -100,7 +100,7 @@ def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(store: Store, split: RowsSplit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a version: the table's own, or those of the view that it keeps."""
+    """Yield a version's rows: the table's own, or the materialized view's."""
     snapshot, where = Snapshot(store, split.manifest), split.where
     if split.grouping is not None:
         for rows in ShownGroups(split.grouping, store).rows(split.manifest, split.hash_range):
@@ -154,17 +154,17 @@ def _changes(
 
 
 TASKS: TaskPool[Node] = TaskPool(lambda plan: Task(plan, readers={READ: _read}))
-"""The pool of a worker, which Spark mostly uses again for the next batch of a query."""
+"""A worker's task pool; Spark mostly reuses the worker for the query's next batch."""
 
 
 TaskRead = Pack | Passage
-"""Splits of some inputs, or a piece of an exact order; pickled into the task."""
+"""One task's splits, or a passage in an exact order; pickled into the task."""
 
 
 def read_work(
     readers: InputReaders, work: TaskRead, query: QueryOptions, columns: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a task reads, with the columns about the merge that are asked for."""
+    """Yield a task's rows, with the requested merge columns."""
     if isinstance(work, Passage):
         return read_passage(readers, work, query.merge_columns, columns)
     return read_pack(readers, work, query.merge_columns, columns)
@@ -181,7 +181,7 @@ def splits_of(work: TaskRead) -> Iterator[Any]:
 
 
 def refuse_own_epochs(splits: Iterable[Any], query_id: str | None) -> None:
-    """Refuse epochs that the very query has made that reads them."""
+    """Refuse versions that the reading query itself has written; raises `OptionError`."""
     writer = None if query_id is None else Transaction.writer_of_query(query_id)
     for split in splits:
         is_table = isinstance(split, RowsSplit | ChangesSplit | ViewSplit)

@@ -28,26 +28,26 @@ from spark_upsert.views.group_rows import whole_groups
 from spark_upsert.views.grouping import Grouping
 
 SPLIT_ROWS = 50_000
-"""Fewer rows than this are not worth a task of their own."""
+"""Fewer rows than this are not worth a separate task."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsSplit:
-    """The rows of a version in a range of hashes."""
+    """A version's rows in a hash range."""
 
     manifest: Manifest
     hash_range: HashRange
     queries: frozenset[str] = frozenset()
-    """The streaming queries that made any of it, as their transactions name them."""
+    """Streaming queries that wrote any part, by their transactions' writers."""
     grouping: Grouping | None = None
-    """What entries mean, where a view is kept that is shown: then the range is of its groups."""
+    """Grouping for a materialized view that is shown; the range then covers complete groups."""
     where: RowFilter | None = None
-    """Which of the rows are wanted; None: all."""
+    """Filter for the wanted rows; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSplit:
-    """The error entries of a version in a range of hashes."""
+    """A version's error entries in a hash range."""
 
     manifest: Manifest
     hash_range: HashRange
@@ -55,16 +55,16 @@ class QuarantineSplit:
 
 @dataclass(frozen=True, slots=True)
 class ChangesSplit:
-    """The changes of consecutive epochs in a range of hashes."""
+    """Changes in consecutive epochs, in a hash range."""
 
     stretches: tuple[Stretch, ...]
     hash_range: HashRange
     queries: frozenset[str] = frozenset()
-    """The streaming queries that made these epochs, as their transactions name them."""
+    """Streaming queries that wrote these epochs, by their transactions' writers."""
     grouping: Grouping | None = None
-    """The grouping, as of `RowsSplit`."""
+    """As in `RowsSplit`."""
     history: HistoryOptions | None = None
-    """What is wanted of a history; None: the changes themselves."""
+    """Options for a history read; None: the changes themselves."""
 
 
 Split = RowsSplit | QuarantineSplit | ChangesSplit
@@ -73,7 +73,7 @@ Split = RowsSplit | QuarantineSplit | ChangesSplit
 def rows_splits(
     manifest: Manifest, options: ReadOptions, hash_range: HashRange = ALL_HASHES
 ) -> list[RowsSplit]:
-    """Cut the rows of a version with hashes in a range into splits."""
+    """Cut a version's rows in a hash range into splits."""
     queries, grouping = queries_of(manifest.transactions), shown_grouping(manifest, options)
     return [
         RowsSplit(within(manifest, piece), piece, queries, grouping)
@@ -82,7 +82,7 @@ def rows_splits(
 
 
 def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[QuarantineSplit]:
-    """Cut the error entries of a version into splits."""
+    """Cut a version's error entries into splits."""
     return [
         QuarantineSplit(within(manifest, piece), piece)
         for piece in cut(manifest, options, ALL_HASHES)
@@ -92,7 +92,7 @@ def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[Quaranti
 def changes_splits(
     log: Versions, options: ReadOptions, lower: int, upper: int
 ) -> list[ChangesSplit]:
-    """Cut the changes of the versions ``lower <= v < upper`` into splits; none if there are none.
+    """Cut the changes in the versions ``lower <= v < upper`` into splits; empty without changes.
 
     They are shown in the table's newest schema.
     """
@@ -120,7 +120,7 @@ def changes_splits(
 def history_splits(
     log: Versions, options: ReadOptions, wanted: HistoryOptions, lower: int, upper: int
 ) -> list[ChangesSplit]:
-    """Cut the history of the versions ``lower <= v < upper`` into splits, each of whole keys."""
+    """Cut the history for ``lower <= v < upper`` into splits, each with complete keys."""
     stretches = history.history_stretches(log, lower, upper, log.head().schema, wanted)
     return [
         ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, history=wanted)
@@ -129,7 +129,7 @@ def history_splits(
 
 
 def _cut_changes(stretches: Sequence[Stretch], options: ReadOptions) -> list[HashRange]:
-    """Cut all hashes into the ranges of splits, by what changes are computed from."""
+    """Cut the hash space into split ranges, by the rows that the changes are computed from."""
     read = read_through(stretches)
     count = _split_count(options, sum(slice_.file.rows for slice_ in read))
     is_uniform = not stretches[0].schema.hash_prefix
@@ -137,7 +137,7 @@ def _cut_changes(stretches: Sequence[Stretch], options: ReadOptions) -> list[Has
 
 
 def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashRange]:
-    """Return the ranges of the groups of some pieces, where groups are shown."""
+    """Align ranges with groups, if there is a grouping; drop empty ones."""
     if grouping is None:
         return pieces
     complete = (whole_groups(grouping, piece) for piece in pieces)
@@ -150,7 +150,7 @@ def queries_of(writers: Iterable[str]) -> frozenset[str]:
 
 
 def cut(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
-    """Cut a range of hashes into those of splits, by the amount of data in it."""
+    """Cut a hash range into split ranges, by its share in the row count."""
     share = hash_range.width / ALL_HASHES.width
     rows = int(share * sum(slice_.file.rows for slice_ in manifest.slices))
     is_uniform = not manifest.schema.hash_prefix
@@ -169,13 +169,13 @@ def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
 
 
 def within(manifest: Manifest, hash_range: HashRange) -> Manifest:
-    """Keep only what a split needs, so that it stays small on its way to the task."""
+    """Return a manifest with only the slices in a range, so that a pickled split stays small."""
     slices = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=slices)
 
 
 def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
-    """Yield the slices that a split reads through; others it only searches."""
+    """Yield the slices that a split reads completely; it only searches others."""
     if isinstance(split, ChangesSplit):
         yield read_through(split.stretches)
     else:
@@ -183,21 +183,21 @@ def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
 
 
 def together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
-    """Return slices that may be given several times, each once."""
+    """Return each slice once, in order."""
     return tuple(dict.fromkeys(chain.from_iterable(several)))
 
 
 def split_bytes(split: Split) -> int:
-    """Estimate the bytes that a split reads through."""
+    """Estimate the bytes that a split reads."""
     return sum(slice_.bytes_within(split.hash_range) for slice_ in together(read_by(split)))
 
 
 _PREFIXES_MAX = 64
-"""Prefixes that have splits of their own; one task searches more of them in one pass."""
+"""Maximum hash prefixes with separate splits; more are searched by one task in one pass."""
 
 
 def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
-    """Return which rows of a version a read wants; None: all."""
+    """Return the filter for the rows that a read wants; None: all."""
     columns = shown_columns(manifest, options)
     where = RowFilter(columns) if options.filter is None else RowFilter.of(options.filter, columns)
     where = where.pinned(pushed)
@@ -207,7 +207,7 @@ def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFi
 def chosen_splits(
     snapshot: Snapshot, options: ReadOptions, where: RowFilter, index_of: IndexOf
 ) -> list[RowsSplit]:
-    """Cut the wanted rows of a version into splits; none if there can be none."""
+    """Cut a version's wanted rows into splits; an empty list if no row can match."""
     if where.is_never:
         return []
     manifest = snapshot.manifest
@@ -224,7 +224,7 @@ def chosen_splits(
 def _ranges_wanted(
     manifest: Manifest, options: ReadOptions, where: RowFilter
 ) -> Iterable[HashRange]:
-    """Return the ranges of hashes in which all rows lie that are wanted."""
+    """Return the hash ranges that contain all wanted rows."""
     if where.indexed is not None:
         return [ALL_HASHES]
     schema = manifest.schema

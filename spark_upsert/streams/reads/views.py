@@ -50,25 +50,25 @@ from spark_upsert.views.view import (
 
 @dataclass(frozen=True, slots=True)
 class ViewSplit:
-    """What some steps changed, or all rows at a position, in a range of hashes.
+    """Changes in some steps, or all rows at a position, in a hash range.
 
-    The hashes are those of the table that moved, where each output row depends on one row of it and
-    is looked up, and else those of the leftmost table.
+    Hashes belong to the moved table if each output row depends on one of its rows and is looked up;
+    otherwise to the leftmost table.
     """
 
     steps: tuple[TimedStep, ...]
-    """One from nothing: all rows."""
+    """A step from an empty position means all rows."""
     hash_range: HashRange
     rows: int
-    """An estimate of the rows of the tables that moved."""
+    """Estimated row count in the moved tables."""
     bytes: int
     queries: frozenset[str] = frozenset()
-    """The streaming queries that made what is read, as their transactions name them."""
+    """Streaming queries that wrote the read versions, by their transactions' writers."""
     marker: tuple[str, str] | None = None
-    """The positions before and after a batch of a grouped view, in one of its splits."""
+    """A grouped view's positions before and after the batch, in one of its splits."""
 
     def steps_text(self) -> str:
-        """Return the steps in words, for an explanation."""
+        """Describe the steps for an explanation."""
         shown_steps = self.steps
         if not shown_steps:
             return "nothing but the position"
@@ -84,7 +84,7 @@ class ViewSplit:
 
 
 def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:
-    """Cut what lies between two positions into splits; none if nothing moved."""
+    """Cut the changes between two positions into splits; an empty list if no table moved."""
     every = list(view.moved(before, after))
     if not every:
         return []
@@ -103,9 +103,9 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
 
 
 def _with_ways(view: View, found: list[TimedStep], every: list[MovedBy]) -> tuple[TimedStep, ...]:
-    """Return steps, one for each epoch or one for all, with the way in which each is computed.
+    """Return the steps with a refresh strategy each; there is one step per epoch, or one for all.
 
-    Chosen where a batch is planned, as all of its tasks must go the same way: each has its own cut.
+    The strategy is chosen during planning, because all of a step's tasks must use the same one.
     """
     moved = [every] if len(found) == 1 else [[step] for step in every]
     return tuple(
@@ -143,41 +143,41 @@ def _cut(
 
 
 READ = "read"
-"""The one node of the plans of the tasks."""
+"""The tasks' single plan node."""
 
 
 def open_view(options: ViewOptions) -> View:
-    """Return the view of a read."""
+    """Open a read's view."""
     return View(plan_from_json(options.plan), options.storage)
 
 
 def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
-    """Yield what a split holds."""
+    """Yield a split's rows."""
     with TASKS.taken(_ReadBinding(options.plan, options.storage)) as task:
         for scan_step in _passes(split, options):
             yield from task.read(READ, scan_step)
 
 
 class _ReadBinding(NamedTuple):
-    """The binding of a task: those that are equal read the same tables in the same way."""
+    """A task's binding: equal bindings read the same tables with the same settings."""
 
     plan: str
     storage: Mapping[str, str]
 
 
 class _Pass(NamedTuple):
-    """The work of one pass: a split of the task."""
+    """One pass over a split; the task processes it as one unit."""
 
     split: ViewSplit
     options: ViewOptions
     begin: int
-    """The place of the first of its steps among those of the split."""
+    """Index of its first step among the split's steps."""
     stretch: StepStretch | None
-    """None: all rows at a position, or nothing but a marker."""
+    """None: all rows at a position, or only a marker."""
 
     @property
     def is_last(self) -> bool:
-        """Whether no pass of the split comes behind it."""
+        """Whether it is the split's last pass."""
         taken = 0 if self.stretch is None else self.begin + len(self.stretch.steps)
         return taken in (0, len(self.split.steps))
 
@@ -193,7 +193,7 @@ def _passes(split: ViewSplit, options: ViewOptions) -> Iterator[_Pass]:
 
 
 class _Reader:
-    """The reader of a task: its plan, bound."""
+    """A task's reader, with its bound plan."""
 
     def __init__(self) -> None:
         self._view: View | None = None
@@ -206,7 +206,7 @@ class _Reader:
             view.judge_failures(each.split.steps[-1].step.after, each.options.on_error)
 
     def _followed(self, each: _Pass) -> View:
-        """Return the view, bound to the tables as they are now."""
+        """Return the view, bound to the current tables."""
         if self._view is not None:
             with suppress(OtherTableError, TableNotFoundError):
                 if self._view.is_bound():
@@ -221,7 +221,7 @@ def _task(_: _ReadBinding) -> Task:
 
 
 TASKS: TaskPool[_ReadBinding] = TaskPool(_task)
-"""The pool of a worker, which Spark mostly uses again for the next batch of a query."""
+"""A worker's task pool; Spark mostly reuses the worker for the query's next batch."""
 
 
 def _rows(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
@@ -238,7 +238,7 @@ def _rows(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
 
 
 def _contributions(view: View, grouping: Grouping, each: _Pass) -> Iterator[pa.RecordBatch]:
-    """Yield what rows contribute to their groups, and the marker of the batch."""
+    """Yield the rows' contributions to their groups, after the batch's marker."""
     if each.split.marker is not None and each.begin == 0:
         lower, upper = each.split.marker
         yield marker(grouping, lower=lower, upper=upper)
@@ -276,7 +276,7 @@ def _all_rows(view: View, timed: TimedStep, split: ViewSplit) -> Iterator[pa.Rec
 
 
 def _pairs(view: View, each: _Pass) -> Iterator[tuple[Pairs, Positions]]:
-    """Yield what steps changed in the range of a split, by step, and the place of each's step."""
+    """Yield the steps' row pairs in a split's range, and each pair's step index."""
     split = each.split
     stretches = in_stretches(split.steps) if each.stretch is None else [each.stretch]
     for stretch in stretches:
@@ -299,7 +299,7 @@ _FIELDS = frozenset(
 
 
 def split_to_json(split: ViewSplit, plan: Node) -> bytes:
-    """Return the form of a split of a plan.
+    """Return a split's JSON form within a plan.
 
     ``tables`` are the live paths; a step is ``[before, after, version, time, way]`` with versions
     in that order, null for a table that does not exist yet. ``marker`` has the positions before and
@@ -330,7 +330,7 @@ def split_to_json(split: ViewSplit, plan: Node) -> bytes:
 
 
 def split_from_json(data: bytes | None, plan: Node) -> ViewSplit:
-    """Return the split of a plan that some bytes say."""
+    """Parse a split's JSON form; raises `DataError` or `NewerFormatError`."""
     if data is None or len(data) > RECORD_BYTES_MAX:
         raise _foreign(data, "nothing" if data is None else f"{len(data)} bytes")
     try:
