@@ -18,7 +18,7 @@ from spark_upsert.table.write.commands import GONE, as_collected
 
 
 class ArrowStream(Protocol):
-    """Anything that gives Arrow: a frame of pandas or Polars, a relation of DuckDB, a reader."""
+    """Any Arrow source: a pandas or Polars data frame, a DuckDB relation, a reader."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return the stream."""
@@ -28,11 +28,11 @@ class ArrowStream(Protocol):
 GivenRows: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream
 
 _NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
-"""The column that a frame of pandas makes of an index without a name."""
+"""The column that pandas creates for an unnamed index."""
 
 
 def as_table(rows: Any) -> pa.Table:
-    """Return rows as a table; an index of pandas that has a name is a column, and else nothing."""
+    """Return rows as a table; a named pandas index becomes a column, an unnamed one is dropped."""
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -59,7 +59,7 @@ def as_table(rows: Any) -> pa.Table:
 
 
 def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> TableSchema:
-    """Return the schema of a table that gains what rows have more."""
+    """Return the table's schema with the additional columns and wider types in the rows."""
     refuse_repeated(incoming.names)
     schema_names = {name.lower() for name in schema.columns.names}
     special_names = {field.name.lower() for field in schema.order} | (
@@ -78,7 +78,10 @@ _COLUMNS_HINT = "give a mapping or a frame with the columns {}."
 def as_keys(
     schema: TableSchema, given: Any, *, names: Sequence[str] | None = None
 ) -> pa.RecordBatch:
-    """Return keys as columns, in the order of the key columns."""
+    """Return keys as a batch, with columns in key column order.
+
+    Accepts all key forms in `TableReader.get`; ``names`` restricts them to some key columns.
+    """
     names = tuple(schema.keys if names is None else names)
     fields = [schema.columns.field(name) for name in names]
     columns = _columns_of(names, given)
@@ -94,7 +97,7 @@ def as_keys(
 
 
 def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
-    """Return one value or several as an array of a column's type."""
+    """Return one or several values as an array with the column's type."""
     try:
         return array_of(given if is_many(given) else [given], field.type)
     except pa.ArrowException as error:
@@ -106,7 +109,7 @@ def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Ar
 
 
 def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
-    """Return the values of each key column."""
+    """Return the values per key column."""
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return _of_one_column(keys, given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
@@ -135,7 +138,7 @@ def _has_rows(given: Iterable[Any]) -> bool:
 
 
 def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
-    """Return what a mapping or a sequence has for each key column."""
+    """Return a mapping's or a sequence's value per key column."""
     if isinstance(given, Mapping):
         columns, values = [str(name) for name in given], list(given.values())
         return [values[_place_of(name, columns)] for name in keys]
@@ -157,7 +160,7 @@ def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
 
 
 def _place_of(name: str, available: Sequence[str]) -> int:
-    """Return where the one column is that a key column's name means."""
+    """Return the column index for a key column; raise if the name is missing or ambiguous."""
     matches = [at for at, column in enumerate(available) if column.lower() == name.lower()]
     if not matches:
         raise SchemaError.missing_column(name, available, role="key column of the keys")
@@ -166,10 +169,10 @@ def _place_of(name: str, available: Sequence[str]) -> int:
 
 
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
-    """Return a delete for each row that some keys have at a version; keys without one have none.
+    """Return a delete for each key with a row at the snapshot's version; other keys are dropped.
 
-    Each delete has the order key of its row and wins over it by `Ties.LAST`. A newer row that
-    another writer commits meanwhile stays.
+    Each delete has its row's order key and wins over the row by `Ties.LAST`. A newer row that
+    another writer commits meanwhile remains.
     """
     schema = snapshot.manifest.schema
     require_deletes_win(schema)
@@ -183,7 +186,7 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
 
 
 def columns_of_deletes(schema: TableSchema) -> pa.Schema:
-    """Return the columns of `deletes_of`, and raise what it does."""
+    """Return the columns that `deletes_of` returns; raises the same errors."""
     require_deletes_win(schema)
     fields = [schema.columns.field(name) for name in schema.keys]
     fields += [field for field in schema.order if field.name not in schema.keys]
@@ -191,7 +194,7 @@ def columns_of_deletes(schema: TableSchema) -> pa.Schema:
 
 
 def require_deletes_win(schema: TableSchema) -> None:
-    """Refuse a table in which no delete wins over a row of the same order."""
+    """Raise if a delete cannot win over a row with the same order key."""
     if not schema.order or schema.scope is not Scope.TABLE or schema.ties is Ties.LAST:
         return
     raise OptionError(

@@ -47,11 +47,10 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 
 TOKEN_BITS = 32
-"""The bits of a mark that are of a token: of two pasts of a table one in 4 billion is taken for the
-other."""
+"""Token bits in a mark: two table copies are confused with a probability of 1 in 4 billion."""
 
 TRIES_MAX = 16
-"""Attempts to put a step behind rows that no other keeper has changed meanwhile."""
+"""Maximum attempts to commit a step without a concurrent change to its rows."""
 
 
 def keep_history(
@@ -63,7 +62,7 @@ def keep_history(
     tracked: Sequence[str] = (),
     untracked: Sequence[str] = (),
 ) -> Commit | None:
-    """Bring the table that keeps a history up to date; make it if there is none."""
+    """Update a materialized history by one step; create its table if needed."""
     return despite_expiry(
         lambda: _kept_up(table, kept, columns, by, tracked, untracked), table.store.url
     )
@@ -77,7 +76,7 @@ def _kept_up(
     tracked: Sequence[str],
     untracked: Sequence[str],
 ) -> Commit | None:
-    """Take a step, again where another keeper was faster."""
+    """Run one step; repeat it if another process was faster."""
     for _ in range(TRIES_MAX):
         look = table.log.look()
         source = look.head()
@@ -111,20 +110,20 @@ def _kept_up(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSpan:
-    """Consecutive versions of a table between two drops of columns: ``lower <= v < upper``."""
+    """Versions ``lower <= v < upper`` between two column drops."""
 
     lower: int
     upper: int
     schema: TableSchema
-    """The columns of its last version, in the types of the newest one."""
+    """The last version's columns, in the newest version's types."""
 
 
 def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaSpan]:
-    """Cut versions up to the newest where columns were dropped.
+    """Divide the versions up to the newest where columns were dropped.
 
-    Each version is read in columns that it had: of one that is dropped later, it shows the values,
-    and of one that was dropped before, it does not show what older files still hold. A column that
-    `repair` gave up is in none of them: no reader accepts its values.
+    Each version is read with its own columns: with values for columns dropped later, and without
+    columns dropped before, even though older files still hold these. A column dropped by `repair`
+    is in no span, because no reader accepts its values.
     """
     spans = [SchemaSpan(lower=lower, upper=source.upper, schema=log.at(lower).schema)]
     for commit in log.commits(lower + 1, source.upper):
@@ -147,7 +146,7 @@ def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaS
 
 
 def _shown(newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | None) -> pa.Schema:
-    """Return the columns of the source that a history may show, those that were dropped, too."""
+    """Return the source columns that a history may show, including dropped ones."""
     stored_names = [] if known is None else _of_source(known.schema.columns)
     fields = {field.name: field for field in newest.columns}
     for field in (*(field for span in spans for field in span.schema.columns), *stored_names):
@@ -156,7 +155,7 @@ def _shown(newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | N
 
 
 def _of_source(columns: pa.Schema) -> list[pa.Field]:
-    """Return the columns of a kept history that are of its source."""
+    """Return a materialized history's source columns."""
     return [field for field in columns if field.name not in (*VALID_NAMES, FROM_VERSION)]
 
 
@@ -179,7 +178,7 @@ def _made(
     *,
     is_of_all: bool,
 ) -> Manifest:
-    """Return the table that keeps a history, with the columns of the source; make it if needed."""
+    """Return the history table's manifest; create the table or add source columns if needed."""
     source_schema = source.schema
     identity = {
         "table": source.table_id,
@@ -261,7 +260,7 @@ def _step(
 
 
 def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
-    """Return the source version that a kept table has reached; None before its first step."""
+    """Return the source version that the history has reached; None before its first step."""
     position = head.transactions.get(writer)
     is_lost = position is None and head.has_forgotten(writer)
     if is_lost or (position is not None and position > source.version):
@@ -281,9 +280,9 @@ def _marker(source: Manifest) -> str:
 
 
 def _mark(version: int, token: str) -> int:
-    """Return a version with a part of its token: the number grows as the version does.
+    """Return a version combined with part of its token; it grows with the version.
 
-    It detects a source that was restored from a copy, whatever was written to it since.
+    It detects a source that was restored from a copy and written to since.
     """
     return version << TOKEN_BITS | crc32(token.encode())
 
@@ -291,10 +290,9 @@ def _mark(version: int, token: str) -> int:
 def _require_same_past(
     table: Table, kept: Table, head: Manifest, position: int, source: Manifest
 ) -> None:
-    """Refuse a source in which the version that was reached is another one by now.
+    """Refuse a source whose version at the reached position has changed.
 
-    Where that version was expired since, or the step was taken before there were marks, only the
-    identity of the table is left to compare.
+    If that version has expired, or the step predates marks, only the table's identity is compared.
     """
     mark = head.transactions.get(_marker(source))
     if mark is None or position < source.since:
@@ -321,7 +319,7 @@ def _lower(table: Table, position: int, source: Manifest) -> int:
 def _commands(
     table: Table, snapshot: Snapshot, stretches: Sequence[Stretch], wanted: HistoryOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a step opens, and the open ones that it ends, as commands."""
+    """Yield commands for the rows that a step opens and the open rows that it closes."""
     if not stretches:
         return
     shown = snapshot.manifest.schema.columns
@@ -336,7 +334,7 @@ def _commands(
 def _open_rows(
     snapshot: Snapshot, schema: TableSchema, wanted: HistoryOptions, events: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Return the open rows of the keys of some events, as events."""
+    """Return the open rows for the events' keys, as events."""
     begins, _, is_current = VALID_NAMES
     keys = [events.column(name) for name in schema.keys]
     once = pa.array(firsts(codes(keys)[0]))

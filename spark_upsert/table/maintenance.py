@@ -28,13 +28,13 @@ from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.check import check as check_entries
 
 Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[CompactionResult]]
-"""Does compactions upon a version, wherever it likes."""
+"""Runs compaction jobs on a version, in any process."""
 
 Commits: TypeAlias = Callable[[Iterable[CompactionResult]], int]
-"""Makes compactions visible and returns how many (`Table.commit_compactions`)."""
+"""Commits compactions and returns how many (`Table.commit_compactions`)."""
 
 ROUND_JOBS_MAX = 256
-"""Compactions of one round. Each reads up to 128 MiB: enough for the slots of a large cluster."""
+"""Maximum compactions per round. Each reads up to 128 MiB: enough for a large cluster's slots."""
 
 
 def compact(log: Log, store: Store, *, full: bool, run: Runner | None, commit: Commits) -> int:
@@ -59,7 +59,7 @@ def compact(log: Log, store: Store, *, full: bool, run: Runner | None, commit: C
 
 
 def compact_once(log: Log, store: Store, commit: Commits) -> None:
-    """Do one compaction that is due in a table below another one."""
+    """Run one due compaction, if any, in an index."""
     for job in due_jobs(log, log.now_ms())[:1]:
         commit([compact_runs(store, log.head(), job)])
 
@@ -81,16 +81,16 @@ JsonRecord = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repairs:
-    """The changes that a repair made; empty if the table needed none."""
+    """A repair's changes; empty if the table needed none."""
 
     version: int
-    """The newest version, that of the repair if there is one."""
+    """The newest version: the repair's, if it committed one."""
     columns: Mapping[str, str]
-    """The types of the columns that were given up, by name."""
+    """Dropped columns' types, by name."""
     properties: tuple[str, ...]
-    """The properties that were removed."""
+    """Removed properties."""
     records: tuple[str, ...]
-    """The paths of the records that were corrected."""
+    """Corrected records' paths."""
 
     @property
     def has_changed(self) -> bool:
@@ -101,8 +101,8 @@ class Repairs:
 def repair(store: Store, log: Log) -> Repairs:
     """Make a table readable (`Table.repair`).
 
-    The next version lacks columns of a type without a reader, and properties in `INTERNAL` that a
-    user has set; no run is rewritten. Records with an invalid number are put again.
+    The next version lacks columns with a type that no reader accepts, and properties in `INTERNAL`
+    that a user has set; no run is rewritten. Records with an invalid number are replaced.
     """
     records = _correct_records(store)
     head = log.head()
@@ -132,7 +132,7 @@ def repair(store: Store, log: Log) -> Repairs:
 
 
 def without_columns(schema: TableSchema, names: frozenset[str]) -> TableSchema:
-    """Return a schema without some columns, and without their rules."""
+    """Return a schema without the given columns and their rules."""
     engine = schema.engine
     rules = {name: rule for name, rule in engine.rules.items() if name not in names}
     order = {
@@ -146,7 +146,7 @@ def without_columns(schema: TableSchema, names: frozenset[str]) -> TableSchema:
 
 
 def _without_foreign(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return properties without the internal ones that hold no JSON, so that a user set them."""
+    """Return the properties without internal ones that a user has set: those are invalid JSON."""
     return {
         name: text for name, text in properties.items() if name not in INTERNAL or _is_json(text)
     }
@@ -188,9 +188,9 @@ def _correct(
     build: Callable[[JsonRecord], object],
     corrected: Callable[[JsonRecord], JsonRecord],
 ) -> bool:
-    """Put a record again in a form that its reader accepts; False if nothing was put.
+    """Replace a record by a form that its reader accepts; return False if nothing was written.
 
-    A record with a wrong checksum is damaged, and stays as it is.
+    A record with a wrong checksum is damaged and remains.
     """
     try:
         record = read_record(store, path, dict)
@@ -214,9 +214,9 @@ def _is_accepted(build: Callable[[JsonRecord], object], record: JsonRecord) -> b
 
 
 def _corrected_version(record: JsonRecord) -> JsonRecord:
-    """Return the record of a version or a checkpoint with transactions that a reader accepts.
+    """Return a version's or checkpoint's record with transactions that a reader accepts.
 
-    A fraction becomes the whole number below; a transaction beyond 64 bits is left out.
+    Fractions are rounded down; transactions beyond 64 bits are dropped.
     """
     transactions = {}
     for writer, entry in record.get("transactions", {}).items():
@@ -241,7 +241,7 @@ def _corrected_lease(record: JsonRecord) -> JsonRecord:
 
 
 def _floor(number: Any) -> int | None:
-    """Return the greatest whole number of a record that is not above a number; None without one."""
+    """Return a number rounded down; None if a record cannot hold it."""
     try:
         return whole(math.floor(number))
     except (TypeError, ValueError, OverflowError):

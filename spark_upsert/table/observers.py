@@ -26,37 +26,37 @@ class ObservedTable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationResult:
-    """The result of a publication."""
+    """A publication's result."""
 
     place: str
     shown_before: int | None
-    """The version that the mirror showed before; None if there was no mirror."""
+    """The version that the mirror showed before; None without a mirror."""
     shown: int
-    """The version that it shows now: the newest, or an older one with the same rows."""
+    """The version that the mirror shows now: the newest, or an older one with equal rows."""
     newest: int
-    """The newest version of the table when the step began."""
+    """The table's newest version at the start."""
     delta_version: int
-    """The version of the Delta table."""
+    """The Delta table's version."""
     retention_ms: int
-    """How long that version can be read, at least, once another one follows."""
+    """Minimum time for which that version stays readable after its successor."""
     has_feed: bool
-    """Whether the Delta table has a change feed; it can be read as long as its versions."""
+    """Whether the Delta table has a change feed, readable as long as its versions."""
 
     @property
     def has_changed(self) -> bool:
-        """Whether there was anything to do."""
+        """Whether the mirror has changed."""
         return self.shown != self.shown_before
 
 
 class CommitObserver(Protocol):
-    """Publishes tables, and follows their commits."""
+    """Publishes tables and follows their commits."""
 
     def require_mirrored(self, schema: TableSchema, properties: Mapping[str, str]) -> None:
-        """Raise if no table with this schema and these properties can be published."""
+        """Raise if a table with this schema and these properties cannot be published."""
         ...
 
     def require_place(self, table: ObservedTable, given: Mapping[str, str]) -> None:
-        """Raise if properties that are to be set name a place where nothing can be published."""
+        """Raise if new properties name a location where a mirror is impossible."""
         ...
 
     def publish(
@@ -76,14 +76,14 @@ class CommitObserver(Protocol):
     def follow(
         self, table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]
     ) -> None:
-        """Follow a commit, as far as that is cheap; called after each one, and raises no error.
+        """Follow a commit within a limit on the work; called after each commit, raises no error.
 
-        ``version`` is None if there may have been several; ``prepared`` is from the tasks.
+        ``version`` is None after several commits; ``prepared`` comes from the tasks.
         """
         ...
 
     def vacuum(self, table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
-        """Remove unused files of what was published, and yield what was removed at each place."""
+        """Remove the mirrors' unused files; yield each location's result."""
         ...
 
 
@@ -91,14 +91,14 @@ _registered: list[Callable[[], CommitObserver]] = []
 
 
 def register_commit_observer(load: Callable[[], CommitObserver]) -> None:
-    """Let an observer follow the commits of this process, in place of the one before.
+    """Register the observer for this process's commits, replacing the previous one.
 
-    ``load`` returns it, and is called when a table is published or its property is set.
+    ``load`` returns it; it is called when a table is published or its property is set.
     """
     _registered[:] = [load]
 
 
 def commit_observer() -> CommitObserver:
-    """Return the observer that is registered."""
+    """Return the registered observer."""
     assert _registered, "the face of the package registers one"
     return _registered[0]()

@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from spark_upsert.table.retention.expiry import VacuumResult
 
 DEFAULT_FOLDER = "_delta"
-"""Where a mirror lies below its table, if no other place is named."""
+"""The default folder for a mirror, in its table's folder."""
 
 
 def is_published(properties: Mapping[str, str]) -> bool:
-    """Return whether each commit of a table is to be published."""
+    """Return whether a table's commits are published."""
     return parse_publish(properties.get(PUBLISH, "none"))
 
 
 def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Raise if a table is to be published, and no Delta table can show it (`delta.types`)."""
+    """Raise if a published table has no representation as a Delta table (`delta.types`)."""
     if is_published(properties):
         commit_observer().require_mirrored(schema, properties)
 
 
 def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
-    """Raise if properties that are to be set ask for a mirror where none can lie."""
+    """Raise if new properties ask for a mirror at a location where none is possible."""
     if given.keys() & {PUBLISH, PUBLISH_PATH}:
         commit_observer().require_place(table, given)
 
 
 def vacuum_mirrors(table: ObservedTable, done: VacuumResult) -> VacuumResult:
-    """Return what a vacuum removed, and what it removes of the mirrors of its table."""
+    """Vacuum a table's mirrors; return the table's result with theirs added."""
     has_place = PUBLISH_PATH in table.log.head().properties
     if has_place or DEFAULT_FOLDER in table.store.folders(""):
         for location, vacuumed in commit_observer().vacuum(table, done.is_dry_run):

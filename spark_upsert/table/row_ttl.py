@@ -38,33 +38,33 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 
 KEYS_MAX = 1 << 20
-"""Rows that one epoch deletes at most: their keys are in memory together."""
+"""Approximate maximum deletes per epoch: their keys are in memory together."""
 
 TRIES_MAX = 16
-"""Attempts to put the deletes behind a version that has not changed meanwhile."""
+"""Maximum attempts to commit deletes without a concurrent change to their rows."""
 
 _DAY_MS = 86_400_000
 
 _WRITER = "rowTtl:"
-"""The prefix of the names of writers that are expiries; a month of cutoffs follows."""
+"""Prefix for the writer names of row expiries; a 30-day period's number follows."""
 
 _WRITER_MS = 30 * _DAY_MS
-"""A name is used for so long: less than it takes until an idle writer is forgotten."""
+"""Time for which one writer name is used: shorter than the retention for idle writers."""
 
 _UNITS_PER_S = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTtl:
-    """How long a table keeps its rows."""
+    """A table's row TTL."""
 
     ttl_ms: int
     column: str | None
-    """None: rows age from the commit that wrote them last."""
+    """The time column; None: rows age from their last commit."""
 
     @classmethod
     def of(cls, schema: TableSchema, properties: Mapping[str, str]) -> RowTtl | None:
-        """Return what the properties of a table say; None if its rows stay."""
+        """Return the row TTL in a table's properties; None if rows never expire."""
         ttl_ms = parse_ttl(ROW_TTL, properties.get(ROW_TTL, "none"))
         if ttl_ms is None:
             return None
@@ -85,7 +85,7 @@ class RowTtl:
         return cls(ttl_ms=ttl_ms, column=column)
 
     def expired(self, rows: pa.RecordBatch, cutoff_ms: int) -> pa.RecordBatch:
-        """Return the rows of a batch that are too old; null is never too old."""
+        """Return a batch's expired rows; a null time never expires."""
         assert self.column is not None, "rows do not know their commits"
         times = rows.column(self.column)
         limit = pa.scalar(_in_unit(cutoff_ms, times.type), times.type)
@@ -93,7 +93,7 @@ class RowTtl:
 
 
 def _time_column(schema: TableSchema, name: str) -> str:
-    """Return the column of some name, which must hold a time."""
+    """Return the named column; raise unless its type is a timestamp or a date."""
     column = find_column(name, schema.columns.names, role=f"column of '{ROW_TTL_BY}'")
     type_ = schema.columns.field(column).type
     if not (pa.types.is_timestamp(type_) or pa.types.is_date32(type_)):
@@ -108,7 +108,7 @@ def _time_column(schema: TableSchema, name: str) -> str:
 
 
 def _in_unit(time_ms: int, type_: pa.DataType) -> int:
-    """Return the last value of a column's type that is not behind a time."""
+    """Return the last value in a column's type that is not after a time."""
     if pa.types.is_date32(type_):
         return time_ms // _DAY_MS
     return time_ms * _UNITS_PER_S[type_.unit] // 1000
@@ -116,23 +116,23 @@ def _in_unit(time_ms: int, type_: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiredRows:
-    """The result of an expiry of rows."""
+    """The result of a row expiry."""
 
     cutoff_ms: int
-    """Rows with this time, in ms since 1970, or one before it are gone."""
+    """Rows up to this time, in ms since 1970, are deleted."""
     deletes: int
     versions: tuple[int, ...]
-    """The epochs that deleted them; the last one records the cutoff."""
+    """The epochs with the deletes; the last one records the cutoff."""
 
 
 def last_cutoff_ms(head: Manifest) -> int:
-    """Return the cutoff of the newest expiry that the log remembers, 0 without one."""
+    """Return the cutoff of the newest recorded row expiry, 0 without one."""
     numbers = (n for writer, n in head.transactions.items() if writer.startswith(_WRITER))
     return max(numbers, default=0)
 
 
 def expire_rows(table: WritableTable) -> ExpiredRows | None:
-    """Delete the rows that are too old by now (`Table.expire_rows`)."""
+    """Delete the expired rows (`Table.expire_rows`); return None if the table has no row TTL."""
     head = table.log.head()
     ttl = RowTtl.of(head.schema, head.properties)
     if ttl is None:
@@ -161,7 +161,7 @@ def _transaction(cutoff_ms: int) -> Transaction:
 def _keys(
     table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of the rows that are too old, `KEYS_MAX` or a few more at a time."""
+    """Yield the keys of expired rows, about `KEYS_MAX` at a time."""
     held: list[pa.RecordBatch] = []
     count = 0
     for expired in _expired(table, snapshot, ttl, cutoff_ms):
@@ -178,7 +178,7 @@ def _keys(
 def _expired(
     table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of all rows that are too old at a version."""
+    """Yield all keys of rows that are expired at a version."""
     manifest = snapshot.manifest
     keys = list(manifest.schema.keys)
     if ttl.column is not None:
@@ -201,7 +201,7 @@ def _not_written(
     head: Manifest,
     hash_range: HashRange = ALL_HASHES,
 ) -> pa.RecordBatch:
-    """Return the keys of which no epoch from ``lower`` to a version has written a row."""
+    """Return the keys that no epoch from ``lower`` to the head has written."""
 
     def written(changes: Changes) -> list[pa.Array]:
         rows = changes.new[changes.new != ABSENT]
@@ -228,7 +228,7 @@ def _still(
     seen: int,
     cutoff_ms: int,
 ) -> pa.RecordBatch:
-    """Return those of some keys whose rows are too old at a later version, too."""
+    """Return the keys whose rows are still expired at a later version."""
     if ttl.column is None:
         return _not_written(table, keys, seen + 1, snapshot.manifest)
     key_names = list(snapshot.manifest.schema.keys)
@@ -244,9 +244,9 @@ def _delete(
     cutoff_ms: int,
     recorded: Transaction | None,
 ) -> Commit | None:
-    """Delete those of some rows, too old at the version ``seen``, that still are, as one epoch.
+    """Delete the rows that were expired at version ``seen`` and still are, as one epoch.
 
-    None if there is nothing to delete, or another expiry has recorded this cutoff.
+    Returns None if there is nothing to delete, or another expiry has recorded this cutoff.
     """
     for _ in range(TRIES_MAX):
         snapshot = Snapshot(table.store, table.log.head())

@@ -32,13 +32,13 @@ from spark_upsert.table.index.index import Index, rows_at
 from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
 _LOOK_UP_COST = 8
-"""Rows that are read through in the time in which one is looked up by a proposed key."""
+"""Rows scanned in the time that one look-up by a proposed key takes."""
 
 KEYS_MAX = 1 << 17
 """Maximum key count from combined pinned columns; beyond it the table is scanned once."""
 
 IndexOf = Callable[[str], Index | None]
-"""Returns the index on a column, if there is one."""
+"""Returns the index on a column, if any."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RowFilter:
         return replace(self, pins=both(self.pins, pinned_values))
 
     def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> RowFilter:
-        """Return it with the index that saves most, if one does at a version."""
+        """Return the filter with the index that saves most at a version, if any does."""
         return replace(self, indexed=_choose_index(snapshot, self, index_of))
 
     def __getstate__(self) -> dict[str, object]:
@@ -92,7 +92,7 @@ class RowFilter:
 
     @cached_property
     def _bound(self) -> BoundExpression | None:
-        """The condition over the columns that it reads, and no others."""
+        """The condition, bound to the columns that it reads."""
         if self.condition is None:
             return None
         read = bind_condition(self.condition, self.schema).columns
@@ -100,7 +100,7 @@ class RowFilter:
         return bind_condition(self.condition, fields)
 
     def _columns_beside(self, names: Sequence[str]) -> list[str]:
-        """Return the columns, followed by those that the condition reads."""
+        """Return the columns, followed by the condition's other columns."""
         filter_columns = () if self._bound is None else self._bound.columns
         read = set(names)
         return [*names, *(name for name in filter_columns if name not in read)]
@@ -132,7 +132,7 @@ class RowFilter:
     def _candidates(
         self, snapshot: Snapshot, names: list[str], hash_range: HashRange, index: Index | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows among which are all that are wanted."""
+        """Yield a superset of the matching rows."""
         if self.is_never:
             return
         schema = snapshot.manifest.schema
@@ -150,11 +150,11 @@ class RowFilter:
 
     @property
     def is_never(self) -> bool:
-        """Whether no row can be wanted: a column has no value that it may have."""
+        """Whether no row can match: a column is pinned to no values."""
         return any(not len(values) for values in self.pins.values())
 
     def keys(self, schema: TableSchema) -> pa.RecordBatch | None:
-        """Return the keys that the rows may have, if all key columns are pinned."""
+        """Return the keys that matching rows may have; None unless all key columns are pinned."""
         return self._combined(schema, schema.keys)
 
     def prefixes(self, schema: TableSchema) -> pa.RecordBatch | None:
@@ -179,7 +179,7 @@ class RowFilter:
 
 
 def _choose_index(snapshot: Snapshot, where: RowFilter, index_of: IndexOf) -> str | None:
-    """Return the column with the index that proposes fewest keys, if these are few."""
+    """Return the column whose index proposes the fewest keys, or None if these are too many."""
     schema = snapshot.manifest.schema
     if where.keys(schema) is not None or where.prefixes(schema) is not None:
         return None

@@ -30,7 +30,7 @@ from spark_upsert.table.run.file import is_run_path
 
 
 def require_consistent(schema: TableSchema, properties: Mapping[str, str]) -> None:
-    """Raise for properties that a table with this schema cannot have."""
+    """Raise if a table with this schema cannot have these properties."""
     indexed_columns(schema, properties)
     require_mirrored(schema, properties)
     if ROW_TTL in properties:
@@ -40,7 +40,7 @@ def require_consistent(schema: TableSchema, properties: Mapping[str, str]) -> No
 def alter(
     log: Log, schema: TableSchema, properties: Mapping[str, str], upon: TableSchema | None
 ) -> Manifest:
-    """Change the schema and some checked properties of a table (`Table.alter`)."""
+    """Change a table's schema and set checked properties (`Table.alter`)."""
 
     def propose(head: Manifest) -> Draft | None:
         changed = {**head.properties, **properties}
@@ -69,7 +69,7 @@ def alter(
 
 
 def drop_columns(log: Log, names: Sequence[str]) -> Manifest:
-    """Drop columns of a table (`Table.drop_columns`)."""
+    """Drop a table's columns (`Table.drop_columns`)."""
 
     def propose(head: Manifest) -> Draft:
         schema = head.schema
@@ -92,18 +92,18 @@ def drop_columns(log: Log, names: Sequence[str]) -> Manifest:
 
 
 def dropped_names(properties: Mapping[str, str]) -> frozenset[str]:
-    """Return the names, in lower case, of columns that a table has given up."""
+    """Return the dropped columns' names, in lower case."""
     return frozenset(json.loads(properties.get(DROPPED, "[]")))
 
 
 def with_dropped_names(properties: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the properties of a table that gives up columns."""
+    """Return the properties with further dropped columns."""
     dropped = {*dropped_names(properties), *(name.lower() for name in names)}
     return {**properties, DROPPED: json.dumps(sorted(dropped))}
 
 
 def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
-    """Refuse columns that a table is to gain under a name that it has given up."""
+    """Refuse new columns with a dropped column's name."""
     remaining_names = {name.lower() for name in head.schema.columns.names}
     dropped = dropped_names(head.properties) - remaining_names
     for name in columns.names:
@@ -129,7 +129,7 @@ def _require_droppable(head: Manifest, name: str) -> None:
 
 
 def _use_of(head: Manifest, name: str) -> str | None:
-    """Return what a table needs a column for; None if it can do without."""
+    """Return why a table needs a column; None if the column may be dropped."""
     schema: TableSchema = head.schema
     if any(property_name in head.properties for property_name in KEPT_PROPERTIES):
         return "the table keeps a view or a history, which says which columns it has"
@@ -149,15 +149,15 @@ def _use_of(head: Manifest, name: str) -> str | None:
 _DATA = "data"
 
 _HIDDEN = ("_", ".")
-"""The first letters of names that are no files of a table."""
+"""First letters of names that `require_free` ignores."""
 
 _MARKERS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
-"""Folders by which a table of another tool is recognized."""
+"""Folders that identify another tool's table."""
 
 
 @runtime_checkable
 class _HasFoldersAbove(Protocol):
-    """A store that can open the folders above its own, the nearest first."""
+    """A store that can open its parent folders, the nearest first."""
 
     def iter_above(self) -> Iterator[Store]: ...
 
@@ -165,7 +165,7 @@ class _HasFoldersAbove(Protocol):
 def unborn_manifest(
     schema: TableSchema, properties: Mapping[str, str] | None, table_id: str | None
 ) -> Manifest:
-    """Return the manifest of a table that is not there yet (`Table.unborn`)."""
+    """Return an uncreated table's manifest (`Table.unborn`)."""
     seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
     seeded = replace(schema, hash_seed=seed)
     checked_properties = checked(properties)
@@ -174,16 +174,16 @@ def unborn_manifest(
 
 
 def create(log: Log, unborn: Manifest) -> bool:
-    """Make a table without an epoch; False if there is one."""
+    """Create a table without an epoch; return False if it exists."""
     draft = Draft(kind=Kind.CREATE, schema=unborn.schema, properties=unborn.properties)
     return log.create(draft, table_id=unborn.table_id) is not None
 
 
 def require_free(store: Store, *, is_root: bool = False) -> None:
-    """Raise unless a new table may be made in a folder.
+    """Raise unless a new table may be created in a folder.
 
-    Names that begin with ``_`` or ``.`` are passed over, except for those of `_MARKERS`: people
-    keep the checkpoints of queries there.
+    Names that begin with ``_`` or ``.`` are ignored, except those in `_MARKERS`: users keep query
+    checkpoints there.
     """
     contents = _format_of(store)
     if contents is None and (names := list(_foreign(store, is_root=is_root))):
@@ -201,7 +201,7 @@ def require_free(store: Store, *, is_root: bool = False) -> None:
 
 
 def format_above(store: Store) -> str | None:
-    """Return which folder above is that of a table of another tool; None if there is none."""
+    """Return which parent folder holds another tool's table; None if there is none."""
     for above in store.iter_above() if isinstance(store, _HasFoldersAbove) else ():
         # Who may write into a folder need not be allowed to list those above it.
         with suppress(UpsertFlowError, OSError):
@@ -212,13 +212,13 @@ def format_above(store: Store) -> str | None:
 
 
 def _format_of(store: Store) -> str | None:
-    """Return the format of a table of another tool in a folder; None if there is none."""
+    """Return the format of another tool's table in a folder; None if there is none."""
     folders = set(store.folders(""))
     return next((format_name for name, format_name in _MARKERS.items() if name in folders), None)
 
 
 def _foreign(store: Store, *, is_root: bool) -> Iterator[str]:
-    """Yield the names in a folder that are not those of a table."""
+    """Yield a folder's names that do not belong to a table."""
     folders = set(store.folders(""))
     names = [*(info.path for info in store.list("")), *(() if is_root else folders - {_DATA})]
     yield from sorted(name for name in names if not name.startswith(_HIDDEN))

@@ -246,7 +246,7 @@ class Table(TableReader):
         *,
         allow_non_empty_path: bool,
     ) -> bool:
-        """Make the table, without an epoch; False if there is one."""
+        """Create the table, without an epoch; return False if it exists."""
         if not allow_non_empty_path and self.log.try_head() is None:
             schema_changes.require_free(self.store)
         unborn = self.unborn(schema, properties)
@@ -333,7 +333,7 @@ class Table(TableReader):
 
         Parameters
         ----------
-        rows : pyarrow.Table, pyarrow.RecordBatch, or what has ``__arrow_c_stream__``
+        rows : pyarrow.Table, pyarrow.RecordBatch, or an object with ``__arrow_c_stream__``
             The table's columns, the order columns and, if any, the column ``deletes``. Any Arrow
             source is accepted: a pandas or Polars data frame, a DuckDB relation, a reader.
         deletes : str, optional
@@ -426,7 +426,7 @@ class Table(TableReader):
         filter : str, optional
             SQL, as in `scan`, in place of keys.
         transaction : Transaction, optional
-            As in `append`.
+            As in `upsert`.
 
         Returns
         -------
@@ -442,7 +442,7 @@ class Table(TableReader):
         SchemaError, PlanError
             As in `get` and `scan`.
         DataError, TableFullError, ThrottledError, ContentionError
-            As in `append`.
+            As in `upsert`.
 
         Notes
         -----
@@ -531,7 +531,7 @@ class Table(TableReader):
         return committed
 
     def _follow(self, committed: Commit | None = None, ahead: Iterable[PreparedFiles] = ()) -> None:
-        """Update the structures that follow the table; no failure among them fails the commit."""
+        """Update indexes and the mirror after a commit; their failures do not fail the commit."""
         if committed is not None:
             self._indexes.follow(committed)
         cached_head = self.log.seen or self.log.head()
@@ -611,7 +611,7 @@ class Table(TableReader):
         )
 
     def compaction_jobs(self, *, full: bool = False, look: Look | None = None) -> list[Job]:
-        """Return the compactions that are due, the smallest first; by a look, or by a new one."""
+        """Return the due compactions, the smallest first; by default in the newest version."""
         if look is None:
             return due_jobs(self.log, self.log.now_ms(), full=full)
         with look:
@@ -675,8 +675,8 @@ class Table(TableReader):
     def repair(self) -> Repairs:
         """Make a table readable in which an earlier release stored values without a reader.
 
-        It gives up the columns that no release can read, and nothing else; see `table.maintenance`. Call
-        it on ``Table(open_store(path))``, because `Table.open` needs a readable log.
+        It drops only the columns that no release can read (`table.maintenance`). Call it on
+        ``Table(open_store(path))``, because `Table.open` needs a readable log.
         """
         return repair(self.store, self.log)
 
@@ -727,7 +727,7 @@ class Table(TableReader):
         return lease
 
     def hold_all(self, consumer: str, *, ttl_ms: int = LEASE_MS) -> Lease:
-        """Keep all that can be read readable, for example while it is copied.
+        """Keep all readable versions readable, for example during a copy.
 
         Raises
         ------
@@ -786,7 +786,7 @@ class Table(TableReader):
         maintenance.compact_once(index.log, store, index.commit_compactions)
 
     def of_index(self, index: Index) -> Table:
-        """Return the table that an index is."""
+        """Return an index's table."""
         return Table(index.store, clock=self._clock, threads=self.threads)
 
     # -- mirrors ---------------------------------------------------------------------

@@ -102,29 +102,28 @@ class TableReader:
         filter: str | None = None,
         version: int | None = None,
     ) -> pa.RecordBatchReader:
-        """Return a reader of the rows at a version, in no particular order.
+        """Return a reader for a version's rows, in no particular order.
 
         Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so that memory is
-        bounded whatever the size of the table.
+        bounded for any table size.
 
         Parameters
         ----------
         columns : sequence of str, optional
-            In the order in which they are to come; by default all. With none at all, batches
-            have rows without columns.
+            Columns in output order; by default all. If empty, batches have rows without columns.
         filter : str, optional
-            SQL that is true for the rows that are wanted, of any columns of the table: ``"id IN
-            (1, 2)"``. Where it pins the key, the prefix of the hash or an indexed column to some
-            values, only what can have them is read (`table.scan`).
+            An SQL condition on the table's columns: ``"id IN (1, 2)"``. If it pins the key, the
+            hash prefix or an indexed column to some values, only possible matches are read
+            (`table.scan`).
 
         Raises
         ------
         SchemaError
-            There is no such column.
+            A column does not exist.
         PlanError
-            The filter is no SQL that is known, or not of these columns.
+            The filter is invalid SQL, or names a column that does not exist.
         DataLossError
-            The version is expired, or not there.
+            The version is expired or does not exist.
         """
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
@@ -193,23 +192,23 @@ class TableReader:
         columns: Sequence[str] | None = None,
         version: int | None = None,
     ) -> pa.Table:
-        """Return the rows of some keys, in the order of the keys; a key without a row has none.
+        """Return the rows for some keys, in key order; a key without a row is skipped.
 
-        Only the blocks that hold the keys are read: the cost follows the keys, not the table.
+        Only the blocks with these keys are read: the cost follows the keys, not the table size.
 
         Parameters
         ----------
         keys : object
             One key or many: ``7``, ``[7, 8]``, ``("eu", 7)``, ``[("eu", 7), ("us", 8)]``, a mapping
-            or a frame with the key columns, or an array (`arguments.as_keys`). A key that is
-            given twice has its row twice.
+            or a frame with the key columns, or an array (`arguments.as_keys`). A repeated key
+            returns its row repeatedly.
 
         Raises
         ------
         SchemaError
-            There is no such column, or a value is not of the type of its key column.
+            A column does not exist, or a value does not have its key column's type.
         DataLossError
-            The version is expired, or not there.
+            The version is expired or does not exist.
         """
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
@@ -225,7 +224,7 @@ class TableReader:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
     ) -> pa.Table:
-        """Return the rows at a version, in no particular order (`scan`)."""
+        """Return a version's rows, in no particular order (`scan`)."""
         reader = self.scan(columns, filter=filter, version=version)
         if not reader.schema.names:  # Only the number of rows is asked for.
             return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
@@ -238,19 +237,19 @@ class TableReader:
         columns: Sequence[str] | None = None,
         version: int | None = None,
     ) -> pa.Table:
-        """Return the rows with one of some prefixes of the key, in no particular order.
+        """Return the rows with the given key prefixes, in no particular order.
 
-        The cost follows the rows that are found (`Snapshot.having_prefix`).
+        The cost follows the number of matching rows (`Snapshot.having_prefix`).
 
         Parameters
         ----------
         values : pyarrow.Table, frame or mapping
-            Columns of the leading key columns, a row for each prefix.
+            The leading key columns, with one row per prefix.
 
         Raises
         ------
         OptionError
-            The table was not made with a `hash_prefix`, or the values are not of its columns.
+            The table has no `hash_prefix`, or the values have other columns.
         """
         snapshot = self.at(version)
         schema = snapshot.manifest.schema
@@ -281,22 +280,22 @@ class TableReader:
         columns: Sequence[str] | None = None,
         version: int | None = None,
     ) -> pa.Table:
-        """Return the rows that have one of some values in a column, in no particular order.
+        """Return the rows with one of the given values in a column, in no particular order.
 
-        With an index on the column (property ``indexBy``) the cost follows the rows that are
-        found; without one, or where it is of no use, all rows are read. The answer is the same.
+        With an index on the column (property ``indexBy``) the cost follows the number of matching
+        rows; without a usable one, all rows are read. The result is the same.
 
         Parameters
         ----------
         column : str
         values : object
-            One value, or several: a sequence, a set, an array or a column. A null finds nothing,
-            NaN finds NaN.
+            One value or several: a sequence, a set, an array or a column. A null matches nothing,
+            NaN matches NaN.
 
         Raises
         ------
         SchemaError
-            There is no such column, its values are not compared, or a value is not of its type.
+            The column does not exist, its values cannot be compared, or a value has another type.
         """
         snapshot, newest = self.at(version), self.schema
         schema = snapshot.manifest.schema
@@ -323,7 +322,7 @@ class TableReader:
             return by(None)  # Where it is the table that is damaged, that is found again.
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that could not be applied and that nothing has cleared yet.
+        """Yield the quarantined rows: those that could not be applied and are not cleared yet.
 
         Columns as `table.state.snapshot.quarantine_schema`: the keys, ``_reason``, ``_epoch``,
         ``_raw_key`` and ``_raw_value``. Empty unless the table has ``onError=quarantine``.
@@ -489,7 +488,7 @@ class TableReader:
         *,
         hash_range: HashRange = ALL_HASHES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield changes in a schema that the caller has fixed.
+        """Yield changes in a schema fixed by the caller.
 
         Another process may alter the table before the first batch is read.
         """

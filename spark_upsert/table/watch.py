@@ -63,7 +63,7 @@ class SealedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Versions ``lower <= v < upper`` that were expired before a watcher came to their changes."""
+    """Versions ``lower <= v < upper`` that were expired before a watcher read them."""
 
     lower: int
     upper: int
@@ -119,7 +119,7 @@ class Watchers:
         return self._clock()
 
     def recent(self, version: int) -> Commit | None:
-        """Return a version that the ring holds."""
+        """Return a version that is still in the ring, else None."""
         return self._ring.get(version)
 
     def _publish(self, commit: Commit) -> None:
@@ -148,7 +148,7 @@ class Watchers:
         return head
 
     def wake(self) -> None:
-        """Let the waiting watchers see whether they still should wait."""
+        """Wake the waiting watchers, so that they check whether they are closed."""
         with self._arrived:
             self._arrived.notify_all()
 
@@ -172,7 +172,7 @@ class Watchers:
             self.look()
 
     def _next_look_s(self) -> float:
-        """Return when a waiting watcher should look; later, while another one looks."""
+        """Return when a waiting watcher should poll; later, while another one polls."""
         if self._is_looking:
             return self._clock() + LOOK_S_MAX
         rest_s = _QUARTER * (self._looked_s - self._came_s)
@@ -218,7 +218,7 @@ class Watcher:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, for a thread that waits in it, too."""
+        """End the iteration, also for a thread that waits in it."""
         self._is_closed = True
         self._watchers.wake()
 
@@ -260,7 +260,7 @@ class Watcher:
         return None
 
     def _step(self) -> WatchEvent | None:
-        """Pass a version; None if it is no epoch."""
+        """Advance by one version; return None if it is no epoch."""
         self._is_lagging = is_late = self.is_lagging
         version, log = self._position, self._watchers.log
         head = log.seen
@@ -289,7 +289,7 @@ class Watcher:
         )
 
     def _gap(self) -> Gap | None:
-        """Pass the expired versions, if that is allowed; None if there are none."""
+        """Skip the expired versions, if that is allowed; return None if there are none."""
         head = self._watchers.look()
         lower, upper = self._position, head.first_changes
         if lower >= upper:

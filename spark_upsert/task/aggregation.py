@@ -81,7 +81,7 @@ class GroupComputation:
         self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
 
     def needed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns that are looked at, so that no others are held."""
+        """Return the columns that are needed, so that no others are held."""
         names = {*self._keys, *(aggregate.column for aggregate in self._aggregates)} - {None}
         columns = [name for name in rows.schema.names if name in names]
         # Rows without any column would not be counted.
@@ -447,7 +447,7 @@ class StreamingAggregation:
         self._waiting = _Waiting()
 
     def _fold(self) -> None:
-        """Look for groups in the rows that wait; the last one stays open."""
+        """Fold the waiting rows into groups; the last group stays open."""
         if self._waiting.rows:
             held = [] if self._open is None else [self._open]
             states = self._grouping.states(*self._waiting.take())

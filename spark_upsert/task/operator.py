@@ -1,6 +1,6 @@
 """The operator protocol: `BatchSource`, `Operator` and their signals; and simple operators.
 
-One thread at a time is in a chain. Behind a barrier an operator holds no earlier rows, except for
+One thread at a time is in a chain. After a barrier an operator holds no earlier rows, except for
 counters (docs/adr/0033).
 """
 

@@ -197,7 +197,7 @@ class Pipelines:
 
     @property
     def bare_scan(self) -> Driver | None:
-        """The driver that gives all rows as they are read; None if anything is done to them."""
+        """The driver that returns all rows as they are read; None if there are other operators."""
         [first, *others] = self.drivers
         return first if first.is_bare and not others else None
 

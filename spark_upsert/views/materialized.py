@@ -121,7 +121,7 @@ def grouping_kept(table: ObservedTable) -> Grouping:
 def group_changes(
     log: Log, groups: ShownGroups, lower: int, upper: int
 ) -> Iterator[tuple[int, Pairs]]:
-    """Yield what the epochs ``lower <= e < upper`` changed in the groups of a table, one by one."""
+    """Yield a table's group changes for the epochs ``lower <= e < upper``, one by one."""
     for stretch in cut_into_stretches(log, lower, upper, log.head().schema):
         yield from groups.changes(stretch)
 

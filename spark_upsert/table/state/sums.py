@@ -24,7 +24,7 @@ _MORE_DIGITS = 4
 _INTEGER = 20
 """Number of digits in 2**64."""
 _WIDE, _COUNT, _ALL = 56, 19, 76
-"""Digits for a dividend (the sum of any number of decimals) and for a count: the quotient then
+"""Digits for a dividend (a sum over any number of decimals) and for a count: the quotient then
 has 20 more fraction digits, and 76 in all.
 """
 _LOW = np.uint64(0xFFFFFFFF)
@@ -34,7 +34,7 @@ LimbColumns = list[npt.NDArray[np.int64]]
 
 
 def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the sum of each group of consecutive values, null if all are null."""
+    """Return each group's sum over consecutive values, null if all are null."""
     valid = validity(column)
     no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
     small = _small(column, valid)
@@ -115,7 +115,7 @@ def from_limbs(limbs: LimbColumns, type_: pa.DataType, *, mask: Mask) -> pa.Arra
 
 
 def wide_from_limbs(limbs: LimbColumns, scale: int, *, mask: Mask) -> pa.Array:
-    """Return the decimals that limbs are, four as `carried` leaves them, for `averages`."""
+    """Return four limbs, as `carried` returns them, as decimals for `averages`."""
     shift = np.uint64(_LIMB_BITS)
     words = np.empty((len(mask), 4), dtype=np.uint64)
     words[:, 0] = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
@@ -146,7 +146,7 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
 
 
 def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Split each decimal in two, such that sums of either part always fit into 38 digits."""
+    """Split each decimal in two, such that either part's sums always fit into 38 digits."""
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63
     remainder, times = np.where(fits, high, 0), np.where(fits, 0, high)

@@ -282,8 +282,8 @@ def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> p
 def _adopted(rows: Rows) -> Positions:
     """Return for each row the row whose order it adopts, or `_NONE`.
 
-    A key's rows are processed in arrival order. After each step one of them *stands*: the last
-    row that no other had beaten on arrival.
+    A key's rows are processed in arrival order. After each step one row is *current*: the last one
+    that no other row had beaten on arrival.
     """
     order, begins = arrange(rows, None, lambda _: ())
     [diffs] = rows.take([DIFF], order)
@@ -293,12 +293,12 @@ def _adopted(rows: Rows) -> Positions:
     ranks = np.where(has_order, 1 + _ranks(rows, order), 0)
     keys = group * (int(ranks.max(initial=0)) + 1) + ranks
     leads = has_order & (keys == np.maximum.accumulate(keys))
-    stands = leads | (~has_order & (kinds == ERROR))
+    is_current = leads | (~has_order & (kinds == ERROR))
     leader = _last(leads, group)
-    # What stood before a row, for a tombstone takes nothing but an error away.
-    standing = _last(stands, group, before=True)
-    behind_error = (standing != _NONE) & (kinds[np.maximum(standing, 0)] == ERROR)
-    adopts = ~has_order & (leader != _NONE) & ((kinds != TOMBSTONE) | behind_error)
+    # A tombstone replaces only an error, so the current row before it decides.
+    current = _last(is_current, group, before=True)
+    follows_error = (current != _NONE) & (kinds[np.maximum(current, 0)] == ERROR)
+    adopts = ~has_order & (leader != _NONE) & ((kinds != TOMBSTONE) | follows_error)
     adopted = np.full(len(rows), _NONE, dtype=np.int64)
     adopted[order[adopts]] = order[leader[adopts]]
     return adopted
