@@ -22,9 +22,9 @@ __all__ = ["DefaultSource", "compact", "register", "view", "watch"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("upsertflow")`` known to a session with its code in an archive.
+    """Register ``format("upsertflow")`` for a session whose code is in an archive.
 
-    See `pyspark_upsertflow.registration`. After ``pip install`` it is not needed.
+    See `pyspark_upsertflow.registration`. Not needed after ``pip install``.
     """
     from pyspark_upsertflow.registration import register as register_source
 
@@ -32,23 +32,23 @@ def register(spark: SparkSession) -> None:
 
 
 def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: str) -> int:
-    """Compact the runs of a table by a Spark job, one task per compaction.
+    """Compact a table's runs by a Spark job, one task per compaction.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         Classic or Connect.
     path : str
-        Where the table lies.
+        The table's path or URL.
     full : bool
         Whether to leave one run everywhere, whatever the sizes.
     **storage : str
-        Settings of the object store: the ``storage.*`` options without their prefix.
+        Object store settings: the ``storage.*`` options without their prefix.
 
     Returns
     -------
     int
-        The number of compactions. No answer of the table changes by them.
+        The number of compactions, which change no query result.
 
     Examples
     --------
@@ -62,19 +62,19 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
 
 
 def view(path: str, **storage: str) -> SparkView:
-    """Return a plan over a table, on which a view is built.
+    """Return a plan over a table, the start for a view.
 
     Parameters
     ----------
     path : str
-        Where the table lies.
+        The table's path or URL.
     **storage : str
-        Settings of the object store: the ``storage.*`` options without their prefix.
+        Object store settings: the ``storage.*`` options without their prefix.
 
     Returns
     -------
-    View
-        All rows of the table; `stream` follows what changes.
+    SparkView
+        All rows in the table; its `stream` method returns their changes.
 
     Examples
     --------
@@ -93,22 +93,22 @@ def watch(
     tell: Callable[[Mapping[str, object]], object] | None = None,
     **storage: str,
 ) -> Watch:
-    """Tell of each micro-batch of all streaming queries of a session that read or write a table.
+    """Report each micro-batch in a session's streaming queries that read or write a table.
 
-    Each batch is a line of the logger ``spark_upsert.metrics`` (a warning more, where a number
-    means trouble), a dict, and a part of the metrics.
+    Each batch becomes a log line in ``spark_upsert.metrics`` (and a warning if a number indicates
+    trouble), a dict, and a part of the metrics.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
         Classic or Connect.
     *paths : str
-        Tables, or templates of many, that queries write. A classic session knows them itself; in
-        one of Connect only what is named here is looked at.
+        Tables, or table templates, that queries write. A classic session finds them in its queries;
+        a Connect session reads only the tables named here.
     tell : callable, optional
-        Called with each batch as a dict, in a thread of its own.
+        Called with each batch as a dict, in a separate thread.
     **storage : str
-        Settings of the object store of the paths: the ``storage.*`` options without their prefix.
+        Object store settings for the paths: the ``storage.*`` options without their prefix.
 
     Returns
     -------

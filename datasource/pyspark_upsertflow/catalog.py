@@ -1,4 +1,4 @@
-"""Options of Spark's catalog tables, stored in the metadata of a ``NOT NULL`` column.
+"""Options for Spark's catalog tables, stored in the metadata of a ``NOT NULL`` column.
 
 Spark passes no catalog option to a source, only its columns (docs/adr/0014).
 """
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _OPTIONS = "upsertflow.options"
-"""The metadata of a column that holds the options, as JSON."""
+"""Key in the column metadata for the options as JSON."""
 
 _MADE_BY = "provider"
-"""Spark hands it down where it makes a table, and nowhere else."""
+"""Option that Spark passes only while it creates a table."""
 
 
 def is_made(given: Mapping[str, str]) -> bool:
-    """Return whether Spark asks for the columns of a catalog table that it is about to make."""
+    """Return whether Spark requests the columns for a catalog table that it is about to create."""
     return _MADE_BY in {name.lower() for name in given}
 
 
 def refuse_secrets(given: Mapping[str, str]) -> None:
-    """Raise `OptionError` where `CREATE TABLE` was told an option of the storage."""
+    """Raise `OptionError` if `CREATE TABLE` has a storage option."""
     for name in users_own(given):
         if ".storage." in f".{name.lower()}":
             raise OptionError(
@@ -44,7 +44,7 @@ def refuse_secrets(given: Mapping[str, str]) -> None:
 
 
 def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[str]) -> StructType:
-    """Return the columns of a catalog table, which hold the options of its reads."""
+    """Return a catalog table's columns, with the read options in their metadata."""
     fields = list(shown)
     at = next((at for at, f in enumerate(fields) if not f.nullable or f.name in keys), None)
     if at is None:
@@ -56,9 +56,9 @@ def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[s
 
 
 def found_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Return the options of a read: those given, and of a catalog table those it was made with.
+    """Return the read options, completed by a catalog table's stored options.
 
-    A read that is told where to read is told all.
+    A read with a path, plan or input uses its own options only.
     """
     given_names = {fold(name.partition(".")[0]) for name in given}
     if given_names & {"path", "plan", "input", "inputs", "inputspattern"}:

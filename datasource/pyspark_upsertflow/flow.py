@@ -56,10 +56,10 @@ def frames(
     *,
     is_stream: bool = False,
 ) -> dict[str, DataFrame]:
-    """Return the frame that comes to each sink, by its full name; nothing runs before one is read.
+    """Return one frame per sink, by its full name; nothing runs before a frame is read.
 
-    Each frame that is read runs the flow once. A frame may be united with others, or coalesced to
-    fewer partitions; the query of a streaming frame fails then.
+    Each read runs the flow once. If a streaming frame is united with others, or coalesced to fewer
+    partitions, its query fails.
     """
     compiled = _compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
     _require_kind(given or {}, is_stream=is_stream)
@@ -71,7 +71,7 @@ def run(
     plan: Graph | FusedGraph,
     given: Mapping[str, DataFrame] | None = None,
 ) -> None:
-    """Run a flow once over all that there is, and write what comes to its sinks.
+    """Run a flow once over all rows, and write the rows for its sinks.
 
     Each sink is a table, written by one transaction; operators before the branches part run once.
     For the parameters and errors see `frames`.
@@ -91,10 +91,10 @@ def start(
     every: str | None = None,
     storage: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Start the query that runs a flow over what comes, micro-batch by micro-batch.
+    """Start the query that runs a flow over new rows, micro-batch by micro-batch.
 
-    The end of a micro-batch is a barrier: every operator drains. Each sink takes a batch once,
-    whatever happens to the query.
+    The end of a micro-batch is a barrier: every operator drains. Each sink writes a batch exactly
+    once, also after restarts.
     """
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
@@ -126,7 +126,7 @@ def start(
 
 
 def _parted(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
-    """Return what comes to each sink, out of what the last stage gives."""
+    """Return the frame for each sink, selected from the last stage's rows."""
     if stages.is_plain:
         return dict.fromkeys(stages.sinks, frame)
     last = Border(stages, len(stages.stages), carried)
@@ -141,7 +141,7 @@ def _compiled(
     is_stream: bool,
     is_woken: bool = False,
 ) -> tuple[Stages, DataFrame]:
-    """Return the stages of a flow, and what the last one gives."""
+    """Return a flow's stages and the last stage's frame."""
     if isinstance(plan, Graph):
         slots = parallelism_of(spark) or 1
         plan = fused(expanded(plan), Automatic(slots=slots))
@@ -170,7 +170,7 @@ def _compiled(
 
 
 def carried(schema: pa.Schema) -> pa.Schema:
-    """Return the columns under which Spark carries some columns."""
+    """Return the Arrow types that columns have after a trip through Spark."""
     return arrow_of(_shown(schema))
 
 
@@ -180,7 +180,7 @@ def _shown(schema: pa.Schema) -> StructType:
 
 
 def _columns(frame: DataFrame, said: pa.Schema | None) -> pa.Schema:
-    """Return the columns of a source; those that it said, if Spark carries them as it has them."""
+    """Return a source's columns: the declared ones, if Spark represents them the same way."""
     schema = arrow_of(frame.schema)
     if said is None or said.names != schema.names or carried(said).types != schema.types:
         return schema
@@ -188,7 +188,7 @@ def _columns(frame: DataFrame, said: pa.Schema | None) -> pa.Schema:
 
 
 def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run a stage in a task of Spark."""
+    """Run a stage in a Spark task."""
     context = TaskContext.get()
     assert context is not None
     batch_id = int(context.getLocalProperty(_BATCH_ID) or 0)
@@ -197,13 +197,13 @@ def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     yield from step.run(batches, task=task, turn=batch_id + (task if is_in_place else 0))
 
 
-# -- what enters and what leaves -------------------------------------------------------------
+# -- sources and sinks -----------------------------------------------------------------------
 
 
 def _sources(
     spark: SparkSession, graph: Graph, given: Mapping[str, DataFrame], *, is_stream: bool
 ) -> dict[str, DataFrame]:
-    """Return the rows of each source, by its full name."""
+    """Return each source's rows, by its full name."""
     source_frames: dict[str, DataFrame] = {}
     for name, placed in graph.places.items():
         work = placed.operator.work
@@ -241,7 +241,7 @@ def _sources(
 
 
 def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
-    """Return the rows that are given for a source."""
+    """Return a frame with the rows that the graph contains for a source."""
     try:
         schema = carried(rows.schema)
         columns = map(convert, rows.columns, schema.types)
@@ -256,7 +256,7 @@ def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
 
 
 def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
-    """Return the rows of all sources, as they come to the first stage."""
+    """Return all sources' rows in the first stage's input form."""
     border = Border(stages, 0, carried)
     physical = stages.book.physical
     parts: list[DataFrame] = []
@@ -281,7 +281,7 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def _wakes(spark: SparkSession, stages: Stages) -> DataFrame:
-    """Return a row for each task of the first stage, with the task's own number."""
+    """Return a wake row for each task in the first stage, with the task's number."""
     schema = _shown(Border(stages, 0, carried).schema)
     nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[1:])
     task_count = stages.stages[0].task_count
@@ -296,7 +296,7 @@ def _one_of(values: list[int], index: Column) -> Column:
 
 
 def _of_sink(frame: DataFrame, last: Border, addresses: tuple[int, ...]) -> DataFrame:
-    """Return the rows that came to a sink."""
+    """Return the rows for one sink."""
     address = F.col(TO).bitwiseAND(F.lit(WAKE))
     columns = last.columns(addresses[0]).items()
     return frame.where(address.isin(*addresses)).select(
@@ -308,11 +308,11 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-# -- what is written -------------------------------------------------------------------------
+# -- writes ----------------------------------------------------------------------------------
 
 
 def _write(stages: Stages, frame: DataFrame, **transaction: str) -> None:
-    """Write what comes to each sink; what is before them is computed once."""
+    """Write the rows for each sink; with several sinks, shared operators run once."""
     targets = targets_of(stages.graph)
     is_shared = len(targets) > 1
     if is_shared:
@@ -328,15 +328,15 @@ def _write(stages: Stages, frame: DataFrame, **transaction: str) -> None:
 
 
 def _write_batch(stages: Stages, flow_id: str, frame: DataFrame, batch_id: int) -> None:
-    """Write a micro-batch into several tables, each of which takes it once."""
+    """Write a micro-batch into several tables, each exactly once."""
     _write(stages, frame, txnAppId=f"flow-{flow_id}", txnVersion=str(batch_id))
 
 
-# -- what is refused -------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------
 
 
 def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
-    """Refuse columns that Spark does not have: of other types, or two of one name."""
+    """Refuse columns that Spark does not support: unknown types or duplicate names."""
     for name, schema in schemas.items():
         for column, count in Counter(schema.names).items():
             if count > 1:
@@ -358,7 +358,7 @@ def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
 
 
 def _require_kind(given: Mapping[str, DataFrame], *, is_stream: bool) -> None:
-    """Refuse a stream where rows are read once, and what is none where they are followed."""
+    """Refuse streaming frames in a batch run, and batch frames in a streaming query."""
     for name, frame in given.items():
         if frame.isStreaming != is_stream:
             expected, actual = ("a stream", "none") if is_stream else ("no stream", "one")
@@ -370,7 +370,7 @@ def _require_kind(given: Mapping[str, DataFrame], *, is_stream: bool) -> None:
 
 
 def _require_no_counters(graph: Graph) -> None:
-    """Refuse what counts on over barriers, which would begin anew with each micro-batch."""
+    """Refuse counters that span barriers: they would restart with each micro-batch."""
     for name, placed in graph.places.items():
         work = placed.operator.work
         if isinstance(work, Node):
@@ -385,7 +385,7 @@ def _require_no_counters(graph: Graph) -> None:
 
 
 def _require_pickled(graph: Graph) -> None:
-    """Refuse functions that cannot be sent to the tasks, before anything runs."""
+    """Refuse functions that cannot be pickled for the tasks, before anything runs."""
     for name, placed in graph.places.items():
         work = placed.operator.work
         if isinstance(work, PythonFunction):

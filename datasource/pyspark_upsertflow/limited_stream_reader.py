@@ -19,7 +19,7 @@ _NO_BOUND = 2**62
 
 @called_by_spark
 class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
-    """A reader that Spark tells where a batch begins, and whether it is to hold all there is."""
+    """A reader with a start and limit per batch from Spark, for PySpark 4.2 and newer."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # The real limits are combined in `pace`; Spark can pass only one of its own.

@@ -36,27 +36,27 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("spark_upsert.metrics")
 
 REPORTS_MAX = 1_000
-"""Reports that wait to be told; what comes beyond them is dropped and counted."""
+"""Maximum queued progress reports; further ones are dropped and counted."""
 
 BATCHES_KEPT = 100
-"""Batches whose numbers can be asked for later, of all queries together."""
+"""Number of recent batches available later, over all queries."""
 
 _QUERIES_MAX = 256
 
 _STOP_S = 10.0
-"""How long `Watch.stop` waits for a look at a table that is under way."""
+"""How long `Watch.stop` waits for a running read of a table."""
 
 
 class Watch:
-    """Tells of each micro-batch of a session's queries; `pyspark_upsertflow.watch` makes it.
+    """Reports each micro-batch in a session's queries; `pyspark_upsertflow.watch` creates it.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
     places : sequence of Place
-        Tables that queries may write, where a query does not say it itself.
+        Tables that queries may write, for queries whose plan does not name them.
     tell : callable, optional
-        Called with each batch as a dict, by the thread that looks at tables.
+        Called with each batch as a dict, by the thread that reads the tables.
     """
 
     def __init__(
@@ -100,25 +100,25 @@ class Watch:
 
     @property
     def batches(self) -> list[dict[str, Any]]:
-        """The newest batches of all queries as dicts, the oldest first."""
+        """The newest batches over all queries as dicts, the oldest first."""
         with self._lock:
             return [batch.to_json() for batch in self._recent]
 
     @property
     def totals(self) -> Totals:
-        """The metrics, which a registry of ``prometheus_client`` takes as a collector."""
+        """The metrics, a collector for a ``prometheus_client`` registry."""
         return self._totals
 
     def prometheus(self) -> str:
-        """Return all metrics in the text format of Prometheus (``upsertflow[prometheus]``)."""
+        """Return all metrics in Prometheus text format (``upsertflow[prometheus]``)."""
         return self._totals.prometheus()
 
     def flush(self) -> None:
-        """Wait until all reports that came so far are told."""
+        """Wait until all reports received so far are processed."""
         self._reports.join()
 
     def stop(self) -> None:
-        """Watch no more; what came before is told. Twice is harmless."""
+        """Stop watching, after pending reports are processed. Twice is harmless."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -131,23 +131,23 @@ class Watch:
     # -- in the thread of the listener, which must not wait ------------------------------
 
     def offer(self, kind: str, told: Any) -> None:
-        """Take a report, or drop it; never waits and never fails."""
+        """Queue a report, or drop it; never waits and never fails."""
         try:
             self._reports.put_nowait((kind, told))
         except Full:
             self.dropped += 1
 
     def query_of(self, query_id: str) -> Any:
-        """Return a running query of the session, if its plan can be asked; else None."""
+        """Return a running query, if the session gives access to its plan; otherwise None."""
         return self._spark.streams.get(query_id) if self._has_plans else None
 
-    # -- in the thread that tells --------------------------------------------------------
+    # -- in the reporting thread ---------------------------------------------------------
 
     def _work(self) -> None:
         while (report := self._reports.get()) is not None:
             try:
                 self._take(*report)
-            except Exception as error:  # noqa: BLE001 - whatever fails, the next report is told
+            except Exception as error:  # noqa: BLE001 - the next report is processed anyway
                 self.failures += 1
                 _LOGGER.warning("batch not told: %s", masked(f"{error!r}"))
             finally:
@@ -186,7 +186,7 @@ class Watch:
             self._tell(batch.to_json())
 
     def _numbers(self, progress: Progress) -> BatchNumbers | None:
-        """Return a batch in numbers; None if the query has nothing of ours."""
+        """Return a batch's numbers; None if the query neither reads nor writes our tables."""
         sink, problem = None, None
         try:
             location = self._place(progress.query_id)
@@ -199,7 +199,7 @@ class Watch:
         return progress.numbers(sink, now_ms=int(time.time() * 1000), problem=problem)
 
     def _place(self, query_id: str) -> Place | None:
-        """Return where a query writes; remembered once it is known."""
+        """Return a query's sink; cached once it is known."""
         location = self._written.get(query_id)
         if location is None:
             location = self._said(query_id) or self._found(query_id)
@@ -208,7 +208,7 @@ class Watch:
         return location
 
     def _said(self, query_id: str) -> Place | None:
-        """Return what the plan of a query says of its sink, in a session with a JVM at hand."""
+        """Return the sink in a query's plan; None in a session without access to the JVM."""
         try:
             query = self._queries.get(query_id) or self.query_of(query_id)
             plan = query._jsq.streamingQuery().logicalPlan()
@@ -224,7 +224,7 @@ class Watch:
         return _place_of(options)
 
     def _found(self, query_id: str) -> Place | None:
-        """Return the given table that names a query among its writers."""
+        """Return the listed table whose writers include a query."""
         return next(
             (location for location in self._places if self._sinks.has(location, query_id)), None
         )
@@ -245,13 +245,13 @@ def _place_of(options: Mapping[str, str]) -> Place | None:
 
 
 class _Listener(StreamingQueryListener):
-    """Hands on what Spark tells; each method returns at once, and raises nothing."""
+    """Forwards Spark's query events; each method returns at once, and never raises."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        # Kept from here on: of a query that has ended, Spark tells no more where it wrote.
+        # Cached now: after a query has ended, Spark does not return its plan.
         try:
             query_id = str(event.id)
             self._watch.offer(_STARTED, (query_id, self._watch.query_of(query_id)))
@@ -262,7 +262,7 @@ class _Listener(StreamingQueryListener):
         self._watch.offer(_PROGRESS, event.progress.json)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: the numbers stay as the last batch left them."""
+        """Do nothing: the numbers remain those after the last batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Do nothing: what the last batches did may not be told yet."""
+        """Do nothing: the last batches may still be in the queue."""

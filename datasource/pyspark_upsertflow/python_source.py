@@ -1,7 +1,7 @@
 """Other Python sources as inputs (`PythonInput`), by Spark's private helpers for them.
 
-A source returns its end only for a given start; the answer stands until it is taken, and is one
-step. An offset that goes back is an error, because Spark would lose rows.
+A source returns an end offset only for a start offset. That end is one step, and stays the same
+until a batch takes it. An offset that goes back is an error, because Spark would lose rows.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ SourceRows = Iterator[Any]
 
 @dataclass(frozen=True)
 class PythonSource:
-    """A Python source with its options; a value that is made into a reader where it is needed.
+    """A Python source with its options, made into a reader on demand.
 
     Parameters
     ----------
     named : str
         The name that Spark would find it by, or ``module:Class``.
     options : mapping of str to str
-        What it is handed.
+        The options for its constructor.
     """
 
     named: str
@@ -101,7 +101,7 @@ class PythonSource:
 
     @cached_property
     def schema(self) -> StructType:
-        """Its columns."""
+        """The source's columns."""
         with failing(self.named, "schema()"):
             schema = self.made.schema()
         if isinstance(schema, StructType):
@@ -110,7 +110,7 @@ class PythonSource:
 
     @property
     def identity(self) -> str:
-        """An identity that a source with the same options shares, under whatever name."""
+        """An identity shared by equal sources with equal options, under any name."""
         cls = type(self.made)
         normalized = sorted((name.lower(), text) for name, text in self.options.items())
         return f"Python source {cls.__module__}.{cls.__qualname__} {normalized}"
@@ -130,7 +130,7 @@ class PythonSource:
 
 
 class ForeignStream:
-    """The stream reader of another source, with both kinds alike."""
+    """Another source's stream reader, with one interface for simple and full readers."""
 
     def __init__(self, named: str, reader: DataSourceStreamReader) -> None:
         self._named = named
@@ -142,7 +142,7 @@ class ForeignStream:
             return self._reader.initialOffset()
 
     def latest(self, start: Any) -> Any:
-        """Return where a batch may end that begins at an offset."""
+        """Return the end offset for a batch that starts at an offset."""
         with failing(self._named, "latestOffset()"):
             latest: Callable[..., Any] = self._reader.latestOffset
             if self._simple is not None:
@@ -152,7 +152,7 @@ class ForeignStream:
             return latest(start, self._reader.getDefaultReadLimit())
 
     def prepare(self) -> bool:
-        """Tell a source to end at what it has now; False if it does not know how."""
+        """Make a source end at its present data; False if it does not support that."""
         owner: Any = self._reader if self._simple is None else self._simple.simple_reader
         if not ends_at_what_is_there(owner):
             return False
@@ -161,29 +161,29 @@ class ForeignStream:
         return True
 
     def partitions(self, start: Any, end: Any) -> Sequence[Any]:
-        """Return the partitions of a batch."""
+        """Return a batch's partitions."""
         with failing(self._named, "partitions()"):
             return self._reader.partitions(start, end)
 
     def held(self, start: Any, end: Any) -> SourceRows | None:
-        """Return the rows of a batch that a simple reader has read already, if it still has them."""
+        """Return a batch's rows if a simple reader still has them cached; otherwise None."""
         if self._simple is None:
             return None
         with failing(self._named, "read(), whose rows must be an iterator that can be copied"):
             return self._simple.getCache(start, end)
 
     def read(self, partition: Any) -> SourceRows:
-        """Return the rows of a partition."""
+        """Return a partition's rows."""
         with failing(self._named, "read()"):
             return iter(self._reader.read(partition))
 
     def commit(self, end: Any) -> None:
-        """Tell the source that a batch is done."""
+        """Notify the source that a batch is finished."""
         with failing(self._named, "commit()"):
             self._reader.commit(end)
 
     def travelling(self) -> ForeignStream:
-        """Return what a task needs of it: Spark hands the reader itself to tasks."""
+        """Return the reader to pickle for tasks; for a simple reader, without its cache."""
         if self._simple is None:
             return self
         return ForeignStream(self._named, _SimpleStreamReaderWrapper(self._simple.simple_reader))
@@ -195,7 +195,7 @@ class ForeignStream:
 
 
 def find_source(named: str) -> type[DataSource]:
-    """Return the class of a source."""
+    """Return a source's class; raises `OptionError`."""
     module_name, colon, class_name = named.partition(":")
     if not colon:
         return _discovered(named)
@@ -246,7 +246,7 @@ def _imported(name: str) -> ModuleType | None:
 
 
 class failing:
-    """Say of a source which of its methods failed."""
+    """Name the source and its failed method in errors that the body raises."""
 
     def __init__(self, named: str, what: str) -> None:
         self._named = named
@@ -261,7 +261,7 @@ class failing:
 
 
 def source_failed(named: str, what: str, error: Exception) -> UpsertFlowError:
-    """Return the error of a method of a source that raised one."""
+    """Return the error for a source's method that raised one."""
     return UpsertFlowError(
         f"the Python source '{named}' failed in {what}: {type(error).__name__}: {error}",
         hint="the fault is that source's, or that of its options.",
@@ -269,7 +269,7 @@ def source_failed(named: str, what: str, error: Exception) -> UpsertFlowError:
 
 
 def shrunken(before: Any, after: Any, where: str = "") -> str | None:
-    """Return the first numeric field of an offset that has become smaller, with its values."""
+    """Return an offset's first numeric field that became smaller, with both values; else None."""
     if isinstance(before, dict) and isinstance(after, dict):
         pairs: list[tuple[str, Any, Any]] = [
             (f"{where}.{key}" if where else str(key), value, after[key])
@@ -293,7 +293,7 @@ def _is_number(value: Any) -> bool:
 
 
 def projected(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    """Return the columns that are wanted, in their types."""
+    """Return the selected columns, cast to their planned types."""
     selected = []
     for wanted_name in columns:
         column = batch.column(wanted_name.name)
@@ -304,10 +304,10 @@ def projected(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 _READERS_MAX = 16
-"""Readers of others that a process keeps between its tasks."""
+"""Maximum idle readers that a process caches between tasks."""
 
 _SPLIT_BYTES = 1 << 20
-"""Bytes that a partition of unknown size is taken for."""
+"""Assumed bytes for a partition with unknown size."""
 
 _HEAD = Position.of({})
 _KEYS = frozenset({"offset", "origin"})
@@ -317,32 +317,32 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PythonSplit:
-    """A partition of another source, or rows that it has read already."""
+    """Another source's partition, or rows that it has read already."""
 
     reader: bytes
-    """Pickled, as Spark hands it to tasks."""
+    """Pickled, as Spark passes it to tasks."""
     partition: bytes | None
     rows: bytes | None = None
     """An Arrow stream."""
 
 
 class PythonKind:
-    """Python sources as a kind of input: ``python:name``, ``python:module:Class``."""
+    """Python sources as input format: ``python:name``, ``python:module:Class``."""
 
     def describe(self, options: InputOptions) -> Described:
-        """Return the columns that a read has of the source (`Kind.describe`)."""
+        """Return the source's columns for a read (`Kind.describe`)."""
         source, of_query = _source(options)
         columns = arrow_of(source.schema)
         return Described(chosen(columns, of_query.names("columns")), source.identity)
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
-        """Return the source as the input of a stream (`Kind.stream`)."""
+        """Return the source as a stream input (`Kind.stream`)."""
         source, of_query = _source(options)
         fail = of_query.flag("failOnDataLoss", default=True)
         return PythonInput(source, columns, fail_on_data_loss=fail)
 
     def batch(self, options: InputOptions, columns: pa.Schema) -> PythonBatch:
-        """Return what a batch reads of the source (`Kind.batch`)."""
+        """Return the source as a batch input (`Kind.batch`)."""
         return PythonBatch(_source(options)[0], columns)
 
 
@@ -354,13 +354,13 @@ def _source(options: InputOptions) -> tuple[PythonSource, Options]:
 
 
 class PythonInput(Input):
-    """The rows of a Python stream source.
+    """A Python stream source's rows.
 
     Parameters
     ----------
     source : PythonSource
     columns : pyarrow.Schema
-        The columns that were planned.
+        The planned columns.
     fail_on_data_loss : bool
         Whether an offset that goes back is an error.
     """
@@ -378,26 +378,26 @@ class PythonInput(Input):
         self._is_frozen = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks only read, and what they read with is in the splits.
+        # Tasks only read, and the splits contain their readers.
         return {**self.__dict__, "_stream": None, "_answer": None, "_last": None, "_done": None}
 
     # -- planning --------------------------------------------------------------------
 
     def head(self) -> Position:
-        """Return a position that says nothing: only for a place to begin at is there an answer."""
+        """Return an empty position: the source returns an end offset only for a start offset."""
         return _HEAD
 
     def identity(self) -> str:
-        """Return which source it is (`Input.identity`)."""
+        """Return the source's identity (`Input.identity`)."""
         return self._source.identity
 
     def freeze(self) -> None:
-        """Let the source end at what it has now, or at its next answer if it cannot."""
+        """Make the source end at its present data, or at its next end offset if it cannot."""
         self._is_frozen = not self._opened().prepare()
         self._answer = self._last = None
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
-        """Return what the source has behind a position (`Input.backlog`)."""
+        """Return the source's data after a position (`Input.backlog`)."""
         start = self._initial() if position is None else position
         end = self._end(start)
         piece = ReadPiece(steps=1, epochs=1, after=lambda _: end)
@@ -410,7 +410,7 @@ class PythonInput(Input):
         )
 
     def _end(self, start: Position) -> Position:
-        """Return where a batch may end; one answer stands until it is taken."""
+        """Return a batch's end position; it stays the same until a batch takes it."""
         if self._answer is not None and self._answer[0] == start.text:
             return self._answer[1]
         if self._is_frozen and self._last is not None:
@@ -442,23 +442,22 @@ class PythonInput(Input):
         return [PythonSplit(reader, _pickled(self._source, partition)) for partition in partitions]
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
-        """Yield the partitions between two positions (`SteppedInput.steps`); no batch ends there.
+        """Yield the partitions between two positions (`SteppedInput.steps`).
 
-        How many rows they have is known only once they are read, so that they are not counted.
+        All of them belong to one batch. Their row counts are unknown until they are read.
         """
         refuse_gaps(fail_on_data_loss=self._fail_on_data_loss)
         for step in _steps(self._source, self.splits(start, end)):
             yield StreamStep(rows=step.rows, split=step.split, after=lambda: end)
 
     def split_bytes(self, split: PythonSplit) -> int:
-        """Estimate what a split reads (`Input.split_bytes`)."""
+        """Estimate a split's bytes (`Input.split_bytes`)."""
         return _SPLIT_BYTES if split.rows is None else len(split.rows)
 
     def commit(self, position: Position) -> None:
         """Report a finished batch to the source at its next request (`Input.commit`).
 
-        Some sources forget their last answer when a batch is done, which Spark reports too early
-        for them.
+        Spark reports it too early for sources that forget their last end offset at a commit.
         """
         self._done = position
 
@@ -492,7 +491,7 @@ class PythonInput(Input):
         _LOGGER.warning("an offset goes back: %s", error.message)
 
     def _kept(self, rows: SourceRows) -> bytes:
-        """Return rows as an Arrow stream, which travels to a task."""
+        """Return rows as an Arrow stream, to send them to a task."""
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, self._columns) as writer:
             for batch in _batches(self._source, rows, self._columns):
@@ -502,7 +501,7 @@ class PythonInput(Input):
     # -- reading, in the tasks -------------------------------------------------------
 
     def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition (`Input.read`)."""
+        """Yield a partition's rows (`Input.read`)."""
         if split.rows is not None:
             with pa.ipc.open_stream(split.rows) as reader:
                 yield from reader
@@ -515,7 +514,7 @@ class PythonInput(Input):
 
 
 class PythonBatch:
-    """A batch of a Python source."""
+    """A Python source's batch."""
 
     def __init__(self, source: PythonSource, columns: pa.Schema) -> None:
         self._source = source
@@ -530,7 +529,7 @@ class PythonBatch:
             return self._source.made.reader(self._source.schema)
 
     def splits(self) -> Sequence[PythonSplit]:
-        """Return the work for the tasks."""
+        """Return the splits for the tasks."""
         partitions: Sequence[Any] = []
         with failing(self._source.named, "partitions()"), suppress(PySparkNotImplementedError):
             partitions = self._reader.partitions()
@@ -541,15 +540,15 @@ class PythonBatch:
         ]
 
     def steps(self) -> list[CountedStep]:
-        """Return the partitions in the order of the source; their rows cannot be counted."""
+        """Return the partitions in source order; their rows cannot be counted."""
         return _steps(self._source, self.splits())
 
     def identity(self) -> str:
-        """Return which source it is."""
+        """Return the source's identity."""
         return self._source.identity
 
     def explain(self, splits: Sequence[PythonSplit]) -> str:
-        """Return what reading these splits does, as text."""
+        """Describe the read of these splits as text."""
         lines = [
             f"the Python source '{self._source.named}'",
             *columns_field(self._columns.names),
@@ -558,11 +557,11 @@ class PythonBatch:
         return "\n".join(lines)
 
     def split_bytes(self, split: PythonSplit) -> int:
-        """Estimate what a split reads."""
+        """Estimate a split's bytes."""
         return _SPLIT_BYTES
 
     def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition, in a task."""
+        """Yield a partition's rows, in a task."""
         assert split.partition is not None
         with failing(self._source.named, "read()"):
             reader, partition = pickle.loads(split.reader), pickle.loads(split.partition)
@@ -571,7 +570,7 @@ class PythonBatch:
 
 
 def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedStep]:
-    """Return partitions as the steps of an exact order that does not count."""
+    """Return partitions as steps for an exact order that does not count rows."""
 
     def rows() -> NoReturn:
         raise OptionError(
@@ -589,7 +588,7 @@ def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedS
 
 
 def _pickled(source: PythonSource, value: Any) -> bytes:
-    """Return a value as it travels to tasks; its class may be one of a script."""
+    """Pickle a value for tasks; its class may be defined in a script."""
     dumps: Any = cloudpickle.dumps
     with failing(source.named, "pickling"):
         pickled: bytes = dumps(value)
@@ -599,11 +598,11 @@ def _pickled(source: PythonSource, value: Any) -> bytes:
 def _batches(
     source: PythonSource, rows: SourceRows, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what a source returns as batches of the columns that were planned."""
+    """Yield a source's rows as batches with the planned columns."""
     expected = arrow_of(source.schema)
     with failing(source.named, "read()"):
         for batch in _arrow_batches(source, rows):
-            # Spark looks at the first one alone.
+            # Spark checks only the first one.
             if batch.schema.names != expected.names or batch.schema.types != expected.types:
                 raise SchemaError(
                     f"the Python source '{source.named}' returned a batch of "
@@ -614,7 +613,7 @@ def _batches(
 
 
 def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.RecordBatch]:
-    """Yield what a source returns in batches of Arrow: its own, or tuples in portions."""
+    """Yield a source's rows as Arrow batches: its own, or tuples in portions."""
     first = list(islice(rows, 1))
     rows = chain(first, rows)
     if first and isinstance(first[0], pa.RecordBatch):
@@ -622,15 +621,15 @@ def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.Record
         return
     for held in tuple_portions(rows, source.schema):
         batches = records_to_arrow_batches(iter(held), len(held), source.schema, source.made)
-        for batch in batches:  # A text has more bytes than letters.
+        for batch in batches:  # A text may have more bytes than characters.
             yield from portions(batch)
 
 
 _LOOKED_AT = 64
-"""Tuples that are taken first, before it is known how large they are."""
+"""Tuples in the first portion, before their size is known."""
 
 _GROWTH = 8
-"""The factor by which the next take may grow."""
+"""Maximum growth factor from one portion to the next."""
 
 
 def tuple_portions(
@@ -640,10 +639,10 @@ def tuple_portions(
     rows_max: int = HAND_OFF_ROWS,
     bytes_max: int = BATCH_BYTES,
 ) -> Iterator[list[Any]]:
-    """Yield rows in lists of so many, and of so many bytes unless one row alone is larger.
+    """Yield rows in lists with at most so many rows and bytes; one row may be larger.
 
-    How many are taken at once follows from those before, so that those that are taken are few
-    where they are large.
+    Each portion's row count follows from the previous portion's size, so few large rows are taken
+    at once.
     """
     count = min(rows_max, _LOOKED_AT)
     while taken := list(islice(rows, count)):
@@ -653,7 +652,7 @@ def tuple_portions(
 
 
 def _size_of_all(rows: list[Any], schema: StructType) -> int:
-    """Return about how many bytes of Arrow some rows take, more than none; fast for plain ones."""
+    """Estimate rows' Arrow bytes, at least 1; fast for plain columns."""
     size = 8 * len(rows) * len(schema.fields) or 1
     try:
         for at, field in enumerate(schema.fields):
@@ -661,13 +660,13 @@ def _size_of_all(rows: list[Any], schema: StructType) -> int:
                 size += sum(map(len, filter(None, [row[at] for row in rows])))
             elif isinstance(field.dataType, ArrayType | MapType | StructType | VariantType):
                 size += sum(_size(row[at]) for row in rows)
-    except (IndexError, KeyError, TypeError):  # They are no tuples of these columns.
+    except (IndexError, KeyError, TypeError):  # Not tuples with these columns.
         return max(1, sum(map(_size, rows)))
     return size
 
 
 def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
-    """Yield rows in lists of so many bytes."""
+    """Yield rows in lists with at most so many bytes."""
     held: list[Any] = []
     size = 0
     for row in rows:
@@ -681,7 +680,7 @@ def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
 
 
 def _size(value: Any) -> int:
-    """Return about how many bytes of Arrow a value takes."""
+    """Estimate a value's Arrow bytes."""
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, Mapping):
@@ -700,7 +699,7 @@ def _packed(offset: str, origin: str) -> Position:
 
 
 def _unpacked(position: Position) -> tuple[str, str]:
-    """Return the texts of the offset at a position, and of the one before all."""
+    """Return the texts for a position's offset and for the initial offset."""
     record = position.record
     if record.keys() != _KEYS:
         raise OptionError(
@@ -713,18 +712,18 @@ def _unpacked(position: Position) -> tuple[str, str]:
 
 
 class _Readers:
-    """Readers that are not in use, by what they were pickled as; a task has one for itself."""
+    """Idle readers by their pickled form; a running task owns its reader alone."""
 
     def __init__(self) -> None:
         self._idle: LruMap[str, ForeignStream] = LruMap(_READERS_MAX)
 
     def take(self, pickled: bytes) -> ForeignStream:
-        """Return a reader that no other thread has."""
+        """Return a reader that no other thread uses."""
         reader = self._idle.pop(_key(pickled))
         return pickle.loads(pickled) if reader is None else reader
 
     def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
-        """Keep a reader after its rows were read to their end."""
+        """Cache a reader after its rows were read to their end."""
         self._idle.put(_key(pickled), reader)
 
 

@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 
 
 def metadata_schema(metadata: Metadata) -> StructType:
-    """Return the columns of such a read."""
+    """Return the columns for a metadata read."""
     return spark_of(VIEWS[metadata].schema)
 
 
 @called_by_spark
 class MetadataReader(DataSourceReader):
-    """Reads what the log and the leases say about a table."""
+    """Reads metadata about a table from its log and leases."""
 
     def __init__(self, options: ReadOptions, metadata: Metadata, schema: StructType) -> None:
         self._options = options
@@ -81,24 +81,24 @@ class MetadataReader(DataSourceReader):
 
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
-"""The program that plans a read with filters."""
+"""Module name of the process in which Spark plans a read with filters."""
 
 _COMPARED = frozenset({"truth", "whole", "decimal", "text", "bytes", "date"})
-"""Kinds of columns whose values Spark gives as Python has them."""
+"""Column types whose filter values Spark passes as plain Python values."""
 
 
 def takes_filters() -> bool:
-    """Return whether Spark hands filters to the reader that this process makes.
+    """Return whether Spark passes filters to this process's reader.
 
-    Spark does so with `spark.sql.python.filterPushdown.enabled`, in a process of its own type;
-    without it a reader with ``pushFilters`` is an error.
+    Spark does so with `spark.sql.python.filterPushdown.enabled`, in a special process; without it,
+    a reader with ``pushFilters`` is an error.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
 
 def pins_of_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
-    """Return the values to which filters, all of which are true, pin columns."""
+    """Return the column values that a conjunction of filters allows."""
     pins: Pins = {}
     for pushed in filters:
         pins = both(pins, _pins_of(pushed, columns))
@@ -126,7 +126,7 @@ def _pins_of(each: Filter, columns: pa.Schema) -> Pins:
 
 @spoken_to_spark
 def read_schema(given: Mapping[str, str]) -> StructType:
-    """Return the columns of a read, batch or stream, or of a catalog table that is to be made."""
+    """Return the columns for a read, or for a catalog table about to be created."""
     if is_made(given):
         refuse_secrets(given)
     plan = ReadPlan.parse(given)
@@ -146,7 +146,7 @@ def _shown(plan: ReadPlan) -> StructType:
 
 
 def _keys(plan: ReadPlan) -> tuple[str, ...]:
-    """Return the key columns that rows of a table have; none where rows are something else."""
+    """Return the key columns if a read returns table rows; otherwise none."""
     if not plan.is_of_table:
         return ()
     options = plan.inputs[0].of_table()
@@ -158,7 +158,7 @@ def _keys(plan: ReadPlan) -> tuple[str, ...]:
 
 
 def _require_spark_has(field: pa.Field) -> None:
-    """Refuse a column that a program without Spark has made, and that Spark cannot show."""
+    """Refuse a column, made by a program without Spark, that Spark does not support."""
     try:
         spark_type_of(field.type)
     except PySparkTypeError as error:
@@ -175,7 +175,7 @@ def to_spark(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches in exactly the Arrow types that Spark expects, each made frugally.
 
-    Behind the last one what was freed is given back.
+    After the last batch, freed memory is returned to the system.
     """
     target = arrow_of(schema)
     yield from frugally(_in_types(batches, target, is_scan=is_scan))
@@ -197,7 +197,7 @@ def _in_types(
 
 @spoken_to_spark
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Return the reader that the options mean."""
+    """Return the batch reader for some options."""
     plan = ReadPlan.parse(found_options(given, schema))
     settle_in()
     if (about := _of_the_log(plan)) is not None:
@@ -207,7 +207,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
 
 
 def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
-    """Return what is asked for about a table that its log alone can tell."""
+    """Return options and metadata view, if the log alone can serve the read; otherwise None."""
     if not plan.is_of_table:
         return None
     options = plan.inputs[0].of_table()
@@ -217,13 +217,13 @@ def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
 
 
 def work_of(partition: InputPartition | None) -> Any:
-    """Return what a task reads; None where Spark makes an empty partition out of none."""
+    """Return a task's work; None for the empty partition that Spark adds if there is none."""
     return None if partition is None else partition.value
 
 
 @called_by_spark
 class BatchReader(DataSourceReader):
-    """Reads the rows of a version, its quarantine, or changes; of one table, or of inputs."""
+    """Reads rows at a version, quarantined rows, or changes, from one table or several inputs."""
 
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         tell_merge(plan)
@@ -248,9 +248,9 @@ class BatchReader(DataSourceReader):
 
 @called_by_spark
 class PushedReader(BatchReader):
-    """A reader that Spark hands the filters of a query (`takes_filters`)."""
+    """A reader that receives a query's filters from Spark (`takes_filters`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Leave out rows that no filter wants, and return all filters: Spark judges the rest."""
+        """Skip rows that no filter accepts, and return all filters: Spark applies them again."""
         self._read.push(pins_of_filters(filters, self._columns))
         return filters

@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 _WITHOUT_EXECUTORS = 2
-"""The default parallelism of a cluster's session while no executor has come."""
+"""Default parallelism in a cluster session without executors."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("upsertflow")`` known to a session, wherever this package came from.
+    """Register ``format("upsertflow")`` for a session, wherever this package was loaded from.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
-        Registration belongs to the session; a new one needs its own. Calling twice is harmless.
+        Registration belongs to the session; each new one needs it again. Calling twice is harmless.
 
     Notes
     -----
     Needed with ``--packages`` and ``--py-files``, harmless with a package installed on every node.
-    Reads take their ``parallelism`` from the session as it is at this call (`parallelism_of`); the
-    option of a read goes before it.
+    Reads take their ``parallelism`` from the session at this call (`parallelism_of`); a read's own
+    option takes precedence.
 
     Examples
     --------
@@ -58,10 +58,10 @@ def register(spark: SparkSession) -> None:
 
 
 def parallelism_of(spark: SparkSession) -> int | None:
-    """Return how many tasks a session runs at once, as far as it knows; None if it does not.
+    """Return how many tasks a session runs at once; None if it is unknown.
 
-    Cores of executors that have registered, or those that the configuration asks for: they come
-    while the program runs already. Spark Connect tells neither.
+    The larger count among cores on registered executors and cores requested by the configuration:
+    executors register while the program already runs. Spark Connect reports neither.
     """
     context = getattr(spark, "sparkContext", None)
     if context is None:
@@ -84,7 +84,7 @@ def archive() -> str | None:
 
 
 def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSource]:
-    """Build the source that carries itself to a process which cannot import this package.
+    """Build a source class that can be pickled into a process without this package.
 
     Notes
     -----
@@ -94,14 +94,14 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
     """
 
     class Upsertflow(DataSource):
-        """Stands in for ``pyspark_upsertflow.DefaultSource`` until that can be imported."""
+        """Delegates to ``pyspark_upsertflow.DefaultSource`` once that can be imported."""
 
         @classmethod
         def name(cls) -> str:
             return "upsertflow"
 
         def real(self) -> DataSource:
-            """Import the real source, from the archive if there is one, and hand it the options."""
+            """Import the real source, from the archive if there is one, with the same options."""
             import os
             import sys
 
@@ -133,7 +133,7 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
             return DefaultSource(self.options)
 
         def for_reads(self) -> DataSource:
-            """Hand the real source the parallelism of the session, unless the user gave one."""
+            """Return the real source with the session's parallelism, unless the user set one."""
             source = self.real()
             option_names = {name.lower().replace("-", "").replace("_", "") for name in self.options}
             if parallelism is not None and "parallelism" not in option_names:
@@ -162,9 +162,9 @@ _COMPACTED = pa.schema([pa.field("compacted", pa.binary())])
 
 
 def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str, str]) -> int:
-    """Compact the runs of a table in Spark's tasks; returns the number of compactions.
+    """Compact a table's runs in Spark tasks; return the number of compactions.
 
-    The driver chooses and commits (`Table.compact`). A task gets the number of its job by
+    The driver chooses and commits (`Table.compact`). A task receives its job number by
     ``spark.range``, which Spark Connect has, too.
     """
     table = Table.open(path, storage=storage)
@@ -178,7 +178,7 @@ def _run(
     base: Manifest,
     jobs: Sequence[Job],
 ) -> list[CompactionResult]:
-    """Run one task per job; returns what they made durable."""
+    """Run one task per job; return their durable results."""
     numbers = spark.range(0, len(jobs), 1, len(jobs))
     work = _worker(path, storage, base.without_writers(), jobs)
     return [
@@ -190,7 +190,7 @@ def _run(
 def _worker(
     path: str, storage: Mapping[str, str], base: Manifest, jobs: Sequence[Job]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that does jobs by their numbers."""
+    """Return the function that runs jobs by their numbers."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(path, storage)

@@ -1,4 +1,4 @@
-"""The data source ``upsertflow`` (`DefaultSource`): a reader or writer class per request of Spark.
+"""The data source ``upsertflow`` (`DefaultSource`): a reader or writer class per Spark request.
 
 Spark's discovery imports this module, so it imports no engine, pyarrow or numpy itself.
 """

@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 
 _QUERY_ID = "sql.streaming.queryId"
-"""A local property that Spark sets in each task of a streaming query."""
+"""Local property that Spark sets in each streaming query's tasks."""
 
 
 @called_by_spark
 class ChangeStreamReader(DataSourceStreamReader):
-    """Reads inputs as a stream: the changelog of a table, whole or its new values, or of several.
+    """Reads inputs as a stream: changes or new rows, from one table or several inputs.
 
-    Releases of Spark differ in how they request the end of a batch: `SelfBoundedStreamReader` is for
+    Spark releases differ in how they request a batch's end: `SelfBoundedStreamReader` is for
     PySpark 4.1, `pyspark_upsertflow.limited_stream_reader` for 4.2 and newer.
 
-    The constructor never raises: Spark would stop the reader that it has not got, and what the user
-    sees first would be its `UnboundLocalError`.
+    The constructor never raises: Spark would then fail to stop the missing reader, and the user
+    would see its `UnboundLocalError` first.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -91,7 +91,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._stream.commit(end)
 
     def stop(self) -> None:
-        """Look at the inputs no more; Spark calls it rarely (threads never keep a process)."""
+        """Stop polling the inputs; Spark rarely calls it, so threads never keep a process alive."""
         if "_stream" in self.__dict__:
             self._stream.stop()
 
@@ -115,14 +115,14 @@ class ChangeStreamReader(DataSourceStreamReader):
 
 @called_by_spark
 class SelfBoundedStreamReader(ChangeStreamReader):
-    """A reader that remembers the end of its last batch, and is limited by its options only.
+    """A reader that remembers its last batch's end, and is limited by its options only.
 
     PySpark 4.1 passes neither start, limit nor trigger: ``availableNow`` and ``once`` run one
     batch. After a restart Spark requests the partitions of the checkpoint's last batch first.
     """
 
     _stands: dict[str, Any] | None = None
-    """Where the last batch that was planned ends; None: nothing was planned."""
+    """The last planned batch's end; None before the first one."""
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         start = self.initialOffset() if self._stands is None else self._stands

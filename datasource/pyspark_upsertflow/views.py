@@ -1,4 +1,4 @@
-"""Views for Spark (`SparkView`), and the query that keeps one in a table (`keep`).
+"""Views for Spark (`SparkView`), and the query that materializes one in a table (`keep`).
 
 A grouped view is stored as contributions and continues from the table's position; other views are
 stored as rows by one query (docs/adr/0037).
@@ -42,14 +42,14 @@ class SparkView(Plan):
     """A plan over tables (`spark_upsert.views.plan_builder.Plan`) that Spark can read."""
 
     def stream(self, spark: SparkSession, *, net: bool = False, **options: str) -> DataFrame:
-        """Return the rows that there are, as inserts, and then what changes them."""
+        """Return the view's present rows as inserts, and then its changes."""
         all_options = {"readChangeFeed": "true", **self._options(), **options}
         if net:
             all_options["deduplicationMode"] = "netChanges"
         return spark.readStream.format(_FORMAT).options(**all_options).load()
 
     def read(self, spark: SparkSession, **options: str) -> DataFrame:
-        """Return the rows that there are now, or with ``timestampAsOf`` were at some time."""
+        """Return the view's rows now, or at a time with ``timestampAsOf``."""
         return spark.read.format(_FORMAT).options(**{**self._options(), **options}).load()
 
     def keep(
@@ -62,16 +62,14 @@ class SparkView(Plan):
         every: str | None = None,
         **options: str,
     ) -> StreamingQuery:
-        """Start the query that keeps the view in a table, which is made if there is none.
+        """Start the query that materializes the view in a table, created if it does not exist.
 
-        ``spark.read.format("upsertflow").load(path)`` shows the view, and with ``readChangeFeed``
-        how it changes: an epoch per micro-batch. For a grouped view the table keeps sums, shown
-        with ``raw=true``. There each batch counts once, whatever becomes of the checkpoint, and
-        with a new one the query begins where the table is. For other views the table keeps their
-        rows: give a query with a new checkpoint a new path, too.
+        ``spark.read.format("upsertflow").load(path)`` returns the view, and ``readChangeFeed`` its
+        changes: one version per micro-batch. For a grouped view the table stores sums, readable
+        with ``raw=true``. Each batch then counts once even without the checkpoint: with a new one,
+        the query starts at the table's position. For other views the table stores their rows: give
+        a query with a new checkpoint a new path, too.
         """
-        # dropped
-
         return keep(
             spark,
             self.node,
@@ -84,7 +82,7 @@ class SparkView(Plan):
         )
 
     def explain(self, **options: str) -> str:
-        """Return what a batch read of the view does: the plan, and how rows are found."""
+        """Describe a batch read of the view: the plan, and how it finds rows."""
         return explain_read(ReadPlan.parse({**self._options(), **options}))
 
     def _options(self) -> dict[str, str]:
@@ -103,7 +101,7 @@ def keep(
     every: str | None = None,
     options: Mapping[str, str],
 ) -> StreamingQuery:
-    """Start the query that keeps a view in a table; see `pyspark_upsertflow.views.SparkView.keep`."""
+    """Start the query that materializes a view; see `pyspark_upsertflow.views.SparkView.keep`."""
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
     reads, writes = planned(plan, path, checkpoint, storage=storage, options=options)
@@ -124,9 +122,9 @@ def planned(
     storage: Mapping[str, str],
     options: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options of the read and of the write of the query that keeps a view.
+    """Return the read options and write options for the query that materializes a view.
 
-    The table is made if there is none. Parameters as of `keep`.
+    Creates the table if it does not exist. For the parameters see `keep`.
     """
     table, view, text = Table(open_store(path, storage)), View(plan, storage), plan.to_json()
     storage_options = {f"storage.{name}": value for name, value in storage.items()}
@@ -146,7 +144,7 @@ def planned(
 
 
 def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the reader's and the writer's options for a plan: no row goes through Java.
+    """Return the reader's and the writer's options for a plan: no row passes through Java.
 
     Spark assigns splits to tasks, and the writer's task reads the split that it writes.
     """
@@ -154,9 +152,9 @@ def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[
 
 
 def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str, str]) -> None:
-    """Refuse to begin anew upon rows of another query: those that are gone since would stay.
+    """Refuse a new query on another query's rows: deleted rows would remain in the table.
 
-    Only where the engine itself can read the checkpoint; elsewhere nothing is known of it.
+    Checks only if the engine itself can read the checkpoint.
     """
     head = table.log.try_head()
     if head is None or not any(name.startswith(QUERY) for name in head.transactions):
@@ -176,18 +174,18 @@ def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str,
 
 
 def _consumer(kept: Manifest) -> dict[str, str]:
-    """Return under which name the query leases what it has yet to read."""
+    """Return the option with the query's lease name."""
     return {"consumerId": f"view-{kept.table_id}"}
 
 
 def _groups(kept: MaterializedView) -> dict[str, str]:
-    """Return how contributions are read: from where the table is."""
+    """Return the read options for contributions: start at the table's position."""
     recorded, consumer = kept.position(), _consumer(kept.table.log.head())
     return consumer if recorded == NOTHING else {**consumer, "startingPosition": recorded}
 
 
 def _rows(view: View) -> tuple[dict[str, str], dict[str, str]]:
-    """Return how rows are read and written: the later step wins, whenever it comes."""
+    """Return the read and write options for rows: the later step wins, whenever it arrives."""
     assert view.relation.key is not None
     writes = {
         "envelope": "changelog",

@@ -1,4 +1,4 @@
-"""The writer of a write: for one table, or for many that its path names by columns."""
+"""The writer for one table, or for many tables whose path template names columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """Return the writer of a batch."""
+    """Return the writer for a batch."""
     if is_routed_write(options):
         return RoutedBatchWriter(options, schema, overwrite)
     return UpsertBatchWriter(options, schema, overwrite)
@@ -30,7 +30,7 @@ def batch_writer(
 def stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """Return the writer of a stream."""
+    """Return the writer for a stream."""
     if is_routed_write(options):
         return RoutedStreamWriter(options, schema, overwrite)
     return UpsertStreamWriter(options, schema, overwrite)

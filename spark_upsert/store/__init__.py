@@ -1,6 +1,6 @@
-"""Object storage: reads, durable writes and conditional puts of a table's objects.
+"""Object storage: reads, durable writes and conditional puts for a table's objects.
 
-`open` returns the store of a path; other code gets a store passed in.
+`open` returns the store for a path; other code gets a store passed in.
 """
 
 from spark_upsert.store.local import LocalStore, resident_bytes

@@ -1,4 +1,4 @@
-"""Local copies of immutable objects (`LocalCopies`): fetched once, mapped by many, bounded.
+"""Local copies (`LocalCopies`) of immutable objects: fetched once, mapped by many, bounded.
 
 All processes of a user share one folder.
 """
@@ -22,30 +22,28 @@ from spark_upsert.errors import OptionError
 from spark_upsert.store.protocol import MappedFile
 
 BYTES_MAX = 8 << 30
-"""Default bound, unless a quarter of the file system is less: it may be a RAM disk."""
+"""Default bound, or a quarter of the file system if that is less: it may be a RAM disk."""
 
 _PART = ".part"
 _MAGIC = b"upsertfl"
 _TRAILER_BYTES = len(_MAGIC) + 8
 
 _SCAN_SHARE = 64
-"""Divisor of the bound: after fetching this fraction of it, a process scans the folder, which is
-O(copies).
-"""
+"""Divisor for the bound: after fetching that share, a process scans the folder, O(copies)."""
 
 _KEPT_SHARE = 15 / 16
-"""How much of the bound is kept when it is exceeded, so that not every fetch must remove."""
+"""The share of the bound that remains after eviction, so that not every fetch evicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyFile:
-    """A copy while it is fetched."""
+    """A copy during its fetch."""
 
     handle: int
     folder: Path
 
     def write_at(self, data: bytes | memoryview, position: int) -> None:
-        """Write all of some bytes to a position; threads may write to several at once."""
+        """Write all bytes at a position; threads may write at several positions in parallel."""
         view = memoryview(data)
         with usable(self.folder):
             while len(view):  # One call may write less.
@@ -54,7 +52,7 @@ class CopyFile:
 
 
 WriteCopy = Callable[[CopyFile], int]
-"""Writes an object, from position 0; returns its number of bytes."""
+"""Writes an object from position 0; returns its byte count."""
 
 
 class LocalCopies:
@@ -71,14 +69,14 @@ class LocalCopies:
         self._folder = self._parent / f"upsertflow-cache-{os.getuid()}"
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._unscanned_bytes: int | None = None  # None: the folder was never looked at.
+        self._unscanned_bytes: int | None = None  # None: the folder was never scanned.
 
     def __repr__(self) -> str:
         return f"LocalCopies({str(self._folder)!r}, bytes_max={self.bytes_max:_})"
 
     @property
     def bytes_max(self) -> int:
-        """The bound, without what is being fetched."""
+        """The bound, without fetches in progress."""
         if self._bytes_max is None:
             with usable(self._folder):
                 total = shutil.disk_usage(self.folder()).total
@@ -86,9 +84,9 @@ class LocalCopies:
         return self._bytes_max
 
     def folder(self) -> Path:
-        """Return the folder, made if it is absent."""
+        """Return the folder, created if it is absent."""
         with usable(self._folder):
-            # Looked at every time: cleaners of temporary folders remove it from under us.
+            # Checked every time: cleaners of temporary folders may remove it.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             status = os.lstat(self._folder)
         if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
@@ -100,13 +98,13 @@ class LocalCopies:
         return self._folder
 
     def map(self, name: str, fetch: WriteCopy) -> pa.Buffer:
-        """Return the mapped copy of an object, fetched first if there is none."""
+        """Return an object's mapped copy, fetched first if there is none."""
         copy = self.folder() / name
         buffer = _try_map(copy)
         return self._fill(copy, fetch) if buffer is None else buffer
 
     def file_of(self, name: str) -> MappedFile | None:
-        """Return the state of a copy, without its trailer; None if there is no copy."""
+        """Return a copy's state, without its trailer; None if there is no copy."""
         try:
             status = os.stat(f"{self._folder}/{name}")
         except FileNotFoundError:
@@ -134,7 +132,7 @@ class LocalCopies:
         return buffer
 
     def _bound(self, added_bytes: int, *, keep: Path) -> None:
-        """Remove copies if enough has been fetched since the last look."""
+        """Evict copies if enough was fetched since the last scan."""
         with self._lock:
             if self._unscanned_bytes is not None:
                 self._unscanned_bytes += added_bytes
@@ -192,7 +190,7 @@ def _try_map(copy: Path) -> pa.Buffer | None:
 
 @contextmanager
 def _claimed(part: Path) -> Iterator[CopyFile]:
-    """Open an empty file that this process alone claims; it is gone afterwards, unless renamed."""
+    """Open an empty file that this process alone owns; removed afterwards unless renamed."""
     while True:
         with usable(part.parent):
             handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -212,7 +210,7 @@ def _claimed(part: Path) -> Iterator[CopyFile]:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Return whether an open file still stands under its name; another may have replaced it."""
+    """Return whether an open file still has its name; another file may have replaced it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -236,7 +234,7 @@ def _remove_if_abandoned(part: Path) -> None:
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Turn what the file system refuses into advice."""
+    """Translate file system errors into an `OptionError` about the cache folder."""
     try:
         yield
     except OSError as error:

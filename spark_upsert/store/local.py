@@ -1,6 +1,6 @@
 """A table on a local or mounted POSIX file system (`LocalStore`), and its durable writes.
 
-Also regular-file checks, release of mapped pages, and translation of `OSError`.
+Also regular-file checks, release of mapped pages, and `OSError` translation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_upsert.errors import CorruptionError, StorageError
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo
 
-# A terminal that is opened would become that of this process.
+# An opened terminal would otherwise become this process's controlling one.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _KINDS = (
@@ -46,11 +46,11 @@ class RegularFile:
 
     @property
     def path(self) -> bytes:
-        """A name of just this file, for a library that opens by name; valid while it is open."""
+        """A name for this very file, for a library that opens by name; valid while it is open."""
         return os.fsencode(f"/dev/fd/{self.handle}")
 
     def read(self) -> bytes:
-        """Return its contents, no more than its length; less if it was cut since."""
+        """Return its contents, no more than its length; less if it was truncated since."""
         pieces = []
         left = self.length
         while left and (piece := os.read(self.handle, left)):  # One call may read less.
@@ -59,7 +59,7 @@ class RegularFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def map(self) -> pa.Buffer:
-        """Return its contents, mapped; they stay mapped when it is closed."""
+        """Return its mapped contents; they stay mapped when it is closed."""
         if not self.length:
             return pa.py_buffer(b"")
         with pa.memory_map(os.fsdecode(self.path)) as mapped:
@@ -68,7 +68,7 @@ class RegularFile:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[RegularFile]:
-    """Open a regular file for as long as the body runs.
+    """Open a regular file for the duration of the body.
 
     A name may lead to a FIFO, a device or a link to either: the file is opened without waiting,
     then its type is checked. A check by name could be outdated at the open.
@@ -89,7 +89,7 @@ def opened_regular(path: Path) -> Iterator[RegularFile]:
 
 
 def not_regular(path: Path, mode: int) -> CorruptionError:
-    """Return the error about a thing that stands in the place of a file."""
+    """Return the error for a path with something other than a regular file."""
     kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
     at = f"a link to {kind}" if path.is_symlink() else kind
     return CorruptionError(
@@ -102,16 +102,16 @@ def not_regular(path: Path, mode: int) -> CorruptionError:
 
 _STATM = Path("/proc/self/statm")
 _PAGES_OF_FILES = 2
-"""Place of the number of resident pages that are of files."""
+"""Position of the resident file-page count in ``/proc/self/statm``."""
 
 _ADVICE = getattr(mmap, "MADV_DONTNEED", None)
 _madvise = getattr(ctypes.CDLL(None), "madvise", None)
 
 
 def resident_bytes() -> int:
-    """Return the bytes of files that are in this process's memory, its libraries included.
+    """Return the file bytes in this process's memory, its libraries included.
 
-    0 where the system does not tell (anything but Linux).
+    0 if the system does not report them (anything but Linux).
     """
     try:
         return int(_STATM.read_bytes().split()[_PAGES_OF_FILES]) * mmap.PAGESIZE
@@ -120,9 +120,9 @@ def resident_bytes() -> int:
 
 
 def release_mapped(buffer: pa.Buffer) -> None:
-    """Give the pages of a mapped file back; a further read loads them anew."""
+    """Release a mapped file's pages; a further read loads them again."""
     if _madvise is not None and _ADVICE is not None and buffer.size > 0:
-        # It is only an advice: if it is not taken, nothing is lost.
+        # Only advice: nothing is lost if the system ignores it.
         _madvise(ctypes.c_void_p(buffer.address), ctypes.c_size_t(buffer.size), _ADVICE)
 
 
@@ -142,9 +142,9 @@ _NO_LINKS = (
 
 @contextmanager
 def translated(verb: str, path: Path) -> Iterator[None]:
-    """Turn what the system refuses into advice: a `StorageError` with path and remedy.
+    """Translate file system errors into a `StorageError` with path and remedy.
 
-    `FileNotFoundError` passes, because it is often an expected answer.
+    For ``read``, `FileNotFoundError` passes: it is often expected.
     """
     try:
         yield
@@ -159,7 +159,7 @@ def translated(verb: str, path: Path) -> Iterator[None]:
 
 @contextmanager
 def links_required(path: Path) -> Iterator[None]:
-    """Say of a file system that it has no hard links, by which versions are created."""
+    """Translate errors from a file system without hard links, which commits need."""
     try:
         yield
     except OSError as error:
@@ -204,9 +204,9 @@ _TEMPORARY = ".tmp-"
 
 
 class LocalStore:
-    """A folder of a local file system.
+    """A folder on a local file system.
 
-    Order of a durable write: write a file under a unique or temporary name, ``fsync`` it, for a
+    Order for a durable write: write a file under a unique or temporary name, ``fsync`` it, for a
     commit ``link`` it to its final name, ``fsync`` the folder and, once, those above it. A process
     that finds another's version repeats the last step (`sync`), because the writer may have been
     killed before it. ``rename`` would replace a version; ``O_EXCL`` could leave a torn one.
@@ -258,7 +258,7 @@ class LocalStore:
             except FileExistsError:
                 return False
             finally:
-                with suppress(FileNotFoundError):  # A vacuum took it for left behind.
+                with suppress(FileNotFoundError):  # A vacuum removed it as a leftover.
                     os.unlink(temporary)
             sync_folder(target.parent)
         return True
@@ -283,7 +283,7 @@ class LocalStore:
             return LocalSink(target)
 
     def fetch(self, sizes: Mapping[str, int]) -> None:
-        """Do nothing: a file is near."""
+        """Do nothing: files are local."""
 
     def map(self, path: str) -> pa.Buffer:
         target = self._root / path
@@ -337,7 +337,7 @@ class LocalStore:
             target.unlink(missing_ok=True)
 
     def _entries(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the files directly below a folder, those in the making too, sorted."""
+        """Yield the files directly below a folder, temporary files too, sorted."""
         folder = self._root / prefix
         with translated("list", folder):
             try:
@@ -370,7 +370,7 @@ class LocalStore:
         return temporary
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, durable in their parents."""
+        """Create a folder and those above it, durable in their parents."""
         if not folder.is_dir():
             _FOLDERS.forget_absent(folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -379,7 +379,7 @@ class LocalStore:
     def _sync_once(self, folder: Path) -> None:
         """Make a folder and those above it durable in their parents, once.
 
-        It may have been made by a process that was killed before it came to the sync.
+        A process that created a folder may have been killed before its sync.
         """
         for directory in (folder, *folder.parents[:-1]):
             number = _number(directory)
@@ -388,12 +388,12 @@ class LocalStore:
             try:
                 sync_folder(directory.parent)
             except PermissionError:
-                break  # Folders that we may not read are not ours to make.
+                break  # Another user made folders that we may not read.
             _FOLDERS.remember(directory, number)
 
 
 _Number = tuple[int, int]
-"""Numbers of a device, and of a folder on it."""
+"""Device number and inode number."""
 
 
 def _number(folder: Path) -> _Number:
@@ -404,10 +404,10 @@ def _number(folder: Path) -> _Number:
 class _Folders:
     """Folders with names that this process has made durable, each with its inode number then.
 
-    A folder that was removed and made again has another number. Numbers are given again, too; where
-    this process made the folder anew, it forgets the old one. One case is left: another process did
-    both, was given the same number and was killed before it synced. A commit there is durable only
-    as soon as the file system has written the folder by itself.
+    A folder that was removed and created again usually has another number. The system may reuse a
+    number; if this process created the folder again, it forgets the old one. One case remains:
+    another process did both, got the same number and was killed before its sync. A commit there is
+    durable only after the file system has written the folder by itself.
     """
 
     def __init__(self, count_max: int = 1 << 14) -> None:
@@ -419,11 +419,11 @@ class _Folders:
         return len(self._numbers)
 
     def is_durable(self, folder: Path, number: _Number) -> bool:
-        """Return whether the name of the folder that has this number is known to be durable."""
+        """Return whether the name of the folder with this number is known to be durable."""
         return self._numbers.get(folder) == number
 
     def remember(self, folder: Path, number: _Number) -> None:
-        """Learn that the name of a folder is durable; of too many the first ones are forgotten."""
+        """Record that a folder's name is durable; the oldest entries are evicted."""
         with self._lock:
             self._numbers.pop(folder, None)
             self._numbers[folder] = number
@@ -431,7 +431,7 @@ class _Folders:
                 del self._numbers[next(iter(self._numbers))]
 
     def forget_absent(self, folder: Path) -> None:
-        """Forget a folder and those above it that are not there."""
+        """Forget a folder and those above it that do not exist."""
         for directory in (folder, *folder.parents):
             if directory.is_dir():
                 break
@@ -440,7 +440,7 @@ class _Folders:
 
 
 _FOLDERS = _Folders()
-"""The folders that this process knows to be durable."""
+"""Durable folders known to this process."""
 
 
 def _is_temporary(info: ObjectInfo) -> bool:
@@ -448,7 +448,7 @@ def _is_temporary(info: ObjectInfo) -> bool:
 
 
 class LocalSink:
-    """A file that is durable when closed, and gone if an error interrupts it."""
+    """A file that is durable when closed, and removed if an error interrupts it."""
 
     def __init__(self, target: Path, *, sync_parent: bool = True) -> None:
         self._target = target
@@ -486,7 +486,7 @@ class LocalSink:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make a folder's entries durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

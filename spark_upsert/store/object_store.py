@@ -50,21 +50,21 @@ _BAD_IDENTITY = re.compile(
     r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|AuthenticationFailed|InvalidAccessKeyId"
     r"|XAdminUserNotFound)</Code>"
 )
-"""Codes of credentials that a server does not accept.
+"""Error codes for credentials that a server rejects.
 
-The Versity gateway sends the last one with status 404: the account is absent, and not an object.
+The Versity gateway sends the last one with status 404: the account is missing, not the object.
 """
 _OTHER_REGION = re.compile(
     r"incorrectly configured region|AuthorizationHeaderMalformed|PermanentRedirect"
 )
 _NO_TLS = re.compile(r"HTTP error: builder error")
-"""The client's text about an ``http://`` address of the environment, which is not allowed."""
+"""The client's text about an ``http://`` address in the environment, which is not allowed."""
 
 _CONFLICT = "ConditionalRequestConflict"
 
 
 def translate(error: Exception, *, verb: str, url: str) -> Exception:
-    """Return the error to raise for one of obstore's.
+    """Return the error to raise for an obstore error.
 
     `FileNotFoundError`: no such object. `OptionError`: the server refuses, so only other options
     help. `StorageError`: it failed now, and the request may have taken effect or not.
@@ -130,20 +130,21 @@ def translate(error: Exception, *, verb: str, url: str) -> Exception:
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return whether S3 refused only because another request for the key was under way."""
+    """Return whether S3 refused only because another request for the key was in progress."""
     return isinstance(error, AlreadyExistsError) and _CONFLICT in str(error)
 
 
 def is_cut_short(error: StorageError) -> bool:
-    """Return whether the body of an answer ended early, for which the client does not ask again.
+    """Return whether a response body ended early in a request that the client does not repeat.
 
-    It does for the bodies of objects, not for that of "there is no such object".
+    The client repeats such requests for object bodies, but not for the body with "there is no such
+    object".
     """
     return "response body error" in error.message
 
 
 def may_pass(error: StorageError) -> bool:
-    """Return whether repeating the request can help: no answer came, or the server is at fault."""
+    """Return whether a repeated request may succeed: no response, or a server error."""
     status = error.fields.get("status")
     return status is None or status >= 500 or status in (408, 409, 429)
 
@@ -154,7 +155,7 @@ def _status(text: str) -> int | None:
 
 
 def _brief(text: str) -> str:
-    """Return what is of use to a reader; without queries, which may hold a signature."""
+    """Return the useful part of an error text; without queries, which may contain a signature."""
     match = re.search(
         r"status code: (\d{3}[^:]*).*?<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?",
         text,
@@ -169,27 +170,27 @@ def _brief(text: str) -> str:
 
 
 RANGE_BYTES = 8 << 20
-"""Bytes of one request of a large object, in either direction: seconds on a slow line."""
+"""Bytes per request for a large object, in either direction: seconds on a slow line."""
 
 RANGES_AT_ONCE = 4
-"""Requests at once for one object; with `RANGE_BYTES`, at most 32 MiB of memory."""
+"""Parallel requests for one object; with `RANGE_BYTES`, at most 32 MiB in memory."""
 
 FETCHED_AT_ONCE, FETCHED_BYTES = 32, 64 << 20
-"""Small objects that are fetched side by side, and their bytes together, which are in memory."""
+"""Maximum small objects fetched in parallel, and their total bytes in memory."""
 
 _PARTS_MAX = 10_000
-"""S3 takes no more parts than this in one upload."""
+"""S3's maximum number of parts in one upload."""
 
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
-"""Variables of the environment that obstore reads begin so."""
+"""Prefixes for the environment variables that obstore reads."""
 _LIST_CHUNK = 1000
 _PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 15.0
 
 
 class ObjectStore:
-    """A prefix of a bucket.
+    """A bucket prefix.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ class ObjectStore:
             self._cache_key: Hashable | None = (self._url, _digest(settings))
         else:
             self._client = self._client_once = client
-            self._cache_key = None  # What the client was made of is not known.
+            self._cache_key = None  # The client's settings are unknown.
         self._copies = LocalCopies(settings.cache_dir, settings.cache_bytes)
 
     @property
@@ -267,8 +268,8 @@ class ObjectStore:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create an object; False if another one exists (`Store.put_if_absent`).
 
-        An answer may be lost after the put took effect. So it is repeated here and not by the
-        client, and an object that exists after a doubtful try is compared.
+        A response may be lost after the put took effect. So it is repeated here and not by the
+        client, and an object that exists after an uncertain try is compared.
         """
         self._require_conditional_put()
         deadline = time.monotonic() + self._settings.retry_seconds_max
@@ -292,7 +293,7 @@ class ObjectStore:
 
         Writers would then replace each other's versions without an error. A bucket that refused the
         put is remembered for the process; after a storage error the next call tries again. The
-        empty probe object stays.
+        empty probe object remains.
         """
         bucket = f"{self._place} {urlsplit(self._url).netloc}"
         if bucket in _conditional_buckets:
@@ -300,7 +301,7 @@ class ObjectStore:
         try:
             is_ignored = self._try_create(PROBE, b"") and self._try_create(PROBE, b"")
         except StorageError:
-            return  # Nothing was learnt; the put itself will tell, and the next one asks again.
+            return  # Unknown: the put itself reports an error, and the next put tests again.
         if is_ignored:
             raise OptionError(
                 f"'{self._url}' lies in a storage that replaces an object although it was asked "
@@ -331,7 +332,7 @@ class ObjectStore:
         return ObjectUpload(self, path)
 
     def upload(self, path: str, file: Any, size: int) -> None:
-        """Put an open file, in parts that appear together if it is large."""
+        """Put an open file; a large one in parts that become visible together."""
         with self._translated("write", path):
             obstore.put(
                 self._client,
@@ -344,9 +345,9 @@ class ObjectStore:
             self._keep(path, file, size)
 
     def _keep(self, path: str, file: Any, size: int) -> None:
-        """Make a local copy of a small object that was just put: its keys are looked up soon.
+        """Copy a small new object locally, because its keys are looked up soon.
 
-        Nothing is lost without it.
+        Errors are ignored: the copy is optional.
         """
 
         def fill(copy: CopyFile) -> int:
@@ -400,7 +401,7 @@ class ObjectStore:
         release_mapped(buffer)
 
     def forget(self, path: str) -> None:
-        """Remove the local copy of an object, so that the next `map` fetches it again."""
+        """Remove an object's local copy, so that the next `map` fetches it again."""
         self._copies.forget(self._copy_name(path))
 
     def _copy_name(self, path: str) -> str:
@@ -408,7 +409,7 @@ class ObjectStore:
 
     @property
     def _place(self) -> str:
-        """The server, if it is not the cloud's own."""
+        """The configured server or account; empty for the cloud's default."""
         config = self._settings.config
         return config.get("endpoint") or config.get("base_url") or config.get("account_name", "")
 
@@ -451,7 +452,7 @@ class ObjectStore:
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         with self._translated("list", prefix):
             if after:
-                # Starts behind `after` at the server; goes into folders, unlike the other.
+                # Starts after `after` at the server; lists subfolders too, unlike the other.
                 chunks = obstore.list(
                     self._client, prefix or None, offset=after, chunk_size=_LIST_CHUNK
                 )
@@ -473,7 +474,7 @@ class ObjectStore:
         yield from sorted(path.rpartition("/")[2] for path in answer["common_prefixes"])
 
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield nothing: objects appear whole, and parts of an upload are not listed."""
+        """Yield nothing: objects appear complete, and upload parts are not listed."""
         return iter(())
 
     def delete(self, path: str) -> None:
@@ -486,7 +487,7 @@ class ObjectStore:
 
     @contextmanager
     def _translated(self, verb: str, path: str) -> Iterator[None]:
-        """Turn obstore's errors into ours; the only place where they are caught."""
+        """Translate obstore's errors into ours; nothing else catches them."""
         _refuse_after_fork()
         try:
             yield
@@ -494,13 +495,13 @@ class ObjectStore:
             raise translate(error, verb=verb, url=f"{self._url}/{path}") from error
 
     def spool(self) -> tuple[Any, Path]:
-        """Return a file without a name, in memory while it is small, and its folder."""
+        """Return an unnamed file, in memory while it is small, and its folder."""
         folder = self._copies.folder()
         return tempfile.SpooledTemporaryFile(max_size=RANGE_BYTES, dir=str(folder)), folder
 
 
 class ObjectUpload:
-    """An object that is put, whole, when closed without an error."""
+    """An object that is put, complete, when closed without an error."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
@@ -529,14 +530,14 @@ class ObjectUpload:
 
 
 _conditional_buckets: set[str] = set()
-"""Buckets that were seen to refuse a put of an existing object."""
+"""Buckets that refused a put to an existing object."""
 
 _runtime_process: int | None = None
-"""The process that has the threads of obstore's requests."""
+"""The process that owns obstore's request threads."""
 
 
 def _refuse_after_fork() -> None:
-    """Raise in a child of a process that has used obstore: its threads are gone, it would hang."""
+    """Raise in a child of a process that has used obstore: without its threads it would hang."""
     global _runtime_process
     process = os.getpid()
     if _runtime_process is None:
@@ -550,7 +551,7 @@ def _refuse_after_fork() -> None:
 
 
 def _refuse_other_endpoint(endpoint: str | None) -> None:
-    """Raise if obstore would prefer a variable of the environment to the option."""
+    """Raise if an environment variable would override the option in obstore."""
     variable = os.environ.get(_ENDPOINT_VARIABLE)
     if endpoint and variable and endpoint.rstrip("/") != variable.rstrip("/"):
         raise OptionError(
@@ -562,7 +563,7 @@ def _refuse_other_endpoint(endpoint: str | None) -> None:
 
 
 def _digest(settings: ObjectSettings) -> str:
-    """Return what differs if any setting does, those of the environment too."""
+    """Return a digest over all settings, environment variables included."""
     identity = (
         settings.cloud.value,
         sorted(settings.config.items()),
@@ -573,7 +574,7 @@ def _digest(settings: ObjectSettings) -> str:
 
 
 def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
-    """Make a client; no request is sent yet."""
+    """Create a client; no request is sent yet."""
     address = f"s3{url[3:]}" if url.startswith("s3a") else url
     config: dict[str, Any] = dict(settings.config)
     if settings.cloud is Cloud.S3:
@@ -601,7 +602,7 @@ def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
 
 
 def _together(paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield paths in groups that may be fetched side by side."""
+    """Yield paths in groups that may be fetched in parallel."""
     few: list[str] = []
     held = 0
     for path in paths:

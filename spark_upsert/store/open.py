@@ -1,4 +1,4 @@
-"""The store of a path (`open_store`), and a folder of a store as a separate store."""
+"""The store for a path (`open_store`), and a folder in a store as a separate store."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
 
 
 def is_remote(path: str) -> bool:
-    """Return whether a path that `open_store` takes is not one of a file system."""
+    """Return whether a path for `open_store` is not on a file system."""
     return is_url(path) and urlsplit(path).scheme != "file"
 
 
 def _path_of(url: str) -> str:
-    """Return the path of a ``file:`` URL."""
+    """Return the path in a ``file:`` URL."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise OptionError(
@@ -61,7 +61,7 @@ def _path_of(url: str) -> str:
 
 
 class StoreBelow:
-    """A folder of a store as a store of its own."""
+    """A folder in a store as a separate store."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class StoreBelow:
 
     @property
     def cache_key(self) -> Hashable | None:
-        """The cache key of the store, and the folder (`Store.cache_key`)."""
+        """The store's cache key with the folder (`Store.cache_key`)."""
         store_key = self._store.cache_key
         return None if store_key is None else (store_key, self._folder)
 

@@ -1,4 +1,4 @@
-"""The storage protocol (`Store`): a flat space of immutable objects with conditional puts.
+"""The storage protocol (`Store`): a flat space for immutable objects with conditional puts.
 
 Paths are relative to the table, with ``/`` between their parts.
 """
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 OBJECT_BYTES_MAX = 256 << 20
-"""An object that is read whole is no longer: a checkpoint of a million runs has some 200 MB, and
-there are never so many."""
+"""Maximum bytes for an object that is read completely: a checkpoint with a million runs has some
+200 MB, more than a table ever has."""
 
 PROBE = "_conditional_put"
-"""An empty object that a store may leave at its root: it asks whether a put can be conditional."""
+"""An empty object that a store may leave at its root, to test conditional puts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,25 +28,25 @@ class ObjectInfo:
     path: str
     bytes: int
     modified_s: float
-    """When it was last written, in seconds since 1970 by the storage's own clock."""
+    """Last write time by the storage's clock, in seconds since 1970."""
     is_link: bool = False
-    """Whether it, or its folder, is a link to another place: files there are not the table's."""
+    """Whether it, or its folder, is a link to another location, with files outside the table."""
 
 
 class MappedFile(NamedTuple):
-    """A state of a file that is mapped; another one has another length or mark."""
+    """A mapped file's state; another state differs in length or mark."""
 
     length: int
     """In bytes."""
     mark: Hashable
-    """A value that the file system changes when the file is written into, or replaced."""
+    """A value that the file system changes when the file is modified or replaced."""
 
 
 class ObjectSink(Protocol):
-    """A new object while it is written; it appears, whole and durable, when closed."""
+    """A new object while it is written; it appears, complete and durable, when closed."""
 
     def write(self, data: bytes) -> int:
-        """Append bytes; returns their number."""
+        """Append bytes; returns their count."""
         ...
 
     def __enter__(self) -> ObjectSink: ...
@@ -62,56 +62,56 @@ class ObjectSink(Protocol):
 
 
 class Store(Protocol):
-    """A flat space of immutable objects below one root."""
+    """A flat space for immutable objects below one root."""
 
     @property
     def url(self) -> str:
-        """The root, in the form that `open_store` takes."""
+        """The root, in a form that `open_store` accepts."""
         ...
 
     @property
     def cache_key(self) -> Hashable | None:
-        """A key that stores share if they reach the same place by the same settings.
+        """A key shared by stores with the same location and settings.
 
-        A cache of the process keeps nothing under None. Holds no credential.
+        None: nothing may be cached. Contains no credential.
         """
         ...
 
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
-        """Return a whole object.
+        """Return a complete object.
 
         Raises
         ------
         FileNotFoundError
             There is none.
         CorruptionError
-            It is larger than ``bytes_max``, or no regular file; no memory was taken for it.
+            It is larger than ``bytes_max``, or no regular file; no memory was allocated for it.
         """
         ...
 
     def prepare(self, folder: str) -> None:
-        """Make a folder, durably, where folders exist; a new table asks for that of its log.
+        """Create a folder durably, if the storage has folders; a new table calls it for its log.
 
         Raises
         ------
         OptionError
-            The storage does not keep the promise of `put_if_absent`.
+            The storage does not support `put_if_absent`.
         """
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create an object durably, whole or not at all; False if it exists.
+        """Create an object durably, completely or not at all; False if it exists.
 
-        This is the commit point of the table. If it raises, the object may or may not
-        exist: the caller must read back and compare. It never makes a folder, so that a
-        commit to a table that was removed fails.
+        This is the table's commit point. If it raises, the object may or may not exist: the caller
+        must read back and compare. It never creates a folder, so that a commit to a removed table
+        fails.
         """
         ...
 
     def sync(self, path: str) -> None:
-        """Make an existing object durable, because its writer may not have come to that.
+        """Make an existing object durable, because its writer may have been killed before it did.
 
-        A reader or writer calls it for a commit of another writer, before it acts upon the commit.
+        A reader or writer calls it for another writer's commit, before acting upon the commit.
         """
 
     def put(self, path: str, data: bytes) -> None:
@@ -123,22 +123,22 @@ class Store(Protocol):
         ...
 
     def fetch(self, sizes: Mapping[str, int]) -> None:
-        """Bring objects near that are mapped next, side by side; nothing where they are near.
+        """Copy objects that are mapped next, in parallel; nothing if they are local.
 
         Parameters
         ----------
         sizes : mapping of str to int
-            The bytes of each. A large one is left to `map`, which asks for its parts side by side;
-            so is one that is not there.
+            Bytes per object. Large objects are left to `map`, which fetches their parts in parallel;
+            missing objects are skipped.
 
         Raises
         ------
         StorageError
-            The storage does not answer.
+            The storage does not respond.
         """
 
     def map(self, path: str) -> pa.Buffer:
-        """Return the bytes of an immutable object, mapped rather than read where possible."""
+        """Return an immutable object's bytes, mapped rather than read if possible."""
         ...
 
     def is_far(self, path: str) -> bool:
@@ -146,57 +146,57 @@ class Store(Protocol):
         ...
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
-        """Return the bytes ``low <= i < high`` of some ranges of an object that is far.
+        """Return the bytes ``low <= i < high`` for ranges in a remote object.
 
         Raises
         ------
         FileNotFoundError
             There is none.
         StorageError
-            The storage does not answer, or the object is shorter.
+            The storage does not respond, or the object is shorter.
         """
         ...
 
     def mapped_file(self, path: str) -> MappedFile | None:
-        """Return the present state of the file that `map` maps; None if it is gone or no file.
+        """Return the present state of the file for `map`; None if it is gone or not a file.
 
-        The system kills a process that touches a mapped file behind its end, and what another
-        process wrote into the file is read as if it were ours. So a reader asks before a read. A
-        file that is gone stays readable for all processes that have mapped it.
+        The system kills a process that touches a mapped file after its end, and another process's
+        writes into the file appear as its contents. So a reader checks before a read. A removed
+        file stays readable for all processes that have mapped it.
         """
         ...
 
     def release(self, buffer: pa.Buffer) -> None:
-        """Give back what a mapped object takes of this process's memory; it stays readable."""
+        """Release a mapped object's memory in this process; it stays readable."""
         ...
 
     def forget(self, path: str) -> None:
-        """Drop what is kept locally of an object, so that the next `map` reads it anew."""
+        """Drop an object's local copy, so that the next `map` reads it again."""
         ...
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the objects directly below a folder with paths behind ``after``, sorted by path."""
+        """Yield the objects directly below a folder with paths after ``after``, sorted by path."""
         ...
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Yield the names of the folders directly below a folder, sorted.
 
-        In a bucket, a folder is what objects share before the next ``/``.
+        In a bucket, a folder is the common part of object names before the next ``/``.
         """
         ...
 
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield what is kept under temporary names directly below a folder.
+        """Yield the files with temporary names directly below a folder.
 
-        They are no objects: either a writer is about to name them, or it was killed before.
+        They are no objects: a writer is about to rename them, or was killed before.
         """
         ...
 
     def delete(self, path: str) -> None:
-        """Remove an object; it is no error if it is absent."""
+        """Remove an object; no error if it is absent."""
         ...
 
 
 def new_token() -> str:
-    """Return 128 random bits, as digits."""
+    """Return 128 random bits as hex digits."""
     return uuid.uuid4().hex

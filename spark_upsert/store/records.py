@@ -1,7 +1,7 @@
 """Records: JSON objects with a checksum, read within bounds and checked before each put.
 
 Each record is decoded by its reader's rule and compared before the put (`CheckedRecord`;
-docs/adr/0160). A malformed one is a `CorruptionError` that names the file.
+docs/adr/0160). A malformed record is a `CorruptionError` that names the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 T = TypeVar("T")
 
 FORMAT_VERSION = 2
-"""Version of the table's format; a record of another one is refused."""
+"""The table format's version; records with another one are refused."""
 
 RECORD_BYTES_MAX = OBJECT_BYTES_MAX
 
@@ -44,15 +44,15 @@ MALFORMED = (
     ValueError,
     pa.ArrowException,
 )
-"""Errors that reading a record of another form may raise, for every reader of records."""
+"""Errors that decoding a malformed record may raise, for every record reader."""
 
 UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
-"""The errors of a record that this version cannot read, for callers that can do without it."""
+"""Errors for a record that this release cannot read, for callers that can do without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecord:
-    """A record that its reader has decoded (`checked_record`, `checked_data`)."""
+    """A record that its reader's rule has decoded (`checked_record`, `checked_data`)."""
 
     path: str
     data: bytes
@@ -74,7 +74,7 @@ def checked_record(
     *,
     bytes_max: int | None = None,
 ) -> CheckedRecord:
-    """Return a JSON record with its checksum, decoded once by the rule of its reader."""
+    """Return a JSON record with its checksum, decoded once by its reader's rule."""
     return checked_data(
         where,
         value,
@@ -92,7 +92,7 @@ def checked_data(
     *,
     bytes_max: int | None = None,
 ) -> CheckedRecord:
-    """Return a record of any format, decoded once by the rule of its reader."""
+    """Return a record in any format, decoded once by its reader's rule."""
     limit = RECORD_BYTES_MAX if bytes_max is None else bytes_max
     data = b""
 
@@ -108,9 +108,9 @@ def checked_data(
 
 
 def require_readable(where: str, value: T, decode: Callable[[], T]) -> None:
-    """Refuse a record that its reader does not decode to the value that was encoded.
+    """Refuse a record that its reader does not decode to the encoded value.
 
-    For records that another system writes, such as the offsets in a checkpoint of Spark.
+    For records that another system writes, such as offsets in a Spark checkpoint.
     """
     try:
         decoded = decode()
@@ -130,7 +130,7 @@ def _unreadable(where: str, reason: str) -> OptionError:
 
 
 def encode(record: Mapping[str, Any]) -> bytes:
-    """Return a record as JSON; its last field is the CRC-32 of all before it."""
+    """Return a record as JSON; its last field is the CRC-32 over all previous bytes."""
     body = json.dumps(record, separators=(",", ":")).encode()
     return body[:-1] + _checksum(body)
 
@@ -148,7 +148,7 @@ def _body(data: bytes) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return a short text for an error of a decoder."""
+    """Return a short text for a decoding error."""
     text = error.message if isinstance(error, UpsertFlowError) else str(error)
     return f"{type(error).__name__}: {text[:200]}"
 
@@ -160,7 +160,7 @@ def read_record(
     *,
     bytes_max: int | None = None,
 ) -> T | None:
-    """Return what ``build`` makes of a record, or None if there is no such object."""
+    """Return a record decoded by ``build``, or None if there is no such object."""
     try:
         data = store.read(path, bytes_max=RECORD_BYTES_MAX if bytes_max is None else bytes_max)
     except FileNotFoundError:
@@ -191,7 +191,7 @@ def read_record(
     raise kind.of(f"'{where}'", version, FORMAT_VERSION)
 
 
-# -- values: each returns what it is given, or raises ValueError -------------------------
+# -- values: each returns its argument, or raises ValueError -----------------------------
 
 
 def whole(value: Any, *, least: int = 0, most: int = _WHOLE_MAX) -> int:
@@ -202,12 +202,12 @@ def whole(value: Any, *, least: int = 0, most: int = _WHOLE_MAX) -> int:
 
 
 def counted(value: Any) -> int:
-    """Return a whole number of either sign."""
+    """Return a whole number with either sign."""
     return whole(value, least=-_WHOLE_MAX)
 
 
 def text(value: Any) -> str:
-    """Return a text of bounded length."""
+    """Return a text with bounded length."""
     if type(value) is not str or len(value) > _TEXT_MAX:
         raise ValueError(f"{_shown(value)} is no text")
     return value
@@ -224,7 +224,7 @@ def numbers(value: Any) -> dict[str, int]:
 
 
 def optional(build: Callable[[Any], T], value: Any) -> T | None:
-    """Return what ``build`` makes of a value, unless that is null."""
+    """Decode a value by ``build``; None for null."""
     return None if value is None else build(value)
 
 

@@ -1,4 +1,4 @@
-"""The ``storage.*`` options of a table in a bucket, checked before the first request.
+"""The ``storage.*`` options for a table in a bucket, checked before the first request.
 
 Names are obstore's, with or without the cloud's prefix. Errors show only values that are numbers,
 because others may be secrets.
@@ -18,14 +18,14 @@ from spark_upsert.core.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import OptionError
 
 RETRIES_MAX = 10
-"""Default number of times that a request is repeated: about a minute of doubling pauses."""
+"""Default maximum for retries: about a minute with doubling pauses."""
 
 RETRY_SECONDS_MAX = 180.0
-"""Default time after which a request is not repeated: signatures grow stale after five minutes."""
+"""Default maximum time for retries: signatures become invalid after five minutes."""
 
 
 class Cloud(Enum):
-    """A kind of object storage; its value is how the names of its options may begin."""
+    """An object storage provider; its value lists the accepted prefixes for option names."""
 
     S3 = ("aws",)
     GCS = ("google",)
@@ -110,7 +110,7 @@ CLOUD_OPTIONS: Mapping[Cloud, frozenset[str]] = {
         }
     ),
 }
-"""Options of each cloud. Bucket and container stand in the path, conditional put is required."""
+"""Options per cloud. The path names bucket and container; conditional put is required."""
 
 _ALIASES = {
     Cloud.S3: {"endpoint_url": "endpoint", "token": "session_token"},
@@ -123,13 +123,13 @@ _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
-    """The checked options of one table in a bucket."""
+    """The checked options for one table in a bucket."""
 
     cloud: Cloud
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Settings that only this cloud knows; credentials are among them."""
+    """Settings for this cloud only, credentials included."""
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Options of the HTTP client; the address of a proxy may hold a password."""
+    """Options for the HTTP client; a proxy address may contain a password."""
     retries_max: int = RETRIES_MAX
     retry_seconds_max: float = RETRY_SECONDS_MAX
     cache_bytes: int | None = None
@@ -137,7 +137,7 @@ class ObjectSettings:
 
     @classmethod
     def of(cls, url: str, options: Mapping[str, Any]) -> ObjectSettings:
-        """Check the options of a table."""
+        """Check a table's options."""
         cloud = cloud_of(url)
         canonical_options: dict[str, str] = {}
         for name, value in options.items():
@@ -172,7 +172,7 @@ class ObjectSettings:
 
 
 def cloud_of(url: str) -> Cloud:
-    """Return which cloud a path belongs to."""
+    """Return a path's cloud; raises `OptionError`."""
     parts = urlsplit(url)
     cloud = SCHEMES.get(parts.scheme)
     if cloud is None:
@@ -209,7 +209,7 @@ def cloud_of(url: str) -> Cloud:
 
 
 def _canonical(cloud: Cloud, name: str) -> str:
-    """Return the one name of an option."""
+    """Return an option's canonical name."""
     known_options = CLOUD_OPTIONS[cloud] | CLIENT_OPTIONS.keys() | OWN_OPTIONS.keys()
     by_fold = {_fold(option): option for option in known_options}
     by_fold |= {_fold(alias): option for alias, option in _ALIASES[cloud].items()}
@@ -281,7 +281,7 @@ CLIENT_OPTIONS: Mapping[str, Callable[[str, str], Any]] = {
     "timeout": _duration,
     "user_agent": _text,
 }
-"""Options of the HTTP client, the same for every cloud."""
+"""Options for the HTTP client, the same for every cloud."""
 
 OWN_OPTIONS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "cache_bytes": ("cache_bytes", _bytes),
@@ -289,4 +289,4 @@ OWN_OPTIONS: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "max_retries": ("retries_max", _count),
     "retry_timeout": ("retry_seconds_max", _seconds),
 }
-"""Options that are ours, with the settings they become."""
+"""Options defined here, with their target setting and parser."""

@@ -20,16 +20,16 @@ from spark_upsert.store.local import translated
 _PREFIX = "upsertflow-spill-"
 
 _SWEPT_MAX = 64
-"""Most spill folders checked when one is made, those of live processes included."""
+"""Maximum spill folders checked for leftovers at each creation, those in use included."""
 
 
 class SpillFolder:
-    """A spill folder, which exists until `remove`, or the end of its holder or of the process.
+    """A spill folder, removed by `remove` or at the end of its holder or process.
 
     Parameters
     ----------
     parent : path or None
-        The parent folder; None: one of ``SPARK_LOCAL_DIRS``, else the system's temporary folder.
+        The parent folder; None: one from ``SPARK_LOCAL_DIRS``, else the system's temporary folder.
     """
 
     def __init__(self, parent: Path | None = None) -> None:
@@ -44,12 +44,12 @@ class SpillFolder:
         return f"SpillFolder({str(self.path)!r})"
 
     def remove(self) -> None:
-        """Remove it with all that is in it. Twice is harmless."""
+        """Remove the folder with its contents. Twice is harmless."""
         self._finalizer()
 
 
 def _usual_parent() -> Path:
-    """Return the folder of Spark's that is this process's share, or the system's."""
+    """Return this process's share of Spark's local folders, or the system's folder."""
     folders = [Path(text) for text in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if text]
     usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)]
     # Workers are many, and Spark spreads its own files over its disks, too.
@@ -57,27 +57,27 @@ def _usual_parent() -> Path:
 
 
 def _made(parent: Path) -> tuple[Path, int]:
-    """Return a new folder, and the lock that says that it is held."""
+    """Create a folder; return it with the lock that marks it as in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with suppress(FileNotFoundError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Before it was locked, a process that made its own may have removed it.
+            # Before it was locked, another process may have swept it.
             if os.fstat(lock).st_nlink:
                 return folder, lock
             os.close(lock)
 
 
 def _remove(folder: Path, lock: int, owner: int) -> None:
-    if os.getpid() != owner:  # A fork that ends does not own what it was born with.
+    if os.getpid() != owner:  # A fork does not own its parent's folder.
         return
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders whose process has ended, among the first `_SWEPT_MAX` listed in a parent."""
+    """Remove folders whose process has ended, among the first `_SWEPT_MAX` in a parent."""
     for folder in islice(_left_in(parent), _SWEPT_MAX):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
