@@ -26,12 +26,12 @@ from spark_upsert.table.write.stage import Stash, stage_sealed
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
 CLOSED: Final = Timestamp(1 << 62)
-"""The input upper of a source that has ended: above every timestamp."""
+"""Input upper for an ended source: above every timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontiers:
-    """The frontiers of a loop; a frozen snapshot."""
+    """Frozen snapshot of the loop frontiers."""
 
     resume_upper: int
     input_upper: int
@@ -39,33 +39,34 @@ class Frontiers:
     buffered: tuple[int, ...]
     """Timestamps in the stash, ascending."""
     dropped_rows: int
-    """Commands that turned out to be durable already. All rows that came in are here, in the
+    """Commands dropped because they were already durable. All ingested rows are counted here, in the
     stash, or in a commit that `step` returned."""
 
 
 class FeedbackUpsert:
     """One incarnation of the operator. A context manager: its stashes may own files on disk.
 
-    Emitting commits one epoch with the timestamp, so that one of several incarnations wins it and
-    the others drop theirs. Any method that raised may be called again: rows stay until the log
-    shows their timestamp, because a commit of unknown outcome may still take effect.
+    Emitting a timestamp commits one version with it; if several incarnations emit it, one wins and
+    the others drop their rows. A method that raised may be called again: rows stay until the log
+    contains their timestamp, because a commit with unknown outcome may still take effect.
 
     Parameters
     ----------
     table : Table
     writer : str
-        Name of the source. Incarnations of one source share it; that is what fences them.
+        Source name, shared by all incarnations for the source, which fences them.
     commands : callable, optional
-        Turns a batch of the source's rows into commands (`Envelope.commands`). By default rows
-        are plain columns of the table, as of `Table.upsert`.
+        Converts a source batch into commands (`Envelope.commands`). By default, rows are plain
+        table columns, as for `Table.upsert`.
     deletes : str, optional
-        With plain columns: the boolean column that marks deletes.
+        Boolean column that marks deletes; only for plain columns.
 
     Notes
     -----
-    Not safe for threads. Stashed commands are not durable: after a crash the source must replay
-    what is at or beyond `persist_upper`. Source: Materialize, ``upsert_continual_feedback_v2.rs``;
-    here the state is the table itself.
+    Not thread-safe. Stashed commands are not durable: after a crash, the source must replay
+    timestamps at or after `persist_upper`.
+
+    Source: Materialize, ``upsert_continual_feedback_v2.rs``; here the state is the table itself.
     """
 
     def __init__(
@@ -99,17 +100,17 @@ class FeedbackUpsert:
             self._close_stash(ts)
 
     def _plain(self, rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-        """Return the commands of rows that are plain columns of the table."""
+        """Convert plain-column rows into commands."""
         return envelope_of_rows(schema, rows.schema, deletes=self._deletes).commands(rows)
 
     @property
     def persist_upper(self) -> Timestamp:
-        """The first timestamp that is not durable, read from the log."""
+        """First timestamp that is not durable, read from the log."""
         return Timestamp(self._table.log.head().transactions.get(self._writer, -1) + 1)
 
     @property
     def frontiers(self) -> Frontiers:
-        """The loop's frontiers."""
+        """Current loop frontiers."""
         return Frontiers(
             resume_upper=self._resume_upper,
             input_upper=self._input_upper,
@@ -119,13 +120,13 @@ class FeedbackUpsert:
         )
 
     def ingest(self, rows: pa.RecordBatch, ts: int, *, diff: int = 1) -> None:
-        """Take rows in that belong to a timestamp: all of them or, with an error, none.
+        """Stash rows for a timestamp: all rows or, with an error, none.
 
         Raises
         ------
         ValueError
-            ``ts`` is no whole number below `CLOSED`; ``diff`` is not positive, as a command is
-            never a retraction; or the source reported before that this timestamp is complete.
+            ``ts`` is not an integer below `CLOSED`; ``diff`` is not positive (a command is never a
+            retraction); or the input upper is already past ``ts``.
         """
         ts = whole_argument("ts", ts, most=CLOSED - 1)
         whole_argument("diff", diff, least=1)
@@ -135,7 +136,7 @@ class FeedbackUpsert:
         if ts < self._input_upper:
             raise ValueError(f"timestamp {ts} is before the input upper {self._input_upper}")
         stash = self._stashes.get(ts)
-        # The commands of a timestamp are of one schema, whatever the table becomes meanwhile.
+        # A timestamp's commands keep one schema, even if the table's schema changes.
         schema = self._table.log.head().schema if stash is None else stash.schema
         commands = self._plain(rows, schema) if self._commands is None else self._commands(rows)
         stash = stash or self._stashes.setdefault(ts, Stash(schema))
@@ -147,26 +148,25 @@ class FeedbackUpsert:
         self._input_upper = Timestamp(max(self._input_upper, input_upper))
 
     def close(self) -> None:
-        """Advance the input upper to the end. Commands that are not eligible then are abandoned."""
+        """Advance the input upper to the end; commands not eligible then are abandoned."""
         self._input_upper = CLOSED
 
     def step(self) -> Commit | None:
-        """Seal once: drop what is durable, emit what is eligible, keep the rest.
+        """Seal once: drop durable commands, emit eligible ones, keep the rest.
 
         Returns
         -------
         Commit or None
-            The epoch, if this pass made one.
+            The commit; None if this pass made none.
 
         Notes
         -----
-        One pass emits at most one timestamp: what the next one does depends on this one
-        being durable. Where nothing is buffered below the input upper, an empty epoch takes the
-        persist upper there.
+        One pass emits at most one timestamp, because the next pass depends on its durability. If
+        nothing is stashed below the input upper, an empty commit advances the persist upper.
         """
         persist_upper = self.persist_upper
         for ts in sorted(self._stashes):
-            # Nothing is buffered before it, and nothing can come: its epoch covers the gap.
+            # No earlier rows are stashed or can arrive, so its commit covers the gap.
             reached = max(persist_upper, min(Timestamp(ts), self._input_upper))
             fate = fate_of(Timestamp(ts), state_upper=reached, input_upper=self._input_upper)
             if fate is Fate.DROP:
@@ -176,7 +176,7 @@ class FeedbackUpsert:
         return self._skip_to_next(persist_upper)
 
     def run(self) -> list[Commit]:
-        """Step until nothing is eligible; after `close`, once."""
+        """Step until the persist upper stops advancing; after `close`, step once."""
         commits = []
         while True:
             before = self.persist_upper
@@ -202,17 +202,17 @@ class FeedbackUpsert:
         return commit
 
     def _is_accepted(self, epoch: WriteSet) -> bool:
-        """Return whether no fence has passed an epoch. Behind one, no commit of it can be."""
+        """Return whether a write set can still be committed; an expiry or fence may prevent it."""
         return self._table.log.head().accepts(epoch.base.manifest.version)
 
     def _drop(self, ts: int) -> None:
-        """Give up what is durable already."""
+        """Drop a timestamp that is already durable."""
         self._discard_staged()
         self._dropped_rows += self._stashes[ts].counters.rows
         self._close_stash(ts)
 
     def _discard_staged(self) -> None:
-        """Remove what was staged, unless the log has come to use it."""
+        """Remove staged files, unless a version references them."""
         if self._emitting is not None:
             self._table.discard(self._emitting.staged)
             self._emitting = None

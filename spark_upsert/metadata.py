@@ -56,8 +56,8 @@ EPOCHS = _schema(
     bytes=pa.int64(),
     **_TABLE,
 )
-"""One row per epoch: its writer, its `Counters`, its ``files`` and ``bytes``, and what the table
-consisted of behind it."""
+"""One row per version that wrote changes: its transactions, its `Counters`, its ``files`` and
+``bytes``, and the table state after it."""
 
 FILES = _schema(
     path=pa.string(),
@@ -71,8 +71,8 @@ FILES = _schema(
     errors=pa.int64(),
     bytes=pa.int64(),
 )
-"""One row per live slice: a file stands in two if a compaction took its middle. ``rows`` to
-``bytes`` are those of the whole file; bounds of hashes are hexadecimal, the upper exclusive."""
+"""One row per live slice; a file has two slices if a compaction took its middle. ``rows`` to
+``bytes`` count the complete file. Hash bounds are hexadecimal; the upper bound is exclusive."""
 
 HISTORY = _schema(
     **_VERSION,
@@ -84,7 +84,7 @@ HISTORY = _schema(
     fence=pa.int64(),
     **_TABLE,
 )
-"""One row per version: what it wrote, took away and moved, and what the table was behind it."""
+"""One row per version: written, removed and restored data, and the table state after it."""
 
 CONSUMERS = _schema(
     consumer=pa.string(),
@@ -106,8 +106,8 @@ INDEXES = _schema(
     files=pa.int64(),
     bytes=pa.int64(),
 )
-"""One row per column of ``indexBy``: which version of the table its index shows (null: it is of no
-use, and to be built), and what it consists of (null: there is none)."""
+"""One row per ``indexBy`` column: the table version that its index covers (null: the index is
+unusable and must be built), and its size (null: there is no index)."""
 
 PRESSURE = _schema(
     consumer=pa.string(),
@@ -122,12 +122,12 @@ PRESSURE = _schema(
     reported=_TIME,
     expires=_TIME,
 )
-"""One row per consumer that is live: how far it is behind, against the caps of the table (null: no
-cap), and what it says of itself (null: nothing, or what it said has expired)."""
+"""One row per live consumer: its lag against the table's caps (null: no cap), and its own report
+(null: no report, or an expired one)."""
 
 
 def versions(table: Table) -> Iterator[tuple[Commit, Manifest]]:
-    """Yield the commits from ``since`` on, each with the table behind it."""
+    """Yield the commits from ``since`` on, each with the table state after it."""
 
     def oldest() -> tuple[Look, Commit, Manifest]:
         look = table.log.look()
@@ -174,7 +174,7 @@ def _origin(commit: Commit) -> Row:
 
 
 def _written(commit: Commit) -> Row:
-    # A restore takes over what older versions have written.
+    # A restore reuses files that older versions have written.
     files = [] if commit.restored is not None else [slice_.file for slice_ in commit.slices()]
     return {"files": len(files), "bytes": sum(file.bytes for file in files)}
 
@@ -223,8 +223,8 @@ MIRROR = _schema(
     failures=pa.int64(),
     changed_by=pa.string(),
 )
-"""One row if the table has a mirror where its properties say: how far it is behind, and what it
-holds (`delta.follow`). ``changed_by`` is what others did to it; then it is no copy any more."""
+"""One row if the table has a mirror at the location in its properties: its lag and its content
+(`delta.follow`). ``changed_by`` names external changes, after which the mirror no longer matches."""
 
 
 def _consumers(table: Table) -> Iterator[Row]:
@@ -243,7 +243,7 @@ def _consumers(table: Table) -> Iterator[Row]:
 def _pressure(table: Table) -> Iterator[Row]:
     head, now_ms = table.log.head(), table.log.now_ms()
     caps = Caps.of(head.properties)
-    # As for the caps: of a lease that cannot be read a warning is enough, and others are shown.
+    # As for the caps: an unreadable lease only logs a warning; the others are shown.
     leases = {e.consumer: e for e in readable_leases(table.store) if e.is_live(now_ms)}
     report_by_consumer = {report.consumer: report for report in table.pressure()}
     for consumer in sorted({*leases, *report_by_consumer}):
@@ -283,7 +283,7 @@ def _indexes(table: Table) -> Iterator[Row]:
 
 
 def _mirror(table: Table) -> Iterator[Row]:
-    # By its name: what reads other metadata does not load the mirror.
+    # Imported lazily, so that reading other metadata does not load the mirror.
     facts = import_module("spark_upsert.delta.follow").facts_below(table)
     if facts is not None:
         row = asdict(facts)
@@ -292,13 +292,13 @@ def _mirror(table: Table) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class MetadataView:
-    """One of the things to be read: its columns, and where its rows come from."""
+    """Metadata table: its columns and its row source."""
 
     schema: pa.Schema
     rows: Callable[[Table], Iterator[Row]]
 
     def read(self, table: Table) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a table, in batches of bounded size."""
+        """Yield a table's metadata rows in batches with bounded row count."""
         rows = self.rows(table)
         while chunk := list(islice(rows, _BATCH_ROWS)):
             yield pa.RecordBatch.from_pylist(chunk, schema=self.schema)
@@ -317,7 +317,7 @@ VIEWS: Mapping[Metadata, MetadataView] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A table in a few numbers. The numbers of writing are of the versions from ``since`` on."""
+    """Key figures for a table. Write figures cover the versions from ``since`` on."""
 
     version: int
     since: int
@@ -335,14 +335,14 @@ class Summary:
 
     @property
     def write_amplification(self) -> float | None:
-        """Bytes written per byte of the epochs; None if there is no epoch."""
+        """Bytes written per byte of new data; None before the first write."""
         if not self.bytes_appended:
             return None
         return (self.bytes_appended + self.bytes_merged) / self.bytes_appended
 
 
 def summary(table: Table) -> Summary:
-    """Return a table in a few numbers."""
+    """Return a table's key figures."""
     epochs = rows_in = appended = merged = 0
     head = table.log.head()
     for commit in table.log.commits(head.first_changes, head.upper):

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 LOOKED_AT_MAX = 256
-"""Versions that the first look at a table reads at most, and any later one."""
+"""Maximum versions read per table poll."""
 
 TABLES_MAX = 64
-"""Tables of one routed batch whose counters are added up: each costs two requests and more."""
+"""Maximum tables per routed batch whose counters are summed; each costs two or more requests."""
 
 QUERIES_MAX = 256
-"""Queries with totals; the one that rests longest is forgotten first."""
+"""Maximum queries with totals; the least recently used query is dropped first."""
 
 _TABLES_KEPT = 256
 
@@ -46,7 +46,7 @@ SHOWN = (
     *("inserts", "updates", "deletes", "absent", "stale", "superseded", "duplicates"),
     *("tied", "late", "rejected", "quarantined", "displaced", "skipped", "retracted", "restored"),
 )
-"""The counters of an epoch that a batch shows: those of `Counters` but for the sum of them."""
+"""Counters shown per batch."""
 
 TROUBLES: Mapping[str, str] = {
     "tied": "sequenceBy does not tell two changes of a key apart: order by more columns",
@@ -58,7 +58,7 @@ TROUBLES: Mapping[str, str] = {
     "the source has restarted, as after a database was restored, take a new snapshot into a new "
     "table",
 }
-"""Numbers that should be 0, and what to do if they are not; `stale` where all rows are stale."""
+"""Advice by metric for values that should be 0; `stale` applies if all rows are stale."""
 
 
 # -- a batch ---------------------------------------------------------------------------------
@@ -66,66 +66,66 @@ TROUBLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLag:
-    """How far a query is behind one of its inputs, after a batch."""
+    """A query's lag for one input, after a batch."""
 
     source: str
-    """The name of the input; ``""`` if the query has one without a name."""
+    """Input name; ``""`` if unnamed."""
     versions: int
-    """Versions of the input after the batch."""
+    """Unread input versions after the batch."""
     seconds: float | None = None
-    """How long the first of them has waited by now; None if it is not known."""
+    """Waiting time for the first unread version; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkNumbers:
-    """What a batch did to the table that it wrote, and the state of this table."""
+    """A batch's effect on its table, and the table state."""
 
     table: str
     version: int | None = None
-    """The version that the batch became; of many tables that of their group."""
+    """Version committed by the batch; with several tables, their group's version."""
     counters: Mapping[str, int] = field(default_factory=dict)
-    """Rows by their outcome (`SHOWN`), without zeros."""
+    """Row counts by outcome (`SHOWN`), without zeros."""
     parked: int | None = None
-    """Rows of all batches that wait for tables of a root; None for a single table."""
+    """Dead-letter rows from all batches, over all tables; None for a single table."""
     tables: int = 1
-    """The tables that the batch wrote."""
+    """Number of tables written by the batch."""
     uncounted: int = 0
-    """Those of them whose counters are not in the sum, because they are too many."""
+    """Tables whose counters are not summed, because the batch wrote more than `TABLES_MAX`."""
     runs: int | None = None
     live_rows: int | None = None
     mirror_versions: int | None = None
-    """Versions that the mirror does not show; None without a mirror."""
+    """Versions missing in the mirror; None without a mirror."""
     mirror_seconds: float | None = None
-    """How long the first of them that changed rows has waited."""
+    """Waiting time for the first missing version that changed rows."""
     stale_rows: int = 0
-    """Rows of the batch in tables whose rows of the batch were all stale."""
+    """Stale rows in tables where all rows from the batch were stale."""
     stale_epochs: int = 0
-    """Epochs in a row, up to the batch's own, whose rows were all stale."""
+    """Consecutive versions, up to the batch, whose rows were all stale."""
 
     @property
     def is_stale(self) -> bool:
-        """Whether that is more than a few late rows (`STALE_MIN`)."""
+        """Whether stale rows or versions reach the reporting threshold (`STALE_MIN`)."""
         return max(self.stale_rows, self.stale_epochs) >= STALE_MIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The part of Spark's report of a batch that the metrics use."""
+    """Fields used from Spark's batch report."""
 
     query: str
-    """The name of the query, or its id if it has none."""
+    """Query name, or its id if unnamed."""
     query_id: str
     batch: int
     seconds: float
-    """How long the batch took."""
+    """Batch duration."""
     rows: int
-    """Rows that the query read for it."""
+    """Rows that the query read for the batch."""
     reports: tuple[Mapping[str, Any], ...] = ()
-    """Reports of upsertflow's sources about themselves (`streams.planner.stream`)."""
+    """Reports from upsertflow's own sources (`streams.planner.stream`)."""
 
     @classmethod
     def of_json(cls, told: Mapping[str, Any]) -> Progress:
-        """Read the JSON of a query's progress."""
+        """Parse a query's progress JSON."""
         latest = [source.get("latestOffset") for source in told.get("sources", ())]
         return cls(
             query=told.get("name") or told["id"],
@@ -139,7 +139,7 @@ class Progress:
     def numbers(
         self, sink: SinkNumbers | None, *, now_ms: int, problem: str | None = None
     ) -> BatchNumbers:
-        """Return the batch in numbers, given what it did to its table."""
+        """Return the batch metrics, including its effect on its table."""
         lags = [report["lag"] for report in self.reports if "lag" in report]
         return BatchNumbers(
             progress=self,
@@ -163,21 +163,21 @@ def _lags_of(lag: Mapping[str, Any], now_ms: int) -> Iterator[SourceLag]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNumbers:
-    """A micro-batch of a query in numbers."""
+    """Metrics for one micro-batch."""
 
     progress: Progress
     sink: SinkNumbers | None = None
-    """None: the query writes no table of upsertflow, or it is not known which."""
+    """None if the query writes no upsertflow table, or the table is unknown."""
     lags: tuple[SourceLag, ...] = ()
-    """The inputs with the greatest lag; empty if the batch reached the end of all."""
+    """Inputs with the greatest lag; empty if the batch reached the end of all inputs."""
     lag_versions: int | None = None
-    """Versions after the batch in all inputs of upsertflow; None if the query has none."""
+    """Unread versions over all upsertflow inputs after the batch; None without such inputs."""
     problem: str | None = None
-    """Why the table could not be looked at."""
+    """Reason why the table could not be read."""
 
     @property
     def lag_seconds(self) -> float | None:
-        """How long the oldest change that the batch left has waited; 0 if it left none."""
+        """Waiting time for the oldest unread change; 0 if none, None if unknown."""
         if self.lag_versions is None:
             return None
         seconds = [lag.seconds for lag in self.lags if lag.seconds is not None]
@@ -185,7 +185,7 @@ class BatchNumbers:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """The numbers that mean trouble, by their names (`TROUBLES`)."""
+        """Names of metrics that indicate trouble (`TROUBLES`)."""
         if self.sink is None:
             return ()
         counted = {**self.sink.counters, "parked": self.sink.parked or 0}
@@ -193,19 +193,19 @@ class BatchNumbers:
         return tuple(name for name in TROUBLES if counted.get(name))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for programs: all counters, zeros included."""
+        """Return the metrics for programs: all counters, including zeros."""
         lags = {lag.source: {"versions": lag.versions, "seconds": lag.seconds} for lag in self.lags}
         present = {name: value for name, value in self._fields() if value is not None}
         return {**present, "lags": lags, "troubles": list(self.troubles)}
 
     def line(self) -> str:
-        """Return one line of fields; counters of 0 are left out."""
+        """Return a log line; zero counters are left out."""
         fields = self._fields()
         shown = {k: v for k, v in fields if v is not None and not (k in SHOWN and not v)}
         return f"batch done: {Fields(**shown)}"
 
     def advice(self) -> str:
-        """Return what to do about the numbers that mean trouble."""
+        """Return advice for the metrics that indicate trouble."""
         text = "; ".join(f"{name}: {TROUBLES[name]}" for name in self.troubles)
         if self.sink is None or not is_routed(self.sink.table):
             return text
@@ -234,26 +234,26 @@ class BatchNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a query writes: a table, or the template of many."""
+    """Sink target: a table path, or a path template for several tables."""
 
     path: str
     storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, path: str, storage: Mapping[str, str]) -> Place:
-        """Return a place with the settings of its object store."""
+        """Return a sink target with its storage options."""
         return cls(path=path, storage=tuple(sorted(storage.items())))
 
 
 class Sinks:
-    """Looks at the tables that queries write. Not safe for threads."""
+    """Reads batch effects from the tables that queries write. Not thread-safe."""
 
     def __init__(self) -> None:
         self._logs: LruMap[Place, _Batches] = LruMap(_TABLES_KEPT)
         self._groups: LruMap[Place, GroupTable] = LruMap(_TABLES_KEPT)
 
     def has(self, place: Place, query_id: str) -> bool:
-        """Return whether a query has written a table, as far as its log remembers."""
+        """Return whether a query has written a target, as far as its log remembers."""
         writer = Transaction.writer_of_query(query_id)
         if is_routed(place.path):
             batch = self._group(place).at().batch
@@ -261,12 +261,12 @@ class Sinks:
         return writer in self._batches(place).table.log.head().transactions
 
     def numbers(self, place: Place, query_id: str, batch: int) -> SinkNumbers:
-        """Return what a batch did to its table; without counters if no version has the batch."""
+        """Return a batch's effect on its table, without counters if no version contains it."""
         of_batch = self._of_group if is_routed(place.path) else self._of_table
         writer = Transaction.writer_of_query(query_id)
         try:
             return of_batch(place, writer, batch)
-        except OtherTableError:  # Another table was made at its path.
+        except OtherTableError:  # The path has another table now.
             self._logs.pop(place)
             self._groups.pop(place)
             return of_batch(place, writer, batch)
@@ -326,11 +326,11 @@ class Sinks:
 def _counters_of(
     known: GroupTable, group: TableGroup, folders: list[str]
 ) -> Iterator[tuple[Mapping[str, int], int]]:
-    """Yield the counters of each table, and its stale rows if all of its rows were stale."""
+    """Yield the counters per table, and its stale row count if all its rows were stale, else 0."""
     for folder in folders:
         log = Table(StoreBelow(known.root, folder)).log
         counters = _shown(log.commit(group.members[folder].place.version).counters)
-        # The newest version, which costs requests, says whether stale rows are usual there.
+        # The newest schema, which costs requests, shows whether stale rows are usual.
         is_all = counters.keys() <= {"stale", "superseded", "skipped", "tied"}
         is_many = is_all and counters.get("stale", 0) >= STALE_MIN
         own_counters = Counters.from_json(counters)
@@ -338,7 +338,7 @@ def _counters_of(
 
 
 class _Batches:
-    """The batches that the log of one table names, as far as it was read."""
+    """Batches from the read part of a table's log."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -347,9 +347,10 @@ class _Batches:
         self._found: LruMap[tuple[str, int], tuple[Commit, int]] = LruMap(_BATCHES_KEPT)
 
     def look(self, writer: str, number: int) -> tuple[Commit | None, Manifest, int]:
-        """Return the version that has a batch, and the newest state of the table.
+        """Return the commit for a batch, the newest table state, and a stale version count.
 
-        The third value counts the epochs in a row, up to that version, whose rows were all stale.
+        The count is for consecutive versions with only stale rows, up to that commit; 0 without a
+        commit. The commit is None if the batch is unknown.
         """
         with self.table.log.look() as look:
             head = look.head()
@@ -380,7 +381,7 @@ def _shown(counters: Mapping[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric; Prometheus has it as ``upsertflow_<name>``."""
+    """Metric definition; its Prometheus name is ``upsertflow_<name>``."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -410,14 +411,14 @@ METRICS = {
         Metric("source_lag_seconds", "gauge", "s", "Time that a change has waited, by input."),
     )
 }
-"""All metrics by name, in the order of `Totals.samples`."""
+"""Metrics by name, in the order of `Totals.samples`."""
 
 Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """A value of a metric."""
+    """Metric value with labels."""
 
     metric: Metric
     labels: Labels
@@ -432,7 +433,7 @@ class _Query:
 
 
 class Totals:
-    """Totals of all queries since the program watches them. Safe for threads.
+    """Totals per query since the program began to watch it. Thread-safe.
 
     A collector for a registry of ``prometheus_client`` (``pip install upsertflow[prometheus]``).
     """
@@ -442,7 +443,7 @@ class Totals:
         self._lock = threading.Lock()
 
     def add(self, batch: BatchNumbers) -> bool:
-        """Add a batch; False if it counts already."""
+        """Add a batch; return False if it was already added."""
         report = batch.progress
         with self._lock:
             record = self._queries.get(report.query_id)
@@ -457,7 +458,7 @@ class Totals:
             return True
 
     def samples(self) -> Iterator[MetricSample]:
-        """Yield all values, metric by metric."""
+        """Yield all values in metric order."""
         with self._lock:
             values = [value for query in self._queries.values() for value in _values_of(query)]
         order = {name: at for at, name in enumerate(METRICS)}
@@ -466,11 +467,11 @@ class Totals:
                 yield MetricSample(METRICS[name], labels, value)
 
     def describe(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Yield the metrics without values: a registry calls it instead of `collect`."""
+        """Yield metrics without values; a registry calls it instead of `collect`."""
         yield from (_family(metric, ()) for metric in METRICS.values())
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Yield the metrics that have values; called by the registry."""
+        """Yield the metrics that have values; called by a registry."""
         for metric, group in groupby(self.samples(), lambda each: each.metric):
             samples = list(group)
             family = _family(metric, [name for name, _ in samples[0].labels])
@@ -479,7 +480,7 @@ class Totals:
             yield family
 
     def prometheus(self) -> str:
-        """Return the totals in the text format of Prometheus."""
+        """Return the totals in Prometheus text format."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
@@ -488,7 +489,7 @@ class Totals:
 
 
 def _family(metric: Metric, labels: Iterable[str]) -> CounterMetricFamily | GaugeMetricFamily:
-    # Imported here: a program without it can watch its queries, too.
+    # Imported lazily: prometheus_client is optional.
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
@@ -496,7 +497,7 @@ def _family(metric: Metric, labels: Iterable[str]) -> CounterMetricFamily | Gaug
 
 
 def _values_of(query: _Query) -> Iterator[tuple[str, Labels, float | None]]:
-    """Yield the name, the labels and the value of each metric of a query."""
+    """Yield name, labels and value for each metric of a query."""
     newest, sink = query.newest, query.newest.sink
     labels: Labels = (("query", newest.progress.query),)
     yield from ((name, labels, count) for name, count in query.sums.items())

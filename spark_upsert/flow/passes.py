@@ -134,7 +134,7 @@ class _Elements:
         )
 
     def drain(self, task: int) -> Iterator[Parcel]:
-        # An element whose task got no rows runs, too: a sum over nothing is a row.
+        # An element without input rows also runs: a sum over no rows is a row.
         if self._stage.way is not RowTransfer.IN_PLACE and task < len(self._stage.elements):
             self._at(task)
         for element in self._running.values():

@@ -150,7 +150,7 @@ def _said_of(work: Work) -> str:
 def _folded(names: Sequence[str]) -> str:
     """Join names and merge consecutive channels: ``A[0] A[1] A[2]`` is ``A[0..2]``."""
     pairs = [_cut(name) for name in names]
-    # Neighbours are those whose channel grows as their place does.
+    # Names are consecutive if channel minus index is constant.
     runs = groupby(enumerate(pairs), key=lambda at: (at[1][0], at[1][1] - at[0]))
     return " ".join(_run([pair for _, pair in run]) for _, run in runs)
 

@@ -258,7 +258,7 @@ def _gives_as_it_goes(graph: MergeGraph, producer: AnyNode) -> Answer:
                 return Answer(False, _told_readers(graph, before[0]))
             return Answer(False, f"'{name}' does not stand behind one source")
         case Transform(work=TransformWork.ROUTE):
-            # Its other branches would have other readers, which were counted.
+            # Further branches would be further readers, which were counted.
             return Answer(True, f"the route '{name}' has one branch")
         case Transform(work=TransformWork.AGGREGATE | TransformWork.COMBINE) if (
             producer.is_streaming

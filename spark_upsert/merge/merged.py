@@ -37,7 +37,7 @@ _INPUTS_PER_BATCH = 64
 """Slices that a batch can join cheaply; for more inputs, more batches are joined together."""
 
 _BATCHES_AT_ONCE = 32
-"""Maximum batches per join: 65 536 rows by default. Makes 1 000 round-robin inputs 10 times faster."""
+"""Maximum batches per join, 65 536 rows by default: 1 000 round-robin inputs run 10 times faster."""
 
 _BYTES_AT_ONCE = 4 * BATCH_BYTES
 """Bytes per join; the join briefly needs twice as many."""
@@ -104,7 +104,7 @@ def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
 
 def _places(picks: Picks) -> Picks:
     """Return each output row's index in the concatenated inputs."""
-    # Numbers of 16 bits are sorted by counting.
+    # 16-bit numbers are radix-sorted, which is faster.
     small = picks.astype(np.uint16) if int(picks.max(initial=0)) < _UINT16_END else picks
     row_indices = np.empty(len(picks), dtype=np.int64)
     row_indices[np.argsort(small, kind="stable")] = np.arange(len(picks))

@@ -224,7 +224,7 @@ class SpillingStore:
         """
         buffered = self._kept.get(name, _InputBatches())
         while buffered.on_disk:
-            # Removed once it was read: what fails may be tried again.
+            # Removed after the read, so that a failed read may be repeated.
             batch = buffered.on_disk[0].read()
             buffered.on_disk.popleft()
             yield batch
