@@ -42,7 +42,7 @@ _Messages: TypeAlias = Sequence[WriterCommitMessage | None]
 
 @dataclass
 class RoutedMessage(WriterCommitMessage):
-    """The durable, not yet visible work of one task; it says which query it belongs to."""
+    """One task's durable work, not yet visible, with its query's id."""
 
     staged: RoutedStaged
     query_id: str | None
@@ -50,9 +50,9 @@ class RoutedMessage(WriterCommitMessage):
 
 @called_by_spark
 class _RoutedWrite:
-    """One write of Spark's into many tables, on the driver and in its tasks.
+    """A Spark write into many tables, on the driver and in its tasks.
 
-    It is planned when it is about to travel to the tasks, that is, when it is pickled.
+    It is planned when it is pickled for the tasks.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class _RoutedWrite:
     def stage(
         self, batches: Iterator[pa.RecordBatch], transaction: Transaction | None
     ) -> RoutedMessage:
-        """Stage the rows of this task, and do its share of the compaction."""
+        """Stage this task's rows, and do its share of the compaction."""
         context = TaskContext.get()
         staged = stage_routed(
             self._plan,
@@ -90,7 +90,7 @@ class _RoutedWrite:
         return RoutedMessage(staged=staged, query_id=query_of_task())
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
-        """Make what the tasks staged one epoch of each table, and of the group."""
+        """Commit the tasks' staged rows as one epoch per table, and one epoch for the group."""
         settle_in()
         commit_routed(
             root_of(self._options),
@@ -102,7 +102,7 @@ class _RoutedWrite:
         )
 
     def abort(self, messages: _Messages) -> None:
-        """Remove what the tasks staged, unless a commit of it was tried."""
+        """Remove the tasks' staged files, unless a commit was attempted."""
         if any(message is None for message in messages):
             discard_routed(root_of(self._options), _staged(messages))
 
@@ -113,7 +113,7 @@ def _staged(messages: _Messages) -> list[RoutedStaged]:
 
 @called_by_spark
 class RoutedBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame as one epoch of each table that has rows in it."""
+    """Writes a DataFrame as one epoch for each table with rows in it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         parsed = RoutedOptions.parse(options)
@@ -133,7 +133,7 @@ class RoutedBatchWriter(DataSourceArrowWriter):
 
 @called_by_spark
 class RoutedStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each micro-batch of a query as one epoch of each table that has rows in it."""
+    """Writes each micro-batch as one epoch for each table with rows in it."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         parsed = RoutedOptions.parse(options)

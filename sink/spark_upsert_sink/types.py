@@ -50,7 +50,7 @@ _KEPT: frozenset[str] = frozenset(
         "TimestampType",
     }
 )
-"""By name, because older releases of Spark lack some of the classes."""
+"""By name, because older Spark releases lack some classes."""
 
 _REMEDIES: dict[str, str] = {
     "CalendarIntervalType": "cast({} AS STRING) or an INTERVAL DAY TO SECOND",
@@ -65,13 +65,13 @@ _REMEDIES: dict[str, str] = {
 
 
 def require_kept(schema: StructType) -> None:
-    """Check that a table keeps the type of every column.
+    """Raise unless a table can store every column's type.
 
     Types outside `_KEPT` are refused: in Arrow some are structs or plain strings, so a table would
-    return another type. NOT NULL and metadata of columns are not kept.
+    return another type. NOT NULL and column metadata are not stored.
     """
     for field in schema.fields:
-        # A column of nothing but nulls may be left out of the table: the plan of the write judges it.
+        # A column with only nulls may be left out of the table: the write plan decides.
         if not isinstance(field.dataType, NullType):
             _require(field.dataType, field.name, field.name)
 
@@ -98,7 +98,7 @@ def _require(type_: DataType, column: str, place: str) -> None:
 
 
 def _remedy(type_: DataType) -> str | None:
-    """Return what to write instead of a type; None if the type is kept."""
+    """Return the suggested expression for an unsupported type; None if the type is supported."""
     name = type(type_).__name__
     if isinstance(type_, UserDefinedType):
         return "its parts as plain columns"
@@ -112,22 +112,22 @@ def _remedy(type_: DataType) -> str | None:
 
 
 SPARK_MIN = (4, 1)
-"""The first release whose Python readers and writers are all of the kinds that the source has."""
+"""First release with all Python reader and writer types that the source needs."""
 
 _LIMITS_SINCE = (4, 2)
 
 
 def release(version: str) -> tuple[int, ...]:
-    """Return major and minor number of a version of PySpark."""
+    """Return a PySpark version's major and minor number."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 HAS_LIMITS = release(pyspark.__version__) >= _LIMITS_SINCE
-"""Whether Spark tells a stream reader from where, and how far, the next micro-batch may go."""
+"""Whether Spark gives a stream reader the start and the limit for the next micro-batch."""
 
 
 def require_spark(version: str) -> None:
-    """Refuse a release of Spark that lacks what the source is built on."""
+    """Raise if a Spark release lacks features that the source needs."""
     if release(version) < SPARK_MIN:
         raise ImportError(
             f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, "
@@ -138,7 +138,7 @@ def require_spark(version: str) -> None:
 
 
 def arrow_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow columns in which Spark hands rows over, and takes them."""
+    """Return the Arrow columns that Spark uses for rows, in both directions."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Before there was a time zone to choose it was UTC.
@@ -147,31 +147,31 @@ def arrow_of(schema: StructType) -> pa.Schema:
 
 
 def columns_of(schema: StructType | pa.Schema) -> StructType:
-    """Return the columns that a server of Spark Connect hands over; Sail has those of Arrow."""
+    """Return columns in Spark types; Sail, a Spark Connect server, passes Arrow's."""
     from pyspark.sql.types import StructType
 
     return schema if isinstance(schema, StructType) else spark_of(schema)
 
 
 def spark_of(schema: pa.Schema) -> StructType:
-    """Return the columns that Spark has for those of Arrow; a timestamp without a zone has none."""
+    """Return Spark columns for Arrow columns; timestamps without zone keep having none."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def spark_type_of(type_: pa.DataType) -> DataType:
-    """Return the type that Spark has for one of Arrow."""
+    """Return the Spark type for an Arrow type."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(type_, prefer_timestamp_ntz=True)
 
 
 def sound(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield what Spark hands to a writer, with offsets for lists of which there are none.
+    """Yield Spark's batches for a writer, with offsets for empty lists.
 
-    Java writes a list without elements without offsets before 4.2, which Arrow allows, and on
-    which `pyarrow.Array.nbytes` is a segmentation fault where the list lies within another one.
+    Before 4.2, Java writes an empty list without offsets. Arrow allows that, but if the list is
+    nested in another one, `pyarrow.Array.nbytes` crashes with a segmentation fault.
     """
     return batches if HAS_LIMITS else map(_with_offsets, batches)
 
@@ -186,7 +186,7 @@ def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def simple_latest(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
-    """Return where a batch ends that a simple reader has read from an offset on."""
+    """Return the end offset for a batch that a simple reader read from an offset."""
     if HAS_LIMITS:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -201,7 +201,7 @@ def simple_latest(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
 
 
 def ends_at_what_is_there(reader: object) -> bool:
-    """Return whether a stream reader can be told to end at what it has then."""
+    """Return whether a stream reader supports Spark's AvailableNow trigger."""
     if not HAS_LIMITS:
         return False
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

@@ -27,14 +27,14 @@ from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.run.file import RUNS, frugal
 
 _IS_USED_AGAIN = "SPARK_REUSE_WORKER"
-"""Set by Spark where it keeps processes for the next task: what `pyspark.daemon` goes by."""
+"""Set by Spark if it reuses worker processes: `pyspark.daemon` reads it."""
 
 
 @cache
 def settle_in() -> None:
-    """Exclude all present objects from garbage collection, if Spark uses this process again; once.
+    """Exclude all present objects from garbage collection, if Spark reuses this process; once.
 
-    Spark collects after each task, which would visit some 100 000 objects of modules (30 ms).
+    Spark collects after each task, which would visit some 100 000 module objects (30 ms).
     """
     if _is_used_again():
         gc.collect()
@@ -42,9 +42,9 @@ def settle_in() -> None:
 
 
 def give_back() -> None:
-    """Give back to the system what was allocated and freed, if Spark uses this process again.
+    """Return freed memory to the system, if Spark reuses this process.
 
-    Some 0.05 ms behind a task of a few rows, 2 ms behind one of 100 000.
+    Takes some 0.05 ms after a task with a few rows, 2 ms after 100 000.
     """
     if not _is_used_again():
         return
@@ -57,7 +57,7 @@ def give_back() -> None:
 
 @contextmanager
 def task() -> Iterator[None]:
-    """Do a step of Spark's within: settled, frugally, and behind it what was freed is given back."""
+    """Run a Spark step: settled and frugal; afterwards freed memory is returned."""
     settle_in()
     with frugal():
         yield
@@ -74,12 +74,12 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 def query_of_task() -> str | None:
-    """Return the id of this task's query; None if Spark does not say."""
+    """Return this task's query id; None if Spark does not report it."""
     return _told(_QUERY_ID)
 
 
 def of_task() -> Transaction | None:
-    """Return the batch of this task's query; None if Spark does not say."""
+    """Return the transaction for this task's batch; None if Spark does not report it."""
     query_id, batch_id = _told(_QUERY_ID), _told(_BATCH_ID)
     if not (query_id and batch_id):
         return None
@@ -94,7 +94,7 @@ def _told(name: str) -> str | None:
 def of_batch(
     query_id: str | None, batch_id: int, *, checkpoint: str | None, allow_missing: bool
 ) -> Transaction:
-    """Return the transaction of a batch, by what its tasks and the options say of its query."""
+    """Return a batch's transaction, by the query id from its tasks, else by its checkpoint."""
     if query_id is None and not checkpoint:
         raise OptionError.missing(
             "checkpointLocation", "this session does not tell its tasks the query id"
@@ -110,14 +110,14 @@ def of_batch(
 
 
 def of_application(app_id: str | None, version: int | None) -> Transaction | None:
-    """Return the transaction of a batch write, None if it has none."""
+    """Return a batch write's transaction; None if it has none."""
     if app_id is None or version is None:
         return None
     return Transaction(writer=Transaction.writer_of_app(app_id), number=version)
 
 
 def refuse_application(app_id: str | None) -> None:
-    """Refuse the name of an application for a stream."""
+    """Raise if a stream has an application id."""
     if app_id is not None:
         raise OptionError(
             "options 'txnAppId' and 'txnVersion' are for batch writes.",
@@ -129,13 +129,13 @@ SPLIT = "_deferred_split"
 
 
 def with_split(columns: StructType) -> StructType:
-    """Return the columns of a deferred read of some columns."""
+    """Return the columns for a deferred read: these, all nullable, and the split."""
     fields = [StructField(column.name, column.dataType) for column in columns]
     return StructType([*fields, StructField(SPLIT, BinaryType())])
 
 
 def without_split(columns: StructType) -> StructType:
-    """Return the columns that a deferred read is of."""
+    """Return a deferred read's columns without the split."""
     if SPLIT not in columns.names:
         raise SchemaError(
             f"'deferred' is for what a deferred read gives; expected the column '{SPLIT}', found "
@@ -147,7 +147,7 @@ def without_split(columns: StructType) -> StructType:
 
 
 def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows that stand for the rows of some splits."""
+    """Return one row per split, with nulls in the other columns."""
     node = plan_from_json(plan)
     records = [split_to_json(split, node) for split in splits]
     extra = {SPLIT: pa.array(records, pa.binary())}
@@ -161,7 +161,7 @@ def rows_behind(
     columns: pa.Schema,
     query_id: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that were put off, split by split."""
+    """Read deferred splits, and yield their rows split by split."""
     reader, plan = ViewInput(view), plan_from_json(view.plan)
     for batch in batches:
         _require_nothing_else(batch)
@@ -174,7 +174,7 @@ def rows_behind(
 
 
 def _require_nothing_else(batch: pa.RecordBatch) -> None:
-    """Refuse rows that are more than a split: they would not be written."""
+    """Raise if a row has values outside the split column: they would not be written."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name != SPLIT and column.null_count < len(column):
             raise DataError(

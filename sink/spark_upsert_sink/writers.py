@@ -59,14 +59,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """The durable, not yet visible work of one task.
+    """One task's durable work, not yet visible.
 
-    The commit of a stream is not told its query; the task is. So each message names its query.
+    Spark reports the query id to tasks, but not to a stream's commit. So each message has it.
     """
 
     staged: StagedRuns
     unborn: Manifest | None
-    """The table that this epoch is to make: it was planned on the driver, with its hash seed."""
+    """The table that this epoch creates, as planned on the driver with its hash seed."""
     compacted: tuple[CompactionResult, ...]
     task_index: int
     query_id: str | None
@@ -74,10 +74,10 @@ class StagedMessage(WriterCommitMessage):
 
 @contextmanager
 def passing_pickle() -> Iterator[None]:
-    """Let errors of ours from within pass Spark's serializer as they are.
+    """Let our errors pass Spark's serializer unchanged.
 
-    Spark wraps all errors but those of pickling, so an error of ours becomes one of these, too,
-    with its name and fields.
+    Spark wraps all errors except pickling errors, so ours becomes a pickling error, too, with the
+    same name and fields.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def _passing(error: UpsertFlowError) -> UpsertFlowError:
 
 @cache
 def _of_pickling(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
-    """Return a class of errors that are of pickling, too; pickled itself, one is what it was."""
+    """Return a subclass that is also a pickling error; instances pickle as the original class."""
 
     def reduced(self: UpsertFlowError) -> tuple[Any, ...]:
         rebuild, (_, *arguments) = cls.__reduce__(self)
@@ -105,21 +105,21 @@ def _of_pickling(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
 
 
 JOBS_MAX = 16
-"""Compactions planned for one epoch. They travel to every task, so they are few; the rest waits."""
+"""Maximum compactions planned per epoch: they travel to every task. The others wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkPlan:
-    """A write of Spark's: where to, how, and what else its tasks do. Travels by pickle."""
+    """A Spark write's target, plan and additional work for its tasks. Picklable."""
 
     path: str
-    """The path as the driver resolves it: a task may run in another folder."""
+    """The path as resolved by the driver: a task may run in another folder."""
     storage: Mapping[str, str] = dataclass_field(repr=False)
     write: WritePlan
     jobs: tuple[Job, ...] = ()
-    """Compactions that are due: the n-th task does the n-th one."""
+    """Due compactions: the n-th task does the n-th one."""
     refusal: UpsertFlowError | None = None
-    """Why the rows may not come in, unless they are in the table already."""
+    """Why the rows are refused, unless the table already contains them."""
 
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
@@ -133,11 +133,11 @@ def plan_sink(
     overwrite: bool,
     transaction: Transaction | None = None,
 ) -> SinkPlan:
-    """Check a write against its table, altering the table if allowed; the commit makes a new one.
+    """Plan a write on its table, and alter the table if allowed; the commit creates a new table.
 
-    Parameters and errors as of `spark_upsert.envelopes.write_plan.plan_write`; after an error the
-    table is as it was. Where the table is full and waits, so does the plan, for it holds no slot
-    that a consumer may need.
+    Parameters and errors are those of `spark_upsert.envelopes.write_plan.plan_upon`; after an error
+    the table is unchanged. If the table is full, the plan waits: it occupies no slot that a
+    consumer may need.
     """
     table = Table(open_store(options.path, options.storage))
     write = plan_upon(table, options, incoming)
@@ -172,10 +172,10 @@ _Messages: TypeAlias = list[WriterCommitMessage | None]
 
 @called_by_spark
 class _Write:
-    """One write of Spark's, on the driver and in its tasks.
+    """A Spark write into one table, on the driver and in its tasks.
 
-    It is planned when it is about to travel to the tasks, that is, when it is pickled: the writer
-    that Spark makes anew for the commit of a micro-batch never is.
+    It is planned when it is pickled for the tasks. The writer that Spark creates for a
+    micro-batch's commit is never pickled.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class _Write:
             return {**self.__dict__, "_plan": self._plan}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
-        """Stage the rows of this task and do its share of the compaction."""
+        """Stage this task's rows, and do its share of the compaction."""
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
@@ -250,17 +250,17 @@ class _Write:
         )
 
     def _is_due(self) -> bool:
-        """Return whether this batch of a stream is certainly not in the table yet.
+        """Return whether this stream batch is certainly not in the table yet.
 
-        Spark's driver does not say which batch it plans, its tasks do. If they do not, the commit
-        will judge.
+        Spark reports the batch to its tasks, not to the driver. If a task has no batch id, the
+        commit decides.
         """
         transaction = of_task()
         head = None if transaction is None else self._plan.table().log.try_head()
         return head is not None and transaction is not None and not head.has(transaction)
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
-        """Make what the tasks staged one epoch."""
+        """Commit the tasks' staged rows as one epoch."""
         table = self.table()
         write_set = WriteSet(
             base=Snapshot(table.store, self._base(table, messages)),
@@ -278,11 +278,11 @@ class _Write:
         table.commit_compactions(_compacted(messages))
 
     def abort(self, messages: _Messages) -> None:
-        """Remove what the tasks staged, unless a commit of it was tried.
+        """Remove the tasks' staged files, unless a commit was attempted.
 
-        Spark commits once every task has answered. A commit that raised may still take effect, as
-        long as its put is under way somewhere, so that the log of this moment cannot tell: its
-        files are left to a vacuum; no such put comes through behind a vacuum's frontier.
+        Spark commits once every task has answered. A commit that raised may still take effect while
+        its put is in progress somewhere, which the log does not show yet. Its files are left to a
+        vacuum, because no such put succeeds after a vacuum's frontier.
         """
         if any(message is None for message in messages):
             store = self.table().store
@@ -295,7 +295,7 @@ class _Write:
         return Table(open_store(self._options.path, self._options.storage))
 
     def _base(self, table: Table, messages: _Messages) -> Manifest:
-        """Return the table that the tasks staged upon; a batch without tasks has none of its own."""
+        """Return the tasks' base version; without tasks it is planned here."""
         for message in messages:
             if isinstance(message, StagedMessage) and message.unborn is not None:
                 return message.unborn
@@ -313,13 +313,13 @@ class _Write:
 
 
 def _staged(messages: _Messages) -> tuple[StagedRuns, ...]:
-    """Return what the tasks staged, in the order of the tasks; failed tasks have no message."""
+    """Return the tasks' staged runs, in task order; failed tasks have no message."""
     staged = [message for message in messages if isinstance(message, StagedMessage)]
     return tuple(m.staged for m in sorted(staged, key=lambda m: m.task_index))
 
 
 def _compacted(messages: _Messages) -> list[CompactionResult]:
-    """Return what the tasks compacted."""
+    """Return the tasks' compactions."""
     return [
         compaction for m in messages if isinstance(m, StagedMessage) for compaction in m.compacted
     ]
@@ -362,7 +362,7 @@ class UpsertBatchWriter(DataSourceArrowWriter):
 
 @called_by_spark
 class UpsertStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each micro-batch of a query as one epoch, identified by (query id, batch id)."""
+    """Writes each micro-batch as one epoch, identified by (query id, batch id)."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         parsed = WriteOptions.parse(options)

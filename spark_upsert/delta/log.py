@@ -176,8 +176,9 @@ class DeltaLog:
     def _load(self) -> int:
         """Load the newest checkpoint, or start at version 0.
 
-        Return the newest listed version; -1 for an empty log. The hint only sets where the listing starts: it may be outdated or name a removed checkpoint,
-        and commits after an old checkpoint may be removed, too.
+        Return the newest listed version; -1 for an empty log. The hint only sets where the listing
+        starts: it may be outdated or name a removed checkpoint, and commits after an old checkpoint
+        may be removed, too.
         """
         entries = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
         if not any(is_checkpoint for _, is_checkpoint in entries):

@@ -401,7 +401,7 @@ class Mirror:
     def _shown_before(
         self, state: DeltaState | None, head: Manifest, *, rebuild: bool
     ) -> int | None:
-        """Return the shown version; raise unless it is this table's and no other writer committed."""
+        """Return the shown version; raise unless the mirror is this table's and unchanged."""
         if state is None:
             self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
             return None

@@ -35,7 +35,7 @@ from spark_upsert.table.write.form import order_names, own_order_names
 
 _DELETE, _PREIMAGE, _UNKNOWN = 0, 1, -1
 _TYPES = ("delete", "update_preimage", "insert", "update_postimage")
-"""By their numbers: those that retract come first."""
+"""Change types by number; retractions come first."""
 
 _RETRACTIONS = 2
 
@@ -47,12 +47,12 @@ _HINT = (
 
 @dataclass(frozen=True)
 class ChangelogForm:
-    """Rows of a change feed.
+    """Rows from a change feed.
 
     Parameters
     ----------
     rows : pyarrow.Schema
-        The columns of the rows.
+        The rows' columns.
     """
 
     rows: pa.Schema
@@ -84,23 +84,23 @@ class ChangelogForm:
 
     @property
     def refused(self) -> Mapping[str, SchemaError]:
-        """None, as of plain rows."""
+        """Always empty, as for plain rows."""
         return {}
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """All but what tells of the changes."""
+        """All columns except the change feed's own."""
         ours = {field.name for field in CHANGELOG_FIELDS}
         return pa.schema([field for field in self.rows if field.name not in ours])
 
     @cached_property
     def orders(self) -> pa.Schema:
-        """All columns, and `CHANGE_DIFF` even if the rows have none."""
+        """All columns, plus `CHANGE_DIFF` if the rows lack it."""
         fields = [field for field in self.rows if field.name != CHANGE_DIFF]
         return pa.schema([*fields, pa.field(CHANGE_DIFF, pa.int32())])
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the order, in which the diff stands right behind the version."""
+        """Return the order's column names, with the diff directly after the version."""
         names = tuple(named) or ((COMMIT_VERSION,) if COMMIT_VERSION in self.rows.names else ())
         if not names:
             raise OptionError.missing(
@@ -114,7 +114,7 @@ class ChangelogForm:
         return (*names[:after_version], CHANGE_DIFF, *names[after_version:])
 
     def require_keys(self, keys: Sequence[str]) -> None:
-        """Raise `SchemaError` if a key is no column of the rows."""
+        """Raise `SchemaError` if the rows lack a key column."""
         find_columns(keys, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> ChangelogEnvelope:
@@ -132,21 +132,21 @@ class ChangelogForm:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangelogEnvelope:
-    """Turns change rows into commands, one each but for preimages whose postimage replaces them.
+    """Converts change rows into commands, one each, except preimages replaced by their postimage.
 
-    Other preimages are deletes: the update changed the key. ``first-row`` and ``partial-update``
-    get no preimages.
+    Other preimages are deletes: the update changed the key. With ``first-row`` and
+    ``partial-update``, preimages have no command.
     """
 
     schema: TableSchema
     sources: dict[str, str]
-    """For each column of the table that the rows have, its name in the rows."""
+    """The rows' column name for each table column that they contain."""
     order: tuple[str, ...]
     own_order: Mapping[str, str]
-    """For each column of the rows that has an order of its own, the name of that order."""
+    """The rows' order column for each table column with its own order."""
     has_diff: bool
     takes_null_keys: bool = False
-    """Whether the rows are those of a view, where one may be of the group NULL."""
+    """Whether the table materializes a view, where a group key may be NULL."""
 
     def __post_init__(self) -> None:
         if self.schema.engine.kind is Engine.AGGREGATION:
@@ -161,7 +161,7 @@ class ChangelogEnvelope:
             )
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, in its order (`Envelope.commands`)."""
+        """Return a batch's commands, in row order (`Envelope.commands`)."""
         types = pc.index_in(batch.column(CHANGE_TYPE), value_set=pa.array(_TYPES))
         kinds = np.asarray(types.fill_null(_UNKNOWN))
         diffs = np.where((kinds >= 0) & (kinds < _RETRACTIONS), -1, 1).astype(np.int32)
@@ -189,10 +189,10 @@ class ChangelogEnvelope:
         return with_skipped(to_commands(self.schema, decoded), skipped)
 
     def _replaced(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32]) -> Mask:
-        """Return the preimages that are no deletes, because a postimage has their key.
+        """Return the preimages that are not deletes, because a postimage has their key.
 
-        A postimage replaces preimages of its version in any order of rows. Rows without a version
-        are in the order of their changes: there it follows the preimage.
+        A postimage replaces preimages with its version, in any row order. Rows without a version
+        are in change order: there it follows the preimage.
         """
         is_preimage: Mask = kinds == _PREIMAGE
         if self.schema.engine.kind is not Engine.DEDUPLICATE or not is_preimage.any():
@@ -214,7 +214,7 @@ class ChangelogEnvelope:
     def _reasons(
         self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32], diffs: npt.NDArray[np.int32]
     ) -> pa.Array:
-        """Return why rows are no changes, as text; null where they are."""
+        """Return why rows are invalid changes, as text; null for valid ones."""
         change_types = batch.column(CHANGE_TYPE)
         named = pc.binary_join_element_wise("'", change_types, "' is no change", "")
         unknown = pc.coalesce(named, pa.scalar(f"'{CHANGE_TYPE}' is null"))
@@ -233,7 +233,7 @@ class ChangelogEnvelope:
 def _followed_by_puts(
     columns: Sequence[pa.Array], kinds: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]
 ) -> Mask:
-    """Return the preimages that a put with equal columns follows directly in an order of rows."""
+    """Return the preimages followed directly by a put with equal columns, in a row order."""
     first, second = rows[:-1], rows[1:]
     is_pair = (kinds[first] == _PREIMAGE) & (kinds[second] >= _RETRACTIONS)
     first, second = first[is_pair], second[is_pair]

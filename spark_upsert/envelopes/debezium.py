@@ -36,16 +36,16 @@ from spark_upsert.table.write.write_set import with_truncates
 
 @dataclass(frozen=True)
 class MessageKind:
-    """A kind of message, and how it is recognised."""
+    """A message type, and how it is recognised."""
 
     name: str
     fields: frozenset[str]
-    """The fields that it has; those alone, if there is one."""
+    """Its required fields. A single one must be the only field."""
     pattern: str
-    """A pattern that its JSON matches, with a Connect schema before it or not."""
+    """Matches its JSON, with or without a Connect schema before it."""
 
     def has_fields(self, names: Collection[str]) -> bool:
-        """Return whether a payload with some fields is such a message."""
+        """Return whether a payload with these fields is such a message."""
         return self.fields == set(names) if len(self.fields) == 1 else self.fields <= set(names)
 
 
@@ -79,13 +79,13 @@ _AFTER_IS_TEXT = "'(?:payload\\.)?after' is declared object, found string"
 
 
 def name_by_fields(names: Collection[str]) -> str | None:
-    """Return what payloads with some fields are, None if they may be change events."""
+    """Describe the message type with these fields; None for possible change events."""
     messages = (f"{kind.name} {_ADVICE}" for kind in KINDS if kind.has_fields(names))
     return next(messages, None)
 
 
 def name_by_text(payloads: pa.Array) -> pa.Array:
-    """Return what each payload without ``op`` is, as text; null where it is not known."""
+    """Describe the message type for each payload without ``op``, as text; null if unknown."""
     messages = pa.nulls(len(payloads), pa.string())
     for kind in KINDS:
         matches = pc.match_substring_regex(payloads, kind.pattern)
@@ -96,7 +96,7 @@ def name_by_text(payloads: pa.Array) -> pa.Array:
 
 
 def explain_text(reasons: pa.Array | None) -> pa.Array | None:
-    """Return why events could not be read, with MongoDB named where ``after`` is a text."""
+    """Return why events could not be read, naming MongoDB where ``after`` is a text."""
     if reasons is None:
         return None
     is_text = pc.match_substring_regex(reasons, _AFTER_IS_TEXT).fill_null(False)
@@ -130,57 +130,57 @@ _LOGICAL_MESSAGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
-    """Events of n rows. Arrays are of length n."""
+    """Events from n rows. Arrays have length n."""
 
     batch: pa.RecordBatch
     """The rows with events as structs."""
     raw_values: Callable[[Positions], pa.Array]
     """As in `DecodedRows`."""
     keys: Callable[[Mask], EventKeys]
-    """Gives the keys that stand apart from the events, of some rows."""
+    """Returns the keys stored outside the events, for the masked rows."""
     tombstones: Mask
-    """The records without a value: they delete their key, and are no events."""
+    """Records without a value: they delete their key, and are not events."""
     reasons: pa.Array | None = None
-    """Why the values of an event could not be read, as text."""
+    """Why an event's values could not be read, as text."""
     is_cut: Mask | None = None
-    """True where it is unknown if there is a row behind the change; nowhere by default."""
+    """True where a row's existence after the change is unknown; None means nowhere."""
     unsent: Mapping[str, Mask] = field(default_factory=dict)
-    """The rows with a placeholder that was removed before decoding, by the name in ``after``."""
+    """Rows with a placeholder removed before decoding, by the name in ``after``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventKeys:
-    """Keys that stand apart from the events."""
+    """Keys stored outside the events."""
 
     columns: dict[str, pa.Array]
-    """The key columns; null where there is none."""
+    """The key columns; null for rows without a key."""
     reasons: pa.Array | None = None
     """Why a key could not be decoded, as text."""
     raw: pa.Array | None = None
-    """The keys of all rows as they came, as binary."""
+    """All rows' original keys, as binary."""
 
 
 class EventReader(Protocol):
-    """Finds the events in rows. Travels to the tasks by pickle."""
+    """Extracts the events from rows. Pickled to the tasks."""
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
-        """Return the events of a batch."""
+        """Return a batch's events."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class DebeziumEnvelope:
-    """Turns change events into commands: one each, two where a row moves to another key."""
+    """Converts change events into commands: one each, two if a row moves to another key."""
 
     schema: TableSchema
     reader: EventReader
     event: Path
-    """The path of the event in what the reader gives."""
+    """Path to the event in the reader's batch."""
     before: str | None
     after: str
     op: str
     columns: dict[str, Path]
-    """For each column of the table that events have, where it is."""
+    """Path for each table column that events contain."""
     order: tuple[Path, ...]
     own_order: dict[str, Path]
     truncates: Truncates = Truncates.ERROR
@@ -201,7 +201,7 @@ class DebeziumEnvelope:
             )
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the commands of a batch, in its order (`Envelope.commands`)."""
+        """Return a batch's commands, in row order (`Envelope.commands`)."""
         read = self.reader.read(batch)
         after, op = self._part(read, self.after), readable(self._part(read, self.op))[0]
         before = None if self.before is None else self._part(read, self.before)
@@ -274,10 +274,10 @@ class DebeziumEnvelope:
         return commands
 
     def _order(self, read: EventBatch, op: pa.Array) -> tuple[list[pa.Array], pa.Array | None]:
-        """Return the order of each event, and why a position is invalid.
+        """Return each event's order, and why a position is invalid.
 
-        A row read by a snapshot may have no position, or a part of one. It is before all changes:
-        whatever has a position in the log is newer than the row, or is not in the table.
+        A row read by a snapshot may have no position, or a partial one. It sorts before all
+        changes: anything with a log position is newer than the row, or is not in the table.
         """
         columns = [
             convert(column, field.type) if position_of(field) else column
@@ -300,13 +300,13 @@ class DebeziumEnvelope:
 
     @property
     def _is_ordered_by_events(self) -> bool:
-        """Whether a record without a value has no order."""
+        """Whether the order is in the events, so that records without a value have none."""
         return any(path[: len(self.event)] == self.event for path in self.order)
 
     def _unsent(
         self, columns: Mapping[str, pa.Array], removed: Mapping[str, Mask]
     ) -> dict[str, Mask]:
-        """Return the rows whose value was not sent, by column of the table."""
+        """Return the rows with an unsent value, by table column."""
         masks = {}
         for name, column in columns.items():
             *above, leaf = self.columns[name]
@@ -316,9 +316,9 @@ class DebeziumEnvelope:
         return {name: where for name, where in masks.items() if where.any()}
 
     def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
-        """Return the truncates that are no commands; says if they are to change nothing.
+        """Return the truncates without a command; log a warning if they are ignored.
 
-        A truncate that is to empty the table is one of these only if it is ``ordered``.
+        With ``overwrite`` these are the ``ordered`` ones, which empty the table.
         """
         if self.truncates is Truncates.ERROR:
             return np.zeros(len(op), dtype=np.bool_)
@@ -334,7 +334,7 @@ class DebeziumEnvelope:
         return is_skipped
 
     def _keys_in(self, row: pa.Array | None, count: int) -> dict[str, pa.Array]:
-        """Return the key columns of ``before`` or ``after``; null where it has none."""
+        """Return the key columns in ``before`` or ``after``; null where missing."""
         keys = {}
         for key in self.schema.keys:
             name = self.columns[key][-1]
@@ -352,7 +352,7 @@ class DebeziumEnvelope:
         apart: EventKeys,
         has_after: Mask,
     ) -> dict[str, pa.Array]:
-        """Return the key of each event, whole from one place."""
+        """Return each event's key, complete from ``after``, ``before`` or outside the event."""
         in_before = pa.array(_any_valid(old))
         return {
             key: pc.if_else(
@@ -366,14 +366,14 @@ class DebeziumEnvelope:
     def _moved(
         self, columns: dict[str, pa.Array], old_keys: dict[str, pa.Array], has_after: Mask
     ) -> Mask:
-        """Return which events take a row from one key to another."""
+        """Return which events move a row from one key to another."""
         names = self.schema.keys
         same = equal_rows([columns[n] for n in names], [old_keys[n] for n in names])
         return has_after & _any_valid(old_keys) & ~same
 
 
 def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array | None) -> pa.Array:
-    """Return why an event cannot be applied, null where it can."""
+    """Return why an event cannot be applied; null if it can."""
     is_put = pc.is_in(op, pa.array(_PUTS))
     is_delete = pc.equal(op, _DELETE).fill_null(False)
     after, key = pa.array(has_after), pa.array(has_key)
@@ -402,7 +402,7 @@ def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array 
 
 
 def _named(faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array]) -> pa.Array:
-    """Add to faults what those messages are that are no change events."""
+    """Add the message type to faults for messages that are not change events."""
     message = pc.if_else(pc.equal(op, _MESSAGE).fill_null(False), _LOGICAL_MESSAGE, faults)
     rows = np.flatnonzero(_mask(pc.equal(faults, _NO_OP).fill_null(False)))
     if not len(rows):
@@ -421,7 +421,7 @@ def _first(*reasons: pa.Array | str | None) -> pa.Array:
 def _repeated(
     decoded: DecodedRows, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
 ) -> DecodedRows:
-    """Drop events without effect; put a delete of the old key before each event that leaves it."""
+    """Drop events without effect; insert a delete for the old key before each move."""
     if not (is_nothing.any() or moved.any()):
         return decoded
     counts = np.where(is_nothing, 0, 1 + moved)
@@ -474,13 +474,13 @@ def _mask(values: pa.Array) -> Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class PartialDecoder:
-    """Decodes fewer fields of an event than all."""
+    """Decodes some fields in an event."""
 
     decoder: Decoder
     has_values: bool = False
-    """Whether the whole row is among them."""
+    """Whether these include the complete row."""
     knows_after: bool = True
-    """Whether it can be told if there is a row behind the change."""
+    """Whether these show if a row exists after the change."""
 
 
 class Events(NamedTuple):
@@ -488,12 +488,12 @@ class Events(NamedTuple):
 
     events: pa.StructArray
     reasons: pa.Array | None
-    """Why the values of an event could not be read, as text."""
+    """Why an event's values could not be read, as text."""
     is_cut: Mask
-    """True where it is unknown if there is a row behind the change."""
+    """True where a row's existence after the change is unknown."""
 
     def replaced(self, pieces: Sequence[tuple[Positions, Events]]) -> Events:
-        """Return events of which those at some places are others, which were decoded again."""
+        """Replace the events at some positions with ones decoded again."""
         if not pieces:
             return self
         count = len(self.events)
@@ -511,20 +511,20 @@ class Events(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EventDecoder:
-    """Decodes the values of records into change events.
+    """Decodes record values into change events.
 
-    A bad event is read again with fewer fields, until it has a place: without ``before`` except its
-    key; then ``op``, order and keys; ``op``, order and the key in ``after``; ``op`` and order. Such
-    an event is an error at its key with the reason of its values; a delete needs no more.
+    A bad event is read again with fewer fields until that succeeds: without ``before``; then ``op``,
+    order and all keys; ``op``, order and the key in ``after``; ``op`` and order. From the second
+    attempt on, the event is an error for its key; a delete needs no other values.
 
     Parameters
     ----------
     whole : Decoder
-        The decoder of all fields that are asked for.
+        Decodes all requested fields.
     fewer : tuple of PartialDecoder
-        What to try where that fails, one after the other.
+        Attempts after a failure, in order.
     required : tuple of str
-        The columns that are declared NOT NULL.
+        Columns declared NOT NULL.
     """
 
     whole: Decoder
@@ -532,11 +532,11 @@ class EventDecoder:
     required: tuple[str, ...]
 
     def without(self, names: Collection[str]) -> EventDecoder:
-        """Return the decoder of events that lack columns, though these are declared NOT NULL."""
+        """Return a decoder that allows nulls in these columns, even if declared NOT NULL."""
         return replace(self, required=tuple(n for n in self.required if n not in names))
 
     def decode(self, payloads: pa.Array) -> Events:
-        """Return as much of each event as can be read."""
+        """Return as much as can be read from each event."""
         read = decoded(self.whole, payloads)
         fields = [field.with_nullable(True) for field in self.whole.fields]
         events = pa.StructArray.from_arrays(list(read.columns), fields=fields)
@@ -546,7 +546,7 @@ class EventDecoder:
         return Events(events, self._nulls(events, reasons), is_cut)
 
     def _again(self, payloads: pa.Array, events: pa.StructArray, reasons: pa.Array) -> Events:
-        """Read the events that are bad with fewer fields; as many steps as there are `fewer`."""
+        """Read bad events again with fewer fields, once per decoder in `fewer`."""
         left = np.flatnonzero(_valid(reasons))
         row_indices = np.arange(len(payloads))
         pieces, count = [events], len(events)
@@ -569,7 +569,7 @@ class EventDecoder:
         return Events(merged, reasons, is_cut)
 
     def _nulls(self, events: pa.StructArray, reasons: pa.Array | None) -> pa.Array | None:
-        """Add why rows that lack what is declared NOT NULL cannot be applied."""
+        """Add reasons for rows with a null in a NOT NULL column."""
         after = pc.struct_field(events, [events.type.get_field_index(AFTER)])
         for name in self.required:
             column = pc.struct_field(after, [after.type.get_field_index(name)])
@@ -584,14 +584,14 @@ def _reasons_of(reasons: pa.Array | None, count: int) -> pa.Array:
 
 
 def _renewed(reasons: pa.Array, rows: Positions, found: pa.Array | None) -> pa.Array:
-    """Return reasons with other ones for some rows, or none."""
+    """Replace the reasons for some rows; `found` None clears them."""
     row_indices = np.arange(len(reasons))
     row_indices[rows] = len(reasons) + np.arange(len(rows))
     return pa.concat_arrays([reasons, _reasons_of(found, len(rows))]).take(pa.array(row_indices))
 
 
 def _laid_out(columns: Mapping[str, pa.Array], type_: pa.StructType, count: int) -> pa.StructArray:
-    """Return columns as structs of more fields; what they lack is null."""
+    """Return columns as structs with more fields; missing fields are null."""
     parts = []
     for wanted_field in type_:
         column = columns.get(wanted_field.name)
@@ -621,21 +621,21 @@ _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
 
 
 def require_delete_mark(names: Iterable[str], deletes: str | None) -> None:
-    """Refuse rows whose deletes no option reads."""
+    """Raise if rows mark deletes and no option reads the mark."""
     if deletes is None and DELETED_FIELD in names:
         raise unread_deletes()
 
 
 @dataclass(frozen=True)
 class FlattenedReader:
-    """Reads the deletes and the unsent values of rows. Travels to the tasks by pickle.
+    """Reads deletes and unsent values from rows. Pickled to the tasks.
 
     Parameters
     ----------
     mark : str or None
         The column that marks deletes, for messages.
     placeholder : Placeholder or None
-        None: values are what they are.
+        None: values are used unchanged.
     """
 
     mark: str | None
@@ -645,7 +645,7 @@ class FlattenedReader:
     def of_rows(
         cls, rows: pa.Schema, deletes: str | None, placeholder: Placeholder | None
     ) -> FlattenedReader | None:
-        """Return the reader of plain rows; None if nothing says that they are flattened events."""
+        """Return the reader for plain rows; None if nothing marks them as flattened events."""
         if placeholder is None and deletes in (DELETED_FIELD, _OP):
             placeholder = DEFAULT_PLACEHOLDER
         names = {name.lower(): name for name in rows.names}
@@ -655,7 +655,7 @@ class FlattenedReader:
 
     @property
     def hint(self) -> str:
-        """The hint about rows that cannot be applied."""
+        """Hint for rows that cannot be applied."""
         usual = "correct what writes the values, or their declared format"
         return usual if self.placeholder is None else f"{usual}; {UNSENT_HINT}"
 
@@ -666,7 +666,7 @@ class FlattenedReader:
         marks: pa.Array | None,
         unsent: Mapping[str, Mask] | None = None,
     ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return columns, which rows are deletes, and why rows cannot be applied."""
+        """Return columns, a delete mask (None without marks), and why rows cannot be applied."""
         row_columns, reasons = dict(columns), None
         if self.placeholder is not None:
             masks = {name: self.placeholder.find(column) for name, column in columns.items()}

@@ -74,19 +74,19 @@ EVENT_FIELDS = pa.schema(
         ),
     }
 )
-"""Fields of an event beside the rows. Oracle's change numbers are texts, which do not compare as
-numbers do; its topics are ordered by their offsets."""
+"""Event fields outside the row images. Oracle's change numbers are texts, which do not compare as
+numbers; its topics are ordered by offset."""
 
 _FORMATS = (JSON, AVRO, "json-confluent", "avro-confluent")
 
 MakeDecoder = Callable[[pa.Schema], Decoder]
-"""Returns the decoder of some fields."""
+"""Returns the decoder for some fields."""
 
 
 def record_form(
     rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, FoundSide]
 ) -> RecordForm:
-    """Return the form of records, given options and what was found for the sides they leave out."""
+    """Return the form for records, from options and inferred columns."""
     payload_format, unsaid = options.payloads, options.unsaid
     value = PayloadFormat.parse(VALUE, payload_format, options.schema_ids, formats=_FORMATS)
     key = PayloadFormat.parse(KEY, payload_format, options.schema_ids, default=value.name)
@@ -122,15 +122,15 @@ def record_form(
 
 
 def _found(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
-    """Return the columns of a row, what stands beside it, and the decoder of some of both."""
+    """Return the row's columns, the event's other fields, and a decoder factory."""
     image, envelope_fields = value.event()
     return image, with_event_fields(envelope_fields), value.decoder
 
 
 def with_event_fields(beside: pa.Schema) -> pa.Schema:
-    """Return what stands beside rows, with the fields of `EVENT_FIELDS` in their types there.
+    """Return the event's other fields, with types from `EVENT_FIELDS` where these are wide enough.
 
-    So an order is of the same type whatever schema a batch has, and where it has none.
+    So an order's type does not depend on a batch's schema.
     """
     return pa.schema(_overlaid(EVENT_FIELDS, beside))
 
@@ -151,7 +151,7 @@ def _overlaid(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.F
 def _json(
     value: PayloadFormat, unsaid: SchemalessDefaults
 ) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
-    """Return the columns of a row, what stands beside it, and the decoder of some of both."""
+    """Return the row's columns, the event's other fields, and a decoder factory."""
     image, is_plain = parse_schema(value.option, value.require_text(), bare_name=VALUE)
     if is_plain:
         raise OptionError.invalid(
@@ -203,7 +203,7 @@ def _avro(
 
 
 def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) -> Decoder | None:
-    """Return the decoder of keys that hold some columns; None if nothing says how."""
+    """Return the decoder for keys with these columns; None if no option declares their schema."""
     if key.format == AVRO:
         if key.text is None:
             return None
@@ -219,26 +219,26 @@ def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) ->
 
 @dataclass(frozen=True)
 class RecordForm:
-    """Records of Kafka with change events as values.
+    """Kafka records with change events as values.
 
     Parameters
     ----------
     rows : pyarrow.Schema
-        The columns of the records.
+        The records' columns.
     image : pyarrow.Schema
-        The columns of ``before`` and ``after``.
+        The columns in ``before`` and ``after``.
     event : pyarrow.Schema
-        The other columns of the event.
+        The event's other columns.
     make_keys : callable
-        Takes the key columns; returns None if it is not known how keys are written.
+        Takes the key columns; returns None if the key schema is unknown.
     make_values : callable
-        Takes the fields of the event that are asked for.
+        Takes the requested event fields.
     truncates : Truncates
     placeholder : Placeholder
     refused : mapping of str to SchemaError
-        The columns of a row that no table can hold.
+        Row columns that no table can store.
     is_declared_json : bool
-        Whether values are JSON of declared fields, which may be unable to hold a placeholder.
+        Whether values are JSON with declared fields, which may be unable to store a placeholder.
     """
 
     rows: pa.Schema
@@ -269,28 +269,28 @@ class RecordForm:
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The columns of a row image."""
+        """A row image's columns."""
         return pa.schema([field.with_nullable(True) for field in self.image])
 
     @property
     def others(self) -> pa.Schema:
-        """The fields of the event beside the rows, and the columns of the record."""
+        """Event fields outside the row images, and record columns."""
         return self.orders
 
     @cached_property
     def orders(self) -> pa.Schema:
-        """The same."""
+        """The same columns as `others`."""
         event = dotted(self.event)
         taken = {field.name for field in event} | {self._name(VALUE)}
         return pa.schema([*event, *(field for field in self.rows if field.name not in taken)])
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return what is named; else partition and offset, if the rows have them."""
+        """Return the named columns; by default partition and offset, if the rows have them."""
         names = {name.lower() for name in self.rows.names}
         return tuple(named) or (_ORDER if names.issuperset(_ORDER) else ())
 
     def require_keys(self, keys: Sequence[str]) -> None:
-        """Raise `SchemaError` if a key is not a column of a row: deletes would not have it."""
+        """Raise `SchemaError` if a key is not a row column: deletes would lack it."""
         find_columns(keys, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
@@ -340,7 +340,7 @@ class RecordForm:
     def _decoder(
         self, keys: set[str], images: set[str], *, order: set[Path], asked: set[Path]
     ) -> EventDecoder:
-        """Return the decoder of events, given their columns and the fields beside the rows."""
+        """Return the decoder for events with these row columns and other fields."""
 
         def fields(before: set[str], after: set[str], beside: set[Path]) -> Decoder:
             rows = [
@@ -363,7 +363,7 @@ class RecordForm:
 
 
 def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
-    """Return the fields that lead to some paths."""
+    """Return the fields that contain the requested paths."""
     remaining = []
     for field in fields:
         path = (*above, field.name)
@@ -378,19 +378,19 @@ def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) ->
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordReader:
-    """Decodes the values of records, and of the keys those that events lack."""
+    """Decodes record values, and record keys where events lack a key."""
 
     key_name: str
     value_name: str
     events: EventDecoder
     key: Decoder | None
     key_fields: dict[str, str]
-    """For each key column of the table, its name in a row."""
+    """Field name in a row for each key column in the table."""
     placeholder: Placeholder | None = None
-    """The placeholder to remove from JSON whose columns cannot hold it."""
+    """Placeholder to remove from JSON whose columns cannot store it."""
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
-        """Return the events of a batch."""
+        """Return a batch's events."""
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )
@@ -409,7 +409,7 @@ class _RecordReader:
         )
 
     def _decode(self, payloads: pa.Array) -> tuple[Events, dict[str, Mask]]:
-        """Return the events, and which members of ``after`` the source did not send."""
+        """Return the events, and the rows with unsent values by member in ``after``."""
         decoded_rows = self.events.decode(payloads)
         if self.placeholder is None:
             return decoded_rows, {}
@@ -461,7 +461,7 @@ class ParsedForm:
     Parameters
     ----------
     rows : pyarrow.Schema
-        The columns of the rows.
+        The rows' columns.
     truncates : Truncates
     placeholder : Placeholder
     """
@@ -488,7 +488,7 @@ class ParsedForm:
 
     @cached_property
     def _root(self) -> Path:
-        """The path at which the event begins in a row."""
+        """Path to the event in a row."""
         names = {name.lower(): name for name in self.rows.names}
         if AFTER not in names and _PAYLOAD in names:
             payload = names[_PAYLOAD]
@@ -505,34 +505,34 @@ class ParsedForm:
 
     @property
     def refused(self) -> Mapping[str, SchemaError]:
-        """None, as of plain rows."""
+        """Always empty, as for plain rows."""
         return {}
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The fields of ``after``."""
+        """The fields in ``after``."""
         return pa.schema(list(self._event.field(self._name(AFTER)).type))
 
     @cached_property
     def others(self) -> pa.Schema:
-        """All that may order the changes, but for the rows before and after."""
+        """Columns that may order the changes, without the row images."""
         images = (f"{BEFORE}.", f"{AFTER}.")
         return pa.schema([f for f in self.orders if not f.name.lower().startswith(images)])
 
     @cached_property
     def orders(self) -> pa.Schema:
-        """The leaves of the event by dotted names, then the other columns of the rows."""
+        """The event's leaves by dotted names, then the rows' other columns."""
         field_by_name = {field.name: field for field in dotted(self._event)}
         for field in dotted(self.rows) if self._root else ():
             field_by_name.setdefault(field.name, field)
         return pa.schema(list(field_by_name.values()))
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return what is named; else the order is that of arrival."""
+        """Return the named columns; by default none, which means arrival order."""
         return tuple(named)
 
     def require_keys(self, keys: Sequence[str]) -> None:
-        """Raise `SchemaError` if a key is not a field of ``after``: deletes would not have it."""
+        """Raise `SchemaError` if a key is not a field in ``after``: deletes would lack it."""
         find_columns(keys, self.columns.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
@@ -568,7 +568,7 @@ class ParsedForm:
         return bool(pa.types.is_struct(self._event.field(name).type))
 
     def _apart(self, key: str) -> Path | None:
-        """Return where a row has a key apart from the event, if anywhere."""
+        """Return the path to a key outside the event; None if there is none."""
         columns = {name.lower(): name for name in self.rows.names}
         if key.lower() in columns:
             return (columns[key.lower()],)
@@ -581,13 +581,13 @@ class ParsedForm:
 
 @dataclass(frozen=True)
 class _ParsedReader:
-    """Takes rows as they are."""
+    """Returns rows with their events unchanged."""
 
     keys: dict[str, Path]
-    """Paths of keys that stand apart from the event."""
+    """Paths to keys outside the event."""
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
-        """Return the events of a batch."""
+        """Return a batch's events."""
 
         def keys(where: Mask) -> EventKeys:
             key_columns = {

@@ -35,22 +35,22 @@ _IMAGES, _OP = ("before", "after"), "op"
 
 @dataclass(frozen=True)
 class FoundSide:
-    """The columns of one side of the records, by the schemas of its payloads."""
+    """Inferred columns for the keys or the values."""
 
     schemas: Schemas
     fields: pa.Schema
     is_tolerant: bool = False
-    """As of `OwnDecoder`."""
+    """As in `OwnDecoder`."""
     refused: tuple[RefusedField, ...] = ()
-    """The fields of a subject's newest schema that no column can hold."""
+    """Fields in a subject's newest schema that no column can store."""
 
     def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
-        """Return the decoder of some of the fields, or of all."""
+        """Return the decoder for the requested fields, or for all."""
         fields = self.fields if asked is None else asked
         return OwnDecoder(self.schemas, fields, self.is_tolerant, self.refused)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:
-        """Return the columns of a row of a change event, and what stands beside it."""
+        """Return a change event's row columns and its other fields."""
         by_name = {field.name: field for field in self.fields}
         images = [
             pa.schema(list(by_name[name].type))
@@ -81,11 +81,11 @@ class FoundSide:
 def found_options(
     options: WriteOptions, batches: Iterable[pa.RecordBatch], known: TableSchema | None
 ) -> WriteOptions:
-    """Return the options of a write with the columns that its payloads have.
+    """Return write options, completed with the columns inferred from payloads.
 
     Notes
     -----
-    A loop over the distinct schemas of each batch; payloads are not decoded.
+    A loop over each batch's distinct schemas; payloads are not decoded.
     """
     envelope = options.envelope
     if not envelope.finds:
@@ -151,9 +151,9 @@ def found_options(
 def _left_out(
     options: WriteOptions, known: TableSchema | None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names of fields that are not read, and of those that are read and not stored.
+    """Return the field names that are not read, and those that are read but not stored.
 
-    In lower case. A mark of deletes that no option reads is among neither, so that it is refused.
+    In lower case. A delete mark that no option reads is in neither set, so it is refused.
     """
     of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
     for engine in (options.engine, known and known.engine):
@@ -166,12 +166,12 @@ def _left_out(
 
 
 class _RequiredFields:
-    """The fields of a schema that count: all but those that are left out by name."""
+    """Selects a schema's fields, except those left out by name."""
 
     def __init__(self, counted: CountedFields) -> None:
         self._counted = counted
         self.left_out: set[str] = set()
-        """In lower case; fields that are not stored, and of no other use."""
+        """In lower case; fields that are neither stored nor otherwise used."""
 
     def __call__(self, own: OwnSchema) -> pa.Schema:
         counted = self._counted
@@ -191,7 +191,7 @@ def _instead(
     count: int,
     why: str | None = None,
 ) -> pa.Schema:
-    """Return the stand-in for the fields of a side that no payload describes."""
+    """Return substitute fields for keys or values that no payload describes."""
     if known is not None:
         columns = [field for field in known.columns if field.name != known.error_column]
         if side == _KEY:
@@ -219,14 +219,14 @@ def _instead(
 
 
 def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
-    """Add the field that marks deletes, which is none of the table's: here no payload has it."""
+    """Add the field that marks deletes, which no payload and no table column has."""
     if deletes is None or deletes.lower() in {name.lower() for name in fields.names}:
         return fields
     return fields.append(pa.field(deletes, pa.bool_()))
 
 
 def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
-    """Return what is found of the sides without a given schema."""
+    """Return the inferred columns for keys and values without a declared schema."""
     return {
         side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
         if side in envelope.found
@@ -236,7 +236,7 @@ def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
 
 
 def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
-    """Return what the newest schema of a subject says, before a row is seen."""
+    """Return the columns in a subject's newest schema, before any row is read."""
     subject = envelope.subjects.get(side)
     schemas = schemas_of(envelope, side)
     if subject is None or not isinstance(schemas, ByRegistry):
@@ -268,7 +268,7 @@ def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
 
 
 def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
-    """Return how the payloads of a side name their schemas."""
+    """Return how keys or values name their schemas."""
     counted = counted_of(envelope, side)
     if envelope.sources[side] is SchemaFrom.INLINE:
         return Inline(bare_name=side, counted=counted)
@@ -284,6 +284,6 @@ def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
 
 
 def counted_of(envelope: EnvelopeOptions, side: str) -> CountedFields:
-    """Return which fields of a side's schemas count."""
+    """Return the field selection for key or value schemas."""
     is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
     return CountedFields(envelope.left_out, envelope.used, _IMAGES if is_event else ())

@@ -44,18 +44,18 @@ _ORDER = ("partition", "offset")
 
 @dataclass(frozen=True)
 class KafkaForm:
-    """Rows of Spark's Kafka source.
+    """Rows from Spark's Kafka source.
 
     Parameters
     ----------
     rows : pyarrow.Schema
-        The columns of the rows.
+        The rows' columns.
     key, value : Decoder
     deletes : str or None
-        The field of the value that marks deletes.
+        The value field that marks deletes.
     placeholder : Placeholder
     is_declared_json : bool
-        Whether values are JSON of declared fields, which may be unable to hold a placeholder.
+        Whether values are JSON with declared fields, which may be unable to store a placeholder.
     """
 
     rows: pa.Schema
@@ -82,22 +82,22 @@ class KafkaForm:
 
     @property
     def refused(self) -> Mapping[str, SchemaError]:
-        """The fields of keys and values that no table can hold."""
+        """Key and value fields that no table can store."""
         fields = (*refused_fields(self.key), *refused_fields(self.value))
         return refused_columns(fields, images=False)
 
     @cached_property
     def _mark(self) -> str | None:
-        """The field of the value that marks deletes."""
+        """The value field that marks deletes."""
         if self.deletes is None:
             return None
         return find_delete_mark(self.deletes, self.value.fields, may_be_text=True)
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The fields of the key, then those of the value that are not of the key.
+        """The key's fields, then the value's other fields.
 
-        The field that marks deletes is not among them.
+        The field that marks deletes is left out.
         """
         names = {name.lower() for name in self.key.fields.names}
         if self._mark is not None:
@@ -107,7 +107,7 @@ class KafkaForm:
 
     @cached_property
     def others(self) -> pa.Schema:
-        """The columns of the records themselves, and the field that marks deletes."""
+        """The field that marks deletes, and the record's own columns."""
         names = {name.lower() for name in self.columns.names}
         marks = [] if self._mark is None else [self.value.fields.field(self._mark)]
         others = [field for field in self.rows if field.name.lower() not in names]
@@ -115,7 +115,7 @@ class KafkaForm:
 
     @cached_property
     def orders(self) -> pa.Schema:
-        """The columns of the records, then ``key.<field>`` and ``value.<field>``."""
+        """The record's columns, then ``key.<field>`` and ``value.<field>``."""
         sides = ((_KEY, self.key), (_VALUE, self.value))
         return pa.schema(
             [
@@ -126,16 +126,16 @@ class KafkaForm:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All fields of the key."""
+        """All key fields."""
         return tuple(self.key.fields.names)
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
-        """Return what is named; else partition and offset, if the rows have them."""
+        """Return the named columns; by default partition and offset, if the rows have them."""
         names = {name.lower() for name in self.rows.names}
         return tuple(named) or (_ORDER if names.issuperset(_ORDER) else ())
 
     def require_keys(self, keys: Sequence[str]) -> None:
-        """Raise `SchemaError` if a key is not a field of the records' key."""
+        """Raise `SchemaError` if a key is not a field in the record key."""
         find_columns(keys, self.key.fields.names, role="key column")
 
     def envelope(self, schema: TableSchema, columns: pa.Schema) -> KafkaEnvelope:
@@ -174,15 +174,15 @@ class KafkaForm:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaEnvelope:
-    """Turns Kafka's records into commands, one each.
+    """Converts Kafka records into commands, one each.
 
     ====================  ====================  ================================================
     key                   value                 command
     ====================  ====================  ================================================
-    null                  null                  delete of the null key: harmless, clears an error
-    null                  there                 error: the key is null
-    undecodable           null                  delete of these bytes: clears an error
-    undecodable           there                 error: the key is undecodable
+    null                  null                  delete for the null key: harmless, clears an error
+    null                  present               error: the key is null
+    undecodable           null                  delete for these bytes: clears an error
+    undecodable           present               error: the key is undecodable
     good                  null                  delete
     good                  undecodable           error: the value is undecodable
     good                  good, even if empty   put
@@ -197,12 +197,12 @@ class KafkaEnvelope:
     key_name: str
     value_name: str
     columns: dict[str, Path]
-    """For each column of the table that records have: ``key`` or ``value`` and the field's
-    name, or the name of a column of the rows."""
+    """Path for each table column that records contain: ``key`` or ``value`` and the field's name,
+    or a row column's name."""
     order: tuple[Path, ...]
     own_order: dict[str, Path]
     mark: str | None = None
-    """The field of the value that marks deletes."""
+    """The value field that marks deletes."""
     placeholder: Placeholder = DEFAULT_PLACEHOLDER
     is_declared_json: bool = False
 
@@ -248,7 +248,7 @@ class KafkaEnvelope:
         return to_commands(self.schema, decoded_rows)
 
     def _decode_values(self, payloads: pa.Array) -> tuple[Payloads, dict[str, Mask]]:
-        """Return the values, and which members of them the source did not send."""
+        """Return the values, and the rows with unsent values by field."""
         values = decoded(self.value, payloads)
         if not self.is_declared_json:
             return values, {}
@@ -270,7 +270,7 @@ class KafkaEnvelope:
     def _bad_keys(
         self, raw_keys: pa.Array, keys: Payloads, columns: Mapping[str, pa.Array]
     ) -> pa.Array | None:
-        """Return what is wrong with keys; one that is there and holds nothing is no null key."""
+        """Return why keys are invalid; a present key with only nulls is undecodable."""
         reasons = _because("the key is undecodable: ", keys.reasons)
         is_empty = raw_keys.is_valid()
         for name in self.schema.keys:
@@ -297,23 +297,23 @@ def _because(prefix: str, reasons: pa.Array | None) -> pa.Array | None:
 JSON, AVRO, RAW = "json", "avro", "raw"
 
 FORMATS = (JSON, AVRO, RAW, "json-confluent", "avro-confluent")
-"""How a payload may be written; the latter two behind Confluent's header."""
+"""Payload formats; the last two have Confluent's header."""
 
 
 def is_json(name: str | None) -> bool:
-    """Return whether a format (`FORMATS`) writes JSON."""
+    """Return whether a format (`FORMATS`) is JSON."""
     return name is not None and name.lower().partition("-")[0] == JSON
 
 
 @dataclass(frozen=True)
 class PayloadFormat:
-    """How one side is written.
+    """Format and schema for keys or values.
 
     Parameters
     ----------
     side : {"key", "value"}
     name : str
-        The format as the user named it.
+        The format as named by the user.
     text : str or None
         The option ``<side>Schema``.
     schema_id : int or None
@@ -335,7 +335,7 @@ class PayloadFormat:
         formats: Sequence[str] = FORMATS,
         default: str | None = None,
     ) -> PayloadFormat:
-        """Check the options of a side."""
+        """Check the options for keys or values."""
         option = f"{side}Format"
         name = given[option] or default
         if name is None:
@@ -357,16 +357,16 @@ class PayloadFormat:
 
     @property
     def has_header(self) -> bool:
-        """Whether Confluent's header stands before each payload."""
+        """Whether each payload begins with Confluent's header."""
         return "-" in self.name
 
     @property
     def option(self) -> str:
-        """The name of the option that declares what is written."""
+        """Name of the option that declares the schema."""
         return f"{self.side}Schema"
 
     def require_text(self) -> str:
-        """Return what is declared."""
+        """Return the declared schema text; raises `OptionError` without one."""
         if self.text is None:
             raise OptionError.missing(
                 self.option, f"what the {self.side}s hold, for {self.side}Format={self.name}"
@@ -374,11 +374,11 @@ class PayloadFormat:
         return self.text
 
     def behind_header(self, decoder: Decoder) -> Decoder:
-        """Return a decoder of whole payloads, given a decoder of the bytes behind the header."""
+        """Return a decoder for complete payloads, from one for the bytes after the header."""
         return ConfluentDecoder(decoder, self.schema_id) if self.has_header else decoder
 
     def decoder(self) -> Decoder:
-        """Return the decoder of payloads that are just what is declared."""
+        """Return the decoder for payloads with the declared schema."""
         if self.format == AVRO:
             decoder: Decoder = parse_avro(self.option, self.require_text(), bare_name=self.side)
         elif self.format == RAW:

@@ -48,7 +48,7 @@ from spark_upsert.table.write.form import Form, UpsertForm, envelope_of_rows, or
 
 
 def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
-    """Return the form for rows with the given columns."""
+    """Return the form for rows with these columns."""
     match options.kind:
         case EnvelopeKind.UPSERT:
             require_delete_mark(rows.names, deletes)
@@ -84,15 +84,15 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
 
 
 ERROR_COLUMN = "error"
-"""Name of the column of inline errors, unless an option says otherwise."""
+"""Default column name for inline errors."""
 
 _ALTERATIONS_MAX = 20
-"""A write alters once. More often only if another writer takes back what it did."""
+"""A write alters the table once. More is needed only if another writer reverts the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """There is no table: make one, or plan upon one that the epoch will make."""
+    """There is no table: create it, or plan on one that the epoch will create."""
 
     schema: TableSchema
     properties: Mapping[str, str]
@@ -100,7 +100,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alter:
-    """The table lacks columns, types or properties that the write may give it."""
+    """The table lacks columns, types or properties that the write may add."""
 
     schema: TableSchema
     properties: Mapping[str, str]
@@ -108,18 +108,18 @@ class Alter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """How the rows of one epoch become commands, and on which version they were planned."""
+    """How an epoch's rows become commands, and the version that they were planned on."""
 
     base: Manifest
-    """Unborn if there is no table: the epoch makes it."""
+    """Placeholder if there is no table: the epoch creates it."""
     envelope: Envelope
     is_of_keys: bool = False
-    """Whether rows are keys, which `commands` makes deletes of before the envelope sees them."""
+    """Whether rows are keys, which `commands` turns into deletes for the envelope."""
 
     def commands(
         self, snapshot: Snapshot, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the commands of rows."""
+        """Yield the rows' commands."""
         for batch in batches:
             rows = [batch]
             if self.is_of_keys:
@@ -132,7 +132,7 @@ WriteStep: TypeAlias = Create | Alter | WritePlan
 
 
 def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> WriteStep:
-    """Check a write against its table."""
+    """Plan a write; pure. `manifest` is the table's newest one, None without a table."""
     # Options may choose between names that differ in case.
     refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
@@ -164,7 +164,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
 def _plan_of_keys(
     manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema
 ) -> WritePlan:
-    """Check a write whose rows are the keys of rows that go."""
+    """Plan a delete by key."""
     if manifest is None:
         raise TableNotFoundError.at(options.path)
     schema = manifest.schema
@@ -182,12 +182,11 @@ def plan_upon(
     unborn_id: str | None = None,
     head: Manifest | None = None,
 ) -> WritePlan:
-    """Plan a write upon the newest version of a table (`plan_write`).
+    """Plan a write on a table's newest version (`plan_write`).
 
-    Where the options allow it, the table is altered first; where there is none, the plan
-    is upon an unborn one, which the epoch makes. It has the identity ``unborn_id``, if several
-    plans are to be upon the same one (`Table.unborn`). A caller that has just looked gives the
-    newest version (``head``).
+    If the options allow it, the table is altered first. Without a table, the plan is on a
+    placeholder that the epoch creates; its identity is ``unborn_id`` if several plans share it
+    (`Table.unborn`). ``head`` is the newest version if the caller has just read it.
     """
     manifest = head or table.log.try_head()
     for _ in range(_ALTERATIONS_MAX):
@@ -212,14 +211,14 @@ def plan_upon(
 
 
 def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
-    """Return what becomes of late rows: where truncates make them, they are no surprise."""
+    """Return the policy for late rows: if truncates cause them, they are rejected by default."""
     if options.late_rows is not None:
         return options.late_rows
     return LateRows.REJECT if options.envelope.truncates is Truncates.OVERWRITE else usual
 
 
 def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
-    """Choose the columns that the table is to hold."""
+    """Select the columns that the table stores."""
     columns = form.columns
     others = [field for field in form.others if not has_column(columns, field.name)]
     available = pa.schema([*columns, *others])
@@ -245,7 +244,7 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
 
 
 def _stored_fields(form: Form, names: Iterable[str]) -> list[pa.Field]:
-    """Return order columns of the rows in the types in which a table stores them."""
+    """Return the rows' order columns with the types in which a table stores them."""
     fields = (form.orders.field(name) for name in names)
     return [field.with_type(storage_type(field.type)) for field in fields]
 
@@ -253,7 +252,7 @@ def _stored_fields(form: Form, names: Iterable[str]) -> list[pa.Field]:
 def _accepted(
     schema: TableSchema, columns: pa.Schema, options: WriteOptions, orders: Sequence[pa.Field]
 ) -> TableSchema:
-    """Return the schema under which the columns can be stored (`TableSchema.accept`)."""
+    """Return a schema that can store the columns (`TableSchema.accept`)."""
     try:
         return schema.accept(columns, merge=options.merge_schema, orders=orders)
     except SchemaError as error:
@@ -264,7 +263,7 @@ def _accepted(
 
 
 def _without(name: str, schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> str:
-    """Return by which options a column is left out."""
+    """Return a hint with the options that leave a column out."""
     if options.columns:
         remaining = [column for column in options.columns if column.lower() != name.lower()]
         hint = setting("columnList", joined_names(remaining))
@@ -311,7 +310,7 @@ def _new_schema(
 
 
 def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:
-    """Refuse keys, an order or an error policy that differ from the table's own."""
+    """Raise if keys, order, ties or an error policy differ from the table's own."""
     form.require_keys(schema.keys)
     require_ordered(schema.order, is_new=False)
     _check_policy(options, schema)
@@ -350,7 +349,7 @@ def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> N
 
 
 def _orders_of(schema: TableSchema, form: Form) -> list[pa.Field]:
-    """Return the columns of the rows that a table is ordered by, under the table's names."""
+    """Return the rows' order columns, under the table's names."""
     names = order_names(schema, form.orders)
     return [
         form.orders.field(name).with_name(order_field.name)
@@ -366,16 +365,16 @@ def _require_keys(options: WriteOptions, schema: TableSchema) -> None:
 
 
 def _check_engine(engine: MergeEngine | None, schema: TableSchema) -> None:
-    """Refuse a merge engine that is not the table's own."""
+    """Raise if a merge engine differs from the table's own."""
     if engine is not None and engine != schema.engine:
         raise OptionError.fixed("mergeEngine", str(engine), str(schema.engine))
 
 
 def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
-    """Return whether a table that had no errors is to keep them from here on.
+    """Return whether a table that failed on errors is to store them as a quarantine.
 
-    Nothing is rewritten for it: runs without errors are what they were. A quarantine stays,
-    because its error entries do, and an error column is a column of the table.
+    Existing runs stay valid: they have no errors. A quarantine cannot end, because its error
+    entries stay; an error column cannot be added or removed, because it is a table column.
     """
     is_asked = options.on_error is ErrorPolicy.QUARANTINE
     return is_asked and schema.on_error is ErrorPolicy.FAIL
