@@ -80,7 +80,7 @@ def run(spark: SparkSession, shop: Shop, kept: SparkView, checkpoint: str, **opt
 
 def as_before_reads_were_put_off() -> AbstractContextManager[Any]:
     """Let `keep` run its queries as it did when their rows went through Spark."""
-    return patch.object(views, "_put_off", lambda reads, text: (reads, {}))
+    return patch.object(views, "_deferred_options", lambda reads, text: (reads, {}))
 
 
 def groups(spark: SparkSession, shop: Shop, **options: str) -> dict[Any, Row]:

@@ -137,7 +137,7 @@ def test_a_table_that_is_given_is_found_without_the_plan_of_the_query(
     spark: SparkSession, feed: Feed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a session of Connect is like: no plan can be asked.
-    monkeypatch.setattr(Watch, "_said", lambda *_: None)
+    monkeypatch.setattr(Watch, "_sink_in_plan", lambda *_: None)
     path = str(tmp_path / "t")
     with pyspark_upsertflow.watch(spark, str(tmp_path / "absent"), path) as watching:
         Table.create(str(tmp_path / "absent"), pa.schema({"k": pa.int64()}), keys=["k"])

@@ -61,9 +61,9 @@ def frames(
     Each read runs the flow once. If a streaming frame is united with others, or coalesced to fewer
     partitions, its query fails.
     """
-    compiled = _compiled(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
+    compiled = _compile(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
     _require_kind(given or {}, is_stream=is_stream)
-    return _parted(*compiled)
+    return _frames_by_sink(*compiled)
 
 
 def run(
@@ -76,7 +76,7 @@ def run(
     Each sink is a table, written by one transaction; operators before the branches part run once.
     For the parameters and errors see `frames`.
     """
-    stages, frame = _compiled(spark, plan, given, is_stream=False)
+    stages, frame = _compile(spark, plan, given, is_stream=False)
     _require_kind(given or {}, is_stream=False)
     _write(stages, frame)
 
@@ -98,14 +98,16 @@ def start(
     """
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
-    stages, frame = _compiled(spark, plan, given, is_stream=True)
+    stages, frame = _compile(spark, plan, given, is_stream=True)
     _require_no_counters(stages.graph)
     _require_kind(given or {}, is_stream=True)
     targets = targets_of(stages.graph)
     flow_id = remember(stages.graph, checkpoint, storage or {})
     if len(targets) == 1:
         [(name, sink)] = targets.items()
-        writer = _parted(stages, frame)[name].writeStream.format(_FORMAT).options(**sink.options)
+        writer = (
+            _frames_by_sink(stages, frame)[name].writeStream.format(_FORMAT).options(**sink.options)
+        )
         writer = writer.option("path", sink.path)
     else:
         if flow_id is None:
@@ -125,15 +127,17 @@ def start(
 # -- from a plan to a frame ------------------------------------------------------------------
 
 
-def _parted(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
+def _frames_by_sink(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
     """Return the frame for each sink, selected from the last stage's rows."""
     if stages.is_plain:
         return dict.fromkeys(stages.sinks, frame)
     last = Border(stages, len(stages.stages), carried)
-    return {name: _of_sink(frame, last, addresses) for name, addresses in stages.sinks.items()}
+    return {
+        name: _rows_for_sink(frame, last, addresses) for name, addresses in stages.sinks.items()
+    }
 
 
-def _compiled(
+def _compile(
     spark: SparkSession,
     plan: Graph | FusedGraph,
     given: Mapping[str, DataFrame] | None,
@@ -157,9 +161,9 @@ def _compiled(
     _require_carried(schemas)
     stages = staged(plan, schemas)
     tell(plan, stages)
-    frame = _entered(stages, sources)
+    frame = _union_sources(stages, sources)
     if is_woken and any(stage.way is RowTransfer.EXCHANGED for stage in stages.stages):
-        frame = frame.union(_wakes(spark, stages))
+        frame = frame.union(_wake_rows(spark, stages))
     for index, stage in enumerate(stages.stages):
         if stage.way is RowTransfer.EXCHANGED:
             task = F.shiftright(F.col(TO), TASK_BITS).cast("int")
@@ -211,7 +215,7 @@ def _sources(
             case _ if placed.operator.kind is not OperatorKind.SOURCE:
                 continue
             case ArrowSource() if not is_stream:
-                source_frames[name] = _frame_of(spark, name, work.rows)
+                source_frames[name] = _create_frame(spark, name, work.rows)
             case TableSource():
                 reader = spark.readStream if is_stream else spark.read
                 source_frames[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
@@ -240,7 +244,7 @@ def _sources(
     return source_frames
 
 
-def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
+def _create_frame(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
     """Return a frame with the rows that the graph contains for a source."""
     try:
         schema = carried(rows.schema)
@@ -255,7 +259,7 @@ def _frame_of(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
     return spark.createDataFrame(rows, _shown(rows.schema))
 
 
-def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
+def _union_sources(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
     """Return all sources' rows in the first stage's input form."""
     border = Border(stages, 0, carried)
     physical = stages.book.physical
@@ -264,7 +268,7 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
         entries = [stages.entries[replica.name] for replica in physical.replicas_of[name]]
         # Replicas of a source share its partitions out.
         replica = F.spark_partition_id() % len(entries)
-        to = _one_of([border.to(address) for address in entries], replica)
+        to = _select_value([border.to(address) for address in entries], replica)
         column_names = dict(zip(border.columns(entries[0]), frame.columns, strict=True))
         columns = (
             (
@@ -280,7 +284,7 @@ def _entered(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(lambda left, right: left.union(right), parts)
 
 
-def _wakes(spark: SparkSession, stages: Stages) -> DataFrame:
+def _wake_rows(spark: SparkSession, stages: Stages) -> DataFrame:
     """Return a wake row for each task in the first stage, with the task's number."""
     schema = _shown(Border(stages, 0, carried).schema)
     nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[1:])
@@ -289,13 +293,13 @@ def _wakes(spark: SparkSession, stages: Stages) -> DataFrame:
     return wakes.select(F.col("id").alias(TO), *nothing)
 
 
-def _one_of(values: list[int], index: Column) -> Column:
+def _select_value(values: list[int], index: Column) -> Column:
     if len(set(values)) == 1:
         return F.lit(values[0]).cast("long")
     return F.get(F.array(*(F.lit(value).cast("long") for value in values)), index)
 
 
-def _of_sink(frame: DataFrame, last: Border, addresses: tuple[int, ...]) -> DataFrame:
+def _rows_for_sink(frame: DataFrame, last: Border, addresses: tuple[int, ...]) -> DataFrame:
     """Return the rows for one sink."""
     address = F.col(TO).bitwiseAND(F.lit(WAKE))
     columns = last.columns(addresses[0]).items()
@@ -318,7 +322,7 @@ def _write(stages: Stages, frame: DataFrame, **transaction: str) -> None:
     if is_shared:
         frame.persist()
     try:
-        for name, rows in _parted(stages, frame).items():
+        for name, rows in _frames_by_sink(stages, frame).items():
             sink = targets[name]
             options = {**sink.options, **transaction}
             rows.write.format(_FORMAT).options(**options).mode("append").save(sink.path)

@@ -146,7 +146,7 @@ class Watch:
     def _work(self) -> None:
         while (report := self._reports.get()) is not None:
             try:
-                self._take(*report)
+                self._process(*report)
             except Exception as error:  # noqa: BLE001 - the next report is processed anyway
                 self.failures += 1
                 _LOGGER.warning("batch not told: %s", masked(f"{error!r}"))
@@ -163,7 +163,7 @@ class Watch:
                 return
             self._reports.task_done()
 
-    def _take(self, kind: str, told: Any) -> None:
+    def _process(self, kind: str, told: Any) -> None:
         if kind == _STARTED:
             query_id, query = told
             self._queries.put(query_id, query)
@@ -189,7 +189,7 @@ class Watch:
         """Return a batch's numbers; None if the query neither reads nor writes our tables."""
         sink, problem = None, None
         try:
-            location = self._place(progress.query_id)
+            location = self._sink_of(progress.query_id)
             if location is None and not progress.reports:
                 return None
             if location is not None:
@@ -198,16 +198,16 @@ class Watch:
             problem, *_ = masked(str(error)).splitlines() or [type(error).__name__]
         return progress.numbers(sink, now_ms=int(time.time() * 1000), problem=problem)
 
-    def _place(self, query_id: str) -> Place | None:
+    def _sink_of(self, query_id: str) -> Place | None:
         """Return a query's sink; cached once it is known."""
         location = self._written.get(query_id)
         if location is None:
-            location = self._said(query_id) or self._found(query_id)
+            location = self._sink_in_plan(query_id) or self._sink_in_tables(query_id)
             if location is not None:
                 self._written.put(query_id, location)
         return location
 
-    def _said(self, query_id: str) -> Place | None:
+    def _sink_in_plan(self, query_id: str) -> Place | None:
         """Return the sink in a query's plan; None in a session without access to the JVM."""
         try:
             query = self._queries.get(query_id) or self.query_of(query_id)
@@ -223,7 +223,7 @@ class Watch:
             return None
         return _place_of(options)
 
-    def _found(self, query_id: str) -> Place | None:
+    def _sink_in_tables(self, query_id: str) -> Place | None:
         """Return the listed table whose writers include a query."""
         return next(
             (location for location in self._places if self._sinks.has(location, query_id)), None

@@ -417,7 +417,7 @@ class PythonInput(Input):
             return start
         text, origin = _unpacked(start)
         before = json.loads(text)
-        self._tell_done()
+        self._report_commit()
         after = self._opened().latest(before)
         end = start if after == before else _packed(json.dumps(after), origin)
         self._require_forward(before, after)
@@ -438,7 +438,7 @@ class PythonInput(Input):
         partitions = stream.partitions(before, after)
         held = stream.held(before, after)
         if held is not None:
-            return [PythonSplit(reader, None, self._kept(held))]
+            return [PythonSplit(reader, None, self._to_arrow_stream(held))]
         return [PythonSplit(reader, _pickled(self._source, partition)) for partition in partitions]
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
@@ -461,7 +461,7 @@ class PythonInput(Input):
         """
         self._done = position
 
-    def _tell_done(self) -> None:
+    def _report_commit(self) -> None:
         if self._done is not None:
             self._opened().commit(json.loads(_unpacked(self._done)[0]))
             self._done = None
@@ -490,7 +490,7 @@ class PythonInput(Input):
             raise error
         _LOGGER.warning("an offset goes back: %s", error.message)
 
-    def _kept(self, rows: SourceRows) -> bytes:
+    def _to_arrow_stream(self, rows: SourceRows) -> bytes:
         """Return rows as an Arrow stream, to send them to a task."""
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, self._columns) as writer:
@@ -646,12 +646,12 @@ def tuple_portions(
     """
     count = min(rows_max, _LOOKED_AT)
     while taken := list(islice(rows, count)):
-        size = _size_of_all(taken, schema)
-        yield from _cut(taken, bytes_max) if size > bytes_max else [taken]
+        size = _estimate_rows_bytes(taken, schema)
+        yield from _split_by_bytes(taken, bytes_max) if size > bytes_max else [taken]
         count = min(rows_max, _GROWTH * count, max(1, bytes_max * len(taken) // size))
 
 
-def _size_of_all(rows: list[Any], schema: StructType) -> int:
+def _estimate_rows_bytes(rows: list[Any], schema: StructType) -> int:
     """Estimate rows' Arrow bytes, at least 1; fast for plain columns."""
     size = 8 * len(rows) * len(schema.fields) or 1
     try:
@@ -659,18 +659,18 @@ def _size_of_all(rows: list[Any], schema: StructType) -> int:
             if isinstance(field.dataType, StringType | BinaryType):
                 size += sum(map(len, filter(None, [row[at] for row in rows])))
             elif isinstance(field.dataType, ArrayType | MapType | StructType | VariantType):
-                size += sum(_size(row[at]) for row in rows)
+                size += sum(_estimate_bytes(row[at]) for row in rows)
     except (IndexError, KeyError, TypeError):  # Not tuples with these columns.
-        return max(1, sum(map(_size, rows)))
+        return max(1, sum(map(_estimate_bytes, rows)))
     return size
 
 
-def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
+def _split_by_bytes(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
     """Yield rows in lists with at most so many bytes."""
     held: list[Any] = []
     size = 0
     for row in rows:
-        row_size = _size(row)
+        row_size = _estimate_bytes(row)
         if held and size + row_size > bytes_max:
             yield held
             held, size = [], 0
@@ -679,14 +679,14 @@ def _cut(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
     yield held
 
 
-def _size(value: Any) -> int:
+def _estimate_bytes(value: Any) -> int:
     """Estimate a value's Arrow bytes."""
     if isinstance(value, str | bytes | bytearray):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(_size(key) + _size(item) for key, item in value.items())
+        return sum(_estimate_bytes(key) + _estimate_bytes(item) for key, item in value.items())
     if isinstance(value, tuple | list):
-        return sum(map(_size, value))
+        return sum(map(_estimate_bytes, value))
     return 8
 
 

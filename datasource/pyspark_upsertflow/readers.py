@@ -136,7 +136,7 @@ def read_schema(given: Mapping[str, str]) -> StructType:
 
 
 def _shown(plan: ReadPlan) -> StructType:
-    if (about := _of_the_log(plan)) is not None:
+    if (about := _metadata_request(plan)) is not None:
         return metadata_schema(about[1])
     columns = plan_columns(plan, KINDS)
     for field in columns:
@@ -178,11 +178,11 @@ def to_spark(
     After the last batch, freed memory is returned to the system.
     """
     target = arrow_of(schema)
-    yield from frugally(_in_types(batches, target, is_scan=is_scan))
+    yield from frugally(_cast_batches(batches, target, is_scan=is_scan))
     give_back()
 
 
-def _in_types(
+def _cast_batches(
     batches: Iterator[pa.RecordBatch], target: pa.Schema, *, is_scan: bool
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
@@ -200,13 +200,13 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceRead
     """Return the batch reader for some options."""
     plan = ReadPlan.parse(found_options(given, schema))
     settle_in()
-    if (about := _of_the_log(plan)) is not None:
+    if (about := _metadata_request(plan)) is not None:
         about[0].require_batch()
         return MetadataReader(*about, schema)
     return (PushedReader if takes_filters() else BatchReader)(plan, schema)
 
 
-def _of_the_log(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
+def _metadata_request(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
     """Return options and metadata view, if the log alone can serve the read; otherwise None."""
     if not plan.is_of_table:
         return None

@@ -121,14 +121,14 @@ class SelfBoundedStreamReader(ChangeStreamReader):
     batch. After a restart Spark requests the partitions of the checkpoint's last batch first.
     """
 
-    _stands: dict[str, Any] | None = None
+    _last_end: dict[str, Any] | None = None
     """The last planned batch's end; None before the first one."""
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        start = self.initialOffset() if self._stands is None else self._stands
-        self._stands = dict(self._stream.latest(start))
-        return self._stands
+        start = self.initialOffset() if self._last_end is None else self._last_end
+        self._last_end = dict(self._stream.latest(start))
+        return self._last_end
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        self._stands = end
+        self._last_end = end
         return super().partitions(start, end)

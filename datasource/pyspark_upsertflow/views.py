@@ -133,17 +133,17 @@ def planned(
     writes = {**storage_options, "path": path, "checkpointLocation": checkpoint}
     if view.grouping is None:
         _require_own_checkpoint(table, checkpoint, storage)
-        changes, puts = _rows(view)
+        changes, puts = _row_options(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
         shown = arrow_of(read_schema({**reads, **storage_options}))
-        reads |= _consumer(made_for_rows(table, text, WriteOptions.parse(writes), shown))
+        reads |= _consumer_option(made_for_rows(table, text, WriteOptions.parse(writes), shown))
     else:
-        reads |= _groups(MaterializedView.made(table, view.grouping, text))
-    reads, put_off = _put_off({**reads, **options}, text)
+        reads |= _group_options(MaterializedView.made(table, view.grouping, text))
+    reads, put_off = _deferred_options({**reads, **options}, text)
     return {**storage_options, **reads}, {**writes, **put_off}
 
 
-def _put_off(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:
+def _deferred_options(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the reader's and the writer's options for a plan: no row passes through Java.
 
     Spark assigns splits to tasks, and the writer's task reads the split that it writes.
@@ -173,18 +173,18 @@ def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str,
         )
 
 
-def _consumer(kept: Manifest) -> dict[str, str]:
+def _consumer_option(kept: Manifest) -> dict[str, str]:
     """Return the option with the query's lease name."""
     return {"consumerId": f"view-{kept.table_id}"}
 
 
-def _groups(kept: MaterializedView) -> dict[str, str]:
+def _group_options(kept: MaterializedView) -> dict[str, str]:
     """Return the read options for contributions: start at the table's position."""
-    recorded, consumer = kept.position(), _consumer(kept.table.log.head())
+    recorded, consumer = kept.position(), _consumer_option(kept.table.log.head())
     return consumer if recorded == NOTHING else {**consumer, "startingPosition": recorded}
 
 
-def _rows(view: View) -> tuple[dict[str, str], dict[str, str]]:
+def _row_options(view: View) -> tuple[dict[str, str], dict[str, str]]:
     """Return the read and write options for rows: the later step wins, whenever it arrives."""
     assert view.relation.key is not None
     writes = {

@@ -295,7 +295,7 @@ class ObjectStore:
         put is remembered for the process; after a storage error the next call tries again. The
         empty probe object remains.
         """
-        bucket = f"{self._place} {urlsplit(self._url).netloc}"
+        bucket = f"{self._server} {urlsplit(self._url).netloc}"
         if bucket in _conditional_buckets:
             return
         try:
@@ -366,7 +366,7 @@ class ObjectStore:
         ]
         if sum(sizes[path] for path in small) > self._copies.bytes_max:
             return  # One would push the other out before it is mapped.
-        for few in _together(small, sizes):
+        for few in _group_for_fetch(small, sizes):
             for _ in in_order(self._bring, few, len(few)):
                 pass
 
@@ -405,10 +405,10 @@ class ObjectStore:
         self._copies.forget(self._copy_name(path))
 
     def _copy_name(self, path: str) -> str:
-        return hashlib.sha256(f"{self._place} {self._url}/{path}".encode()).hexdigest()[:40]
+        return hashlib.sha256(f"{self._server} {self._url}/{path}".encode()).hexdigest()[:40]
 
     @property
-    def _place(self) -> str:
+    def _server(self) -> str:
         """The configured server or account; empty for the cloud's default."""
         config = self._settings.config
         return config.get("endpoint") or config.get("base_url") or config.get("account_name", "")
@@ -601,7 +601,7 @@ def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
         ) from error
 
 
-def _together(paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
+def _group_for_fetch(paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """Yield paths in groups that may be fetched in parallel."""
     few: list[str] = []
     held = 0

@@ -86,7 +86,7 @@ class StoreBelow:
     def _path(self, path: str) -> str:
         return f"{self._folder}/{path}" if path else self._folder
 
-    def _own(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    def _relative_to_folder(self, found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
         for info in found:
             yield replace(info, path=info.path[len(self._folder) + 1 :])
 
@@ -131,13 +131,13 @@ class StoreBelow:
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         after = after and self._path(after)
-        return self._own(self._store.list(self._path(prefix), after=after))
+        return self._relative_to_folder(self._store.list(self._path(prefix), after=after))
 
     def folders(self, prefix: str) -> Iterator[str]:
         return self._store.folders(self._path(prefix))
 
     def temporaries(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._own(self._store.temporaries(self._path(prefix)))
+        return self._relative_to_folder(self._store.temporaries(self._path(prefix)))
 
     def delete(self, path: str) -> None:
         self._store.delete(self._path(path))

@@ -35,7 +35,7 @@ class SpillFolder:
     def __init__(self, parent: Path | None = None) -> None:
         above = _usual_parent() if parent is None else parent
         with translated("make a folder in", above):
-            self.path, lock = _made(above)
+            self.path, lock = _create_folder(above)
         self._finalizer = weakref.finalize(self, _remove, self.path, lock, os.getpid())
         with suppress(OSError):  # Others' folders are not worth an error here.
             _sweep(above)
@@ -56,7 +56,7 @@ def _usual_parent() -> Path:
     return usable[os.getpid() % len(usable)] if usable else Path(tempfile.gettempdir())
 
 
-def _made(parent: Path) -> tuple[Path, int]:
+def _create_folder(parent: Path) -> tuple[Path, int]:
     """Create a folder; return it with the lock that marks it as in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))

@@ -38,7 +38,7 @@ def _() -> Patch:
     identity_promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
 )
 def _() -> Patch:
-    return wrapped(Log, "_take_back", lambda original, self, commit: None)
+    return wrapped(Log, "_remove_own_put", lambda original, self, commit: None)
 
 
 @bug(
@@ -74,11 +74,11 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def proven(original: Any, self: LogReader, base: Manifest | None, newest: int) -> Any:
-        if base is not None and base is self._recalled():
+        if base is not None and base is self._cached_version():
             return self._stored.roll(base, None)
         return original(self, base, newest)
 
-    return wrapped(LogReader, "_proven", proven)
+    return wrapped(LogReader, "_prove_end", proven)
 
 
 @bug(
@@ -87,10 +87,10 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
-        told = self._told
-        return original(self, base) if told is None else self._reached(base, told)
+        told = self._reported
+        return original(self, base) if told is None else self._roll_to(base, told)
 
-    return wrapped(LogReader, "_end_at_told", end)
+    return wrapped(LogReader, "_end_at_reported", end)
 
 
 @bug(
@@ -99,12 +99,12 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def end(original: Any, self: LogReader, base: Manifest | None) -> Manifest | None:
-        told = self._told
+        told = self._reported
         if told is None or self._stored.commit(told.version + 1) is not None:
             return None
-        return self._reached(base, told)
+        return self._roll_to(base, told)
 
-    return wrapped(LogReader, "_end_at_told", end)
+    return wrapped(LogReader, "_end_at_reported", end)
 
 
 @bug(
@@ -113,7 +113,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def seen(original: Any, self: LogReader, place: TableVersion) -> Look | None:
-        self._head = self._head or self._recalled()
+        self._head = self._head or self._cached_version()
         return original(self, place) if self._head is None else self._look_from(self._head)
 
     return wrapped(LogReader, "look_at", seen)

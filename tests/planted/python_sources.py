@@ -30,7 +30,7 @@ def _() -> Patch:
 def _() -> Patch:
     def at_once(original: Any, self: PythonInput, position: Any) -> None:
         original(self, position)
-        self._tell_done()
+        self._report_commit()
 
     return wrapped(PythonInput, "commit", at_once)
 

@@ -72,7 +72,7 @@ def _() -> Patch:
     def taken(original: Any, slices: Any, gone: Any) -> Any:
         return original(slices[1:], gone)
 
-    return wrapped(manifest, "_without", taken)
+    return wrapped(manifest, "_remove_ranges", taken)
 
 
 @bug("the last hash of a range is left out", promises.test_p2_however_the_hashes_are_cut)

@@ -119,10 +119,10 @@ def test_large_runs_and_more_than_the_copies_may_take_are_not_fetched_ahead(
 ) -> None:
     sizes = {slice_.file.path: slice_.file.bytes for slice_ in reader.table.log.head().slices}
     monkeypatch.setattr(object_store, "FETCHED_AT_ONCE", 2)
-    groups = list(object_store._together(["a", "b", "c"], {"a": 1, "b": 1, "c": 1}))
+    groups = list(object_store._group_for_fetch(["a", "b", "c"], {"a": 1, "b": 1, "c": 1}))
     assert groups == [["a", "b"], ["c"]]
     monkeypatch.setattr(object_store, "FETCHED_BYTES", 2)
-    assert list(object_store._together(["a", "b"], {"a": 3, "b": 1})) == [["a"], ["b"]]
+    assert list(object_store._group_for_fetch(["a", "b"], {"a": 3, "b": 1})) == [["a"], ["b"]]
     with monkeypatch.context() as patched:
         patched.setattr(object_store, "RANGE_BYTES", min(sizes.values()) - 1)
         reader.store.fetch(dict.fromkeys(("data/x", "data/y"), 1 << 40))

@@ -49,7 +49,7 @@ def tell(commit: Commit, path: str) -> None:
     _LOGGER.info("version committed: %s", _fields(commit, path))
 
 
-def _merged(commit: Commit) -> dict[str, int | None]:
+def _compaction_counts(commit: Commit) -> dict[str, int | None]:
     """Return the remaining row and tombstone counts after a compaction; empty for other kinds."""
     if commit.kind is not Kind.COMPACT:
         return {}
@@ -73,7 +73,7 @@ def _fields(commit: Commit, path: str) -> Fields:
         files=len(files) or None,
         bytes=sum(file.bytes for file in files) or None,
         ranges_taken=len(commit.taken) or None,
-        **_merged(commit),
+        **_compaction_counts(commit),
         from_version=commit.restored,
         **{name: rows for name, rows in commit.counters.items() if rows},
         live_rows=commit.live_rows,
@@ -229,12 +229,12 @@ class Log(LogReader):
         version and is in no reader's log; or it was suspended after its put, and the version has
         expired since. The next cut removes a stray object.
         """
-        if self._is_elsewhere(before):
-            self._take_back(commit)
+        if self._is_other_log(before):
+            self._remove_own_put(commit)
         try:
             head = self.head()
         except OtherTableError:
-            self._take_back(commit)
+            self._remove_own_put(commit)
             raise
         if not commit.transactions:
             raise ContentionError(
@@ -245,14 +245,14 @@ class Log(LogReader):
             )
         return all(head.has(transaction) for transaction in commit.transactions)
 
-    def _is_elsewhere(self, manifest: Manifest) -> bool:
+    def _is_other_log(self, manifest: Manifest) -> bool:
         """Return whether a missing version was not cut off, so that the log is another one."""
         first = self._stored.mark(0)
         if first is None or first.token != manifest.table_id:
             return True
         return not first.is_cut and not self._stored.holds(manifest)
 
-    def _take_back(self, commit: Commit) -> None:
+    def _remove_own_put(self, commit: Commit) -> None:
         mark = self._stored.mark(commit.version)
         if mark is not None and mark.token == commit.token:
             self._store.delete(commit_path(commit.version))
@@ -300,13 +300,13 @@ def cut(
             break
         gone.append(entry.path)
     if gone and not dry_run:
-        _begin_at(store, log, lower)
+        _start_log_at(store, log, lower)
         for path in gone:
             store.delete(path)
     return gone
 
 
-def _begin_at(store: Store, log: LogReader, version: int) -> None:
+def _start_log_at(store: Store, log: LogReader, version: int) -> None:
     """Make a checkpoint the log's first entry: steps 1 and 2 of a cut."""
     # From older checkpoints and later commits; None if the log begins here already.
     manifest = log.stored.roll(newest_up_to(store, version - 1), version)

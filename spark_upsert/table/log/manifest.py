@@ -395,9 +395,9 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
         )
     remaining_slices = (
-        () if commit.kind is Kind.OVERWRITE else _without(manifest.slices, commit.taken)
+        () if commit.kind is Kind.OVERWRITE else _remove_ranges(manifest.slices, commit.taken)
     )
-    slices = _in_order(remaining_slices, commit.slices())
+    slices = _merge_in_order(remaining_slices, commit.slices())
     since = max(manifest.since, commit.since)
     return replace(
         _with_writers(manifest, commit),
@@ -457,7 +457,7 @@ def _slice_order(slice_: Slice) -> tuple[int, int, int]:
     return slice_.epochs.lower, slice_.index, slice_.live.first
 
 
-def _in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, ...]:
+def _merge_in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, ...]:
     """Return all slices in order; ``kept`` is sorted already, and new epochs usually come last."""
     new = tuple(sorted(new, key=_slice_order))
     if not (kept and new) or _slice_order(kept[-1]) <= _slice_order(new[0]):
@@ -475,7 +475,7 @@ def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
     )
 
 
-def _without(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tuple[Slice, ...]:
+def _remove_ranges(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tuple[Slice, ...]:
     """Remove hash ranges from slices; a slice may leave two pieces at its position."""
     if not taken:  # As of every epoch: a table without compactions has a slice of each.
         return slices
@@ -569,7 +569,7 @@ class KeptPosition:
         if other.pinned != self.pinned or other.at.keys() != self.at.keys():
             return False
         if not all(
-            _is_behind(other.at[path], version_ref) for path, version_ref in self.at.items()
+            _may_precede(other.at[path], version_ref) for path, version_ref in self.at.items()
         ):
             return False
         # At one position the snapshot grows until it is complete, and then becomes None.
@@ -578,7 +578,7 @@ class KeptPosition:
         return other.snapshot is not None and other.snapshot <= self.snapshot
 
 
-def _is_behind(place: TableVersion, newer: TableVersion) -> bool:
+def _may_precede(place: TableVersion, newer: TableVersion) -> bool:
     """Return whether a table version equals or may precede another one."""
     is_before = place.table_id == newer.table_id and place.version < newer.version
     return is_before or place == newer

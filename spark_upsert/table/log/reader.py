@@ -149,7 +149,7 @@ class LogReader:
         """The version that the head was made from last: a follower asks for the state before it."""
         self._durable_version = -1
         self._idle_looks = 0
-        self._told: TableVersion | None = None
+        self._reported: TableVersion | None = None
         self._resting = threading.local()
 
     def anew(self) -> LogReader:
@@ -186,8 +186,8 @@ class LogReader:
         ``told`` is a durable version that the caller knows from another process.
         """
         with self._lock:
-            self._note(told)
-            resting = self._resting_look()
+            self._record_reported(told)
+            resting = self._pinned_look()
             if resting is not None:
                 return resting
             head = self._find_end()
@@ -208,31 +208,31 @@ class LogReader:
         be built from the cache, this polls the log instead (`try_look`, also for ``told``).
         """
         with self._lock:
-            self._note(told)
-            base = self._head or self._recalled() or last_checkpoint(self._store)
+            self._record_reported(told)
+            base = self._head or self._cached_version() or last_checkpoint(self._store)
             manifest = None
             if base is None or base.version <= place.version:
-                manifest = self._reached(base, place)
+                manifest = self._roll_to(base, place)
             if manifest is None:
                 return self.try_look()
-            self._note(place)
+            self._record_reported(place)
             self._remember(manifest, base)
             return self._look_from(manifest)
 
-    def _note(self, told: TableVersion | None) -> None:
+    def _record_reported(self, told: TableVersion | None) -> None:
         """Record a version that was in the log and durable."""
         if told is None:
             return
         self._durable_version = max(self._durable_version, told.version)
-        if self._told is None or self._told.version < told.version:
-            self._told = told
+        if self._reported is None or self._reported.version < told.version:
+            self._reported = told
 
     def _known(self) -> Look | None:
         """Return a snapshot at the newest cached version; None if none is cached."""
         with self._lock:
             if self._head is None:
                 return None
-            return self._resting_look() or self._look_from(self._head)
+            return self._pinned_look() or self._look_from(self._head)
 
     def _look_from(self, head: Manifest) -> Look:
         return Look(
@@ -267,7 +267,7 @@ class LogReader:
         Only views need it (`View.resting`): their relations hold tables instead of snapshots. The
         end of the block proves the reads, like the end of a `Look`.
         """
-        if self._is_resting:
+        if self._is_pinned:
             yield
             return
         self._resting.is_on, self._resting.look = True, None
@@ -283,12 +283,12 @@ class LogReader:
             self._resting.is_on = False
 
     @property
-    def _is_resting(self) -> bool:
+    def _is_pinned(self) -> bool:
         return getattr(self._resting, "is_on", False)
 
-    def _resting_look(self) -> Look | None:
+    def _pinned_look(self) -> Look | None:
         """Return this thread's snapshot within `as_seen`, otherwise None."""
-        if not self._is_resting or self._head is None:
+        if not self._is_pinned or self._head is None:
             return None
         snapshot: Look | None = self._resting.look
         if snapshot is None:
@@ -369,17 +369,17 @@ class LogReader:
     def _find_end(self) -> Manifest | None:
         """Return the newest stored version; None if there is no table."""
         with self._lock:
-            base = self._head or self._recalled()
+            base = self._head or self._cached_version()
             is_remembered = base is not None and self._idle_looks < LOOKS_PER_LISTING
             base = base or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
-                head = self._end_at_told(base)
+                head = self._end_at_reported(base)
                 if head is None:
                     # Listed before it is read: a version written meanwhile is none after a gap.
                     newest = -1 if is_remembered else self._stored.newest_listed(base)
                     if base is None and newest < 0 and self._head is None:
                         return None
-                    head = self._proven(base, newest)
+                    head = self._prove_end(base, newest)
                 if head is not None:
                     is_idle = is_remembered and head is base
                     self._idle_looks = self._idle_looks + 1 if is_idle else 0
@@ -408,7 +408,7 @@ class LogReader:
         require_no_rest(self._store)
         return self._stored.commit(0) is None
 
-    def _recalled(self) -> Manifest | None:
+    def _cached_version(self) -> Manifest | None:
         return None if self._memory is None else self._memory.recall(self._store)
 
     def _remember(self, head: Manifest, base: Manifest | None) -> None:
@@ -424,7 +424,7 @@ class LogReader:
         if self._memory is not None:
             self._memory.keep(self._store, head)
 
-    def _proven(self, base: Manifest | None, newest: int) -> Manifest | None:
+    def _prove_end(self, base: Manifest | None, newest: int) -> Manifest | None:
         """Return the log's proven end, starting at a base version; None if it is not proven."""
         try:
             head = self._stored.roll(base, None)
@@ -463,21 +463,21 @@ class LogReader:
         if checkpoint is None or checkpoint.version <= head.version:
             raise self._stored.gap(head.version + 1, newest)
 
-    def _end_at_told(self, base: Manifest | None) -> Manifest | None:
+    def _end_at_reported(self, base: Manifest | None) -> Manifest | None:
         """Return the version that a caller passed to `try_look`, if it is the log's end.
 
         Saves one read against starting at the cached version: the commit is needed anyway, and
         reading it after checking for the next one proves the end.
         """
-        reported = self._told
+        reported = self._reported
         if reported is None or (base is not None and base.version >= reported.version):
             return None
         if self._stored.commit(reported.version + 1) is not None:
             return None
         self._stored.forget(reported.version)  # Read before the look it would prove nothing.
-        return self._reached(base, reported)
+        return self._roll_to(base, reported)
 
-    def _reached(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
+    def _roll_to(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
         """Return a version's manifest, built from an older one; None if that is not possible."""
         try:
             manifest = self._stored.roll(base, place.version)
