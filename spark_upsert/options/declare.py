@@ -24,30 +24,30 @@ from spark_upsert.options.spark import missing_path, users_own
 
 
 class Change(Enum):
-    """When a change takes effect."""
+    """When an option change takes effect."""
 
     FREE = "at once; the same rows"
     NEXT = "next batch"
     BEGINNING = "inputs that have not begun"
     REFUSED = "refused"
     BATCH = "-"
-    """It means nothing to a stream."""
+    """Not applicable to streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The effect of a change of an option at a restart of the query.
+    """The effect when an option changes between query restarts.
 
-    A change that would duplicate or lose rows is refused. A batch planned before uses the new
-    options.
+    A change that would duplicate or lose rows is refused. A batch planned before the restart uses
+    the new options.
 
     Parameters
     ----------
     change : Change
     note : str
-        An addition to it for the reference page.
+        Addition for the reference page.
     exact : Change, optional
-        The effect in an exact order (options ``merge``, ``interleaveSeed``), where it differs.
+        Effect in an exact order (options ``merge``, ``interleaveSeed``), if different.
     """
 
     change: Change
@@ -66,20 +66,20 @@ class Life:
 FREE, NEXT, REFUSED = Life(Change.FREE), Life(Change.NEXT), Life(Change.REFUSED)
 BEGINNING, BATCH = Life(Change.BEGINNING), Life(Change.BATCH)
 COUNTED = Life(Change.NEXT, exact=Change.REFUSED)
-"""It decides how many rows an epoch has, and an exact order counts them."""
+"""For options that affect row counts per epoch, on which an exact order depends."""
 
 FIXED = Life(Change.REFUSED, "fixed by the first write; left out, it stays")
 PROPERTY = Life(Change.NEXT, "left out, the table's stays")
 
 
 STORAGE_PREFIX = "storage."
-"""The beginning of the name of an option for the object store."""
+"""Prefix for object store options."""
 
 COLUMN = "<column>"
-"""Stands for a column in the name of an option that there is one of per column."""
+"""Column placeholder in the names of options set per column."""
 
 TABLE_PREFIX = "table."
-"""The beginning of the name of an option of some tables of a write."""
+"""Prefix for options that apply to some tables in a routed write."""
 
 NAMES: Mapping[str, Sequence[str]] = {
     "writes": [
@@ -216,35 +216,35 @@ NAMES: Mapping[str, Sequence[str]] = {
         "offsetsPath",
     ],
 }
-"""The names of all options, per scope: writes to one table, writes to many tables, reads of one
-table or view, and reads of several inputs. A test compares them with the declarations."""
+"""All option names per scope: writes to one table, writes to many tables, reads from one table or
+view, and reads from several inputs. A test compares them with the declarations."""
 
 GROUP = "_group"
-"""The folder, below a root, of the table with the batches that all tables have."""
+"""Folder for the group table below a root."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def fold(name: str) -> str:
-    """Return the form in which option names are compared."""
+    """Normalize an option name for comparison."""
     return name.lower().replace("-", "").replace("_", "")
 
 
 def absolute_path(path: str, *, option: str = "path") -> str:
-    """Return a path that is the same in every process; raise if it contains a secret."""
+    """Return an absolute path or the URL; raise if it contains a secret."""
     require_plain(path, option=option)
     return path if is_url(path) else os.path.abspath(path)
 
 
 def path_below(root: str, folder: str) -> str:
-    """Return the path of a folder below a root, which is a path or a URL."""
+    """Join a folder to a root path or URL; escapes the folder in a URL."""
     # A URL holds no bare '%', '#' or '?'.
     escaped = quote(folder, safe="/!$&'()*+,:;=@~") if ":/" in root else folder
     return f"{root.rstrip('/')}/{escaped}"
 
 
 def whole_number(text: str, *, bits: int = 63) -> int | None:
-    """Return the integer in a text; None for other texts, and for integers with more bits.
+    """Parse an integer; None for other texts and for integers with more bits.
 
     >>> whole_number("-7"), whole_number("9" * 5000), whole_number("²"), whole_number("1_0")
     (-7, None, None, None)
@@ -256,7 +256,7 @@ def whole_number(text: str, *, bits: int = 63) -> int | None:
 
 
 class Options:
-    """Given options, checked against the known ones."""
+    """Options passed by the user, validated against the known names."""
 
     def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
         by_fold = {fold(name): name for name in known if COLUMN not in name}
@@ -289,15 +289,15 @@ class Options:
         return self._values.get(name, "").strip() or None
 
     def raw(self, name: str) -> str | None:
-        """Return the text of an option with its blanks; None if absent."""
+        """Return an option's text with surrounding blanks; None if absent."""
         return self._values.get(name)
 
     def by_column(self, name: str) -> Mapping[str, str]:
-        """Return the values of an option that is given per column, by column."""
+        """Return the values for a per-column option, by column."""
         return self._columns[name]
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """Return a truth value."""
+        """Return a Boolean."""
         value = self.text(name)
         if value is None:
             return default
@@ -306,7 +306,7 @@ class Options:
         return value.lower() == "true"
 
     def number(self, name: str, *, least: int = 0) -> int | None:
-        """Return an integer of at least ``least``."""
+        """Return an integer, at least ``least``; None if absent."""
         value = self.text(name)
         if value is None:
             return None
@@ -318,7 +318,7 @@ class Options:
         return number
 
     def duration_ms(self, name: str) -> int | None:
-        """Return a positive duration in milliseconds."""
+        """Return a positive duration in milliseconds; None if absent."""
         value = self.text(name)
         if value is None:
             return None
@@ -329,12 +329,12 @@ class Options:
         return duration
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return comma-separated names; a name with a comma is quoted by backquotes."""
+        """Return comma-separated names; names in backquotes may contain commas."""
         value = self.text(name)
         return () if value is None else split_names(name, value)
 
     def timestamp_ms(self, name: str) -> int | None:
-        """Return a time in milliseconds since 1970."""
+        """Return a time in milliseconds since 1970, UTC by default; None if absent."""
         value = self.text(name)
         if value is None:
             return None
@@ -350,19 +350,19 @@ class Options:
         return int(time.timestamp() * 1000)
 
     def refuse_together(self, *names: str) -> None:
-        """Raise if more than one of these options is given."""
+        """Raise if more than one option in a set is present."""
         given_names = [name for name in names if self.text(name) is not None]
         if len(given_names) > 1:
             raise OptionError.conflict(given_names[0], given_names[1])
 
     def refuse(self, names: str | Iterable[str], reason: str, *, hint: str) -> None:
-        """Raise if an option is given that does not apply here."""
+        """Raise if an option is present that does not apply here."""
         for name in (names,) if isinstance(names, str) else names:
             if self.text(name) is not None:
                 raise OptionError.refused(name, reason, hint=hint)
 
     def path(self, name: str = "path") -> str:
-        """Return the table's path."""
+        """Return the table's absolute path; raise if absent."""
         path = self.text(name)
         if path is None:
             raise missing_path()
@@ -371,7 +371,7 @@ class Options:
 
 
 def _unknown(name: str, known: Collection[str]) -> OptionError:
-    """Return the error for a name that is not ``known``; it says if another scope has the name."""
+    """Return the error for an unknown name; it mentions another scope that has the name."""
     elsewhere = {
         scope: option
         for scope, options in NAMES.items()
@@ -399,18 +399,18 @@ _Member = TypeVar("_Member", bound=Enum)
 
 
 def choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
-    """Return the member that an option selects, None if absent."""
+    """Return the selected enum member, None if absent."""
     value = options.text(name)
     return None if value is None else member(name, value, members)
 
 
 def member(name: str, value: str, members: type[_Member]) -> _Member:
-    """Return the member with a given value; raises `OptionError`."""
+    """Return the enum member with a value; raises `OptionError`."""
     return members(one_of(name, value, [member.value for member in members]))
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Return the known value that equals a given one, as names are compared (`fold`).
+    """Return the known value that matches a value after `fold`.
 
     Raises `OptionError` if there is none.
     """
@@ -424,15 +424,15 @@ def one_of(name: str, value: str, known: Sequence[str]) -> str:
 T = TypeVar("T")
 
 _ONE, _TOGETHER, _PART = "option", "options", "part"
-"""Keys that the metadata of a field may have."""
+"""Keys in dataclass field metadata."""
 
 
 NO_NAMES: tuple[str, ...] = ()
-"""The default of an option that names columns."""
+"""Default for options that name columns."""
 
 
 class AppliesTo(Enum):
-    """The only type of read or write that accepts an option."""
+    """The only read or write mode that accepts an option."""
 
     STREAM = "streams"
     BATCH = "batches"
@@ -440,28 +440,26 @@ class AppliesTo(Enum):
 
 @dataclass(frozen=True)
 class Option(Generic[T]):
-    """The declaration of an option.
+    """Declares an option.
 
     Parameters
     ----------
     name : str
-        As on the reference page.
+        Name on the reference page.
     read : callable
-        Returns the value from the given options and the name, None if it is absent. Raises
-        `OptionError`.
+        Reads the value from `Options` by name; None if absent. Raises `OptionError`.
     life : Life
-        The effect of a change at a restart of the query.
+        Effect when the option changes between query restarts.
     default : optional
-        The value if it is absent.
+        Value if absent.
     required : bool
-        Whether `read` raises if it is absent.
+        Whether `read` raises if the option is absent.
     is_of_whole : bool
-        Whether it applies to the complete read or write, and cannot be set for one input or table.
+        Whether it applies to the complete read or write and cannot be set for one input or table.
     only : AppliesTo, optional
-        The only type of read or write that accepts it.
+        The only read or write mode that accepts it.
     excludes : tuple of str
-        Options that contradict it. An input or table that sets one of them does not inherit the
-        others.
+        Options that contradict it. An input or table that sets one does not inherit the others.
     """
 
     name: str
@@ -475,18 +473,18 @@ class Option(Generic[T]):
     meaning: str = ""
 
     def means(self, meaning: str) -> Option[T]:
-        """Return the option with its text for the reference page."""
+        """Return a copy with its text for the reference page."""
         return replace(self, meaning=meaning)
 
     def held(self, meaning: str) -> T:
-        """Return the field of a dataclass for this option; one without a default may be None."""
+        """Return a dataclass field for this option; without a default the field may be None."""
         default: Any = MISSING if self.required else self.default
         declared_field: T = field(default=default, metadata={_ONE: self.means(meaning)})
         return declared_field
 
 
 def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
-    """Return the field for a value that the class makes from several options; `values` omits it.
+    """Return a field computed from several options; `values` skips it.
 
     Without a default it is an empty mapping.
     """
@@ -495,12 +493,12 @@ def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = Tr
 
 
 def part(cls: type[T]) -> T:
-    """Return the field for a class that declares options of its own."""
+    """Return a field for a nested options class."""
     return field(default_factory=cls, metadata={_PART: cls})
 
 
 def declared(*classes: Any) -> dict[str, Option[Any]]:
-    """Return the options that classes declare, by name, in the order of the fields."""
+    """Return options declared by classes, by name, in field order."""
     return {option.name: option for cls in classes for option in _options_of(cls)}
 
 
@@ -518,16 +516,16 @@ def _options_of(cls: Any) -> Iterator[Option[Any]]:
 
 
 def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
-    """Yield the fields with one option each: their names, options and defaults."""
+    """Yield name, option and default for each field with one option."""
     for option_field in fields(cls):
         if _ONE in option_field.metadata:
             yield option_field.name, option_field.metadata[_ONE], option_field.default
 
 
 def values(cls: Any, options: Options) -> dict[str, Any]:
-    """Return the given values of the fields with one option each, by the names of the fields.
+    """Read all fields with one option; returns the values that are present, by field name.
 
-    Raises `OptionError` for a malformed value, and for options that exclude each other.
+    Raises `OptionError` for a malformed value and for options that exclude each other.
     """
     held = list(_single(cls))
     for _, option, _ in held:
@@ -538,12 +536,12 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
 
 
 def given_only(held: Any, only: AppliesTo) -> list[str]:
-    """Return the non-default options that apply to batches or streams only."""
+    """Return non-default options that apply to batches or streams only."""
     return [option.name for option in _non_default(held) if option.only is only]
 
 
 def given_among(held: Any, *names: str) -> list[str]:
-    """Return the names, in their order, of options with a value other than the default."""
+    """Return the names with a non-default value, in order."""
     given_names = {option.name for option in _non_default(held)}
     return [name for name in names if name in given_names]
 
@@ -555,9 +553,9 @@ def _non_default(held: Any) -> Iterator[Option[Any]]:
 
 
 def counted(held: Any) -> dict[str, Any]:
-    """Return the options that affect the number of rows per epoch, with their values in a class.
+    """Return options that affect row counts per epoch, with their values.
 
-    An exact order refuses a change of them (`Life.exact`).
+    An exact order refuses to change them (`Life.exact`).
     """
     return {
         option.name: getattr(held, name)
@@ -567,12 +565,12 @@ def counted(held: Any) -> dict[str, Any]:
 
 
 def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
-    """Return the names of options that cannot be set for one input or table."""
+    """Return options that cannot be set for one input or table."""
     return tuple(name for name, option in options.items() if option.is_of_whole)
 
 
 def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
-    """Return the groups of options of which one input or table can set only one."""
+    """Return groups from which one input or table can set only one option."""
     return tuple(
         (name, *option.excludes)
         for name, option in options.items()
@@ -581,15 +579,15 @@ def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]
 
 
 def flag(options: Options, name: str) -> bool | None:
-    """Read a truth value."""
+    """Read a Boolean; None if absent."""
     return None if options.text(name) is None else options.flag(name)
 
 
 def at_least(least: int) -> Callable[[Options, str], int | None]:
-    """Return the reader of an integer of at least ``least``."""
+    """Return a reader for integers of at least ``least``."""
     return lambda options, name: options.number(name, least=least)
 
 
 def member_of(members: type[_Member]) -> Callable[[Options, str], _Member | None]:
-    """Return the reader of a member of an enumeration."""
+    """Return a reader for enum members."""
     return lambda options, name: choice(options, name, members)

@@ -36,13 +36,13 @@ from spark_upsert.scheduler.scheduler import parse_priority
 from spark_upsert.table.log.manifest import TableVersion
 
 UNNAMED = ""
-"""The name of the sole input of a read that names none."""
+"""Name for the only input if the read names none."""
 
 TABLE = "upsertflow"
-"""The format of an input that is a table."""
+"""Format for table inputs."""
 
 VIEW = "view"
-"""The format of the only input of a read that has a plan; no input can be told to be one."""
+"""Format for the only input if the read has a plan; cannot be set by an option."""
 
 _PREFIX = "input."
 _FORMAT = "format"
@@ -52,20 +52,20 @@ _NAME = re.compile(r"[\w-]+")
 
 
 _MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
-"""Signs of other globs that are refused: any number of folders, or one of several names."""
+"""Unsupported glob syntax: any depth, or alternatives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A glob over the folders below a root, one part for each level."""
+    """A glob for folders below a root, one part per level."""
 
     parts: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Check a pattern.
+        """Parse a pattern.
 
-        Raises `OptionError`: it is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
+        Raises `OptionError` if it is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
         """
         parts = text.strip().split("/")
         if not all(parts) or any(part in (".", "..") or _MEANT.search(part) for part in parts):
@@ -90,16 +90,16 @@ def _pattern(options: Options, name: str) -> Pattern | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """The version of a table at which a batch of its group is read."""
+    """The table version to read for a complete batch."""
 
     place: TableVersion
     batch: int | None
-    """Its number; None if it has none."""
+    """Batch number; None if the batch has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryOptions:
-    """The discovery of inputs: tables below a root that match a pattern."""
+    """Options for discovered inputs: tables below a root that match a pattern."""
 
     root: str
     pattern: Pattern = Option(
@@ -120,7 +120,7 @@ class DiscoveryOptions:
     fail_on_data_loss: bool
     begins_at_latest: bool
     shared: Mapping[str, str] = field(repr=False)
-    """The options of each input."""
+    """Options that apply to each input."""
     is_consistent: bool = Option(
         "consistent",
         flag,
@@ -132,21 +132,21 @@ class DiscoveryOptions:
         "that is whole in all of them, and a stream is never ahead of it in any. Tables that are "
         "in no batch yet do not take part. Default `false`."
     )
-    """Whether all are read at one batch of the query that writes them."""
+    """Whether all inputs are read at the same batch from the query that writes them."""
     as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).held(
         "Batch: the same at an earlier batch of that query, by its number."
     )
-    """Its number, if it is not the newest."""
+    """Batch number; None for the newest."""
     named: Mapping[str, str] = field(default_factory=dict)
-    """The folders of inputs that have names; none: they are found, and called by their folders."""
+    """Folders by input name; empty if inputs are discovered and named after their folders."""
 
     @classmethod
     def of_named(
         cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
     ) -> DiscoveryOptions:
-        """Check the options and paths of named inputs that are read at one batch.
+        """Parse the options for named inputs that are read at the same batch.
 
-        Raises `OptionError` for an input that is not below the root, which is the ``path``.
+        Raises `OptionError` for an input outside the root, which is the ``path``.
         """
         _refuse_what_is_not_consistent(options)
         root = options.path().rstrip("/")
@@ -175,9 +175,9 @@ class DiscoveryOptions:
 
     @classmethod
     def parse(cls, options: Options, shared: Mapping[str, str]) -> DiscoveryOptions | None:
-        """Check the options; None if no pattern is given.
+        """Parse the options; None if no pattern is set.
 
-        ``shared`` has the options of the query that also apply to a table.
+        ``shared`` has the query options that also apply to tables.
         """
         pattern = _pattern(options, "inputsPattern")
         if pattern is None:
@@ -203,7 +203,7 @@ class DiscoveryOptions:
         )
 
     def told(self, name: str, *, joins: bool = False) -> dict[str, str]:
-        """Return the options of the table at a path below the root, in addition to `shared`.
+        """Return options for the table at a path below the root, in addition to `shared`.
 
         A table that ``joins`` a running stream is read from its beginning: all its rows are new.
         """
@@ -214,7 +214,7 @@ class DiscoveryOptions:
 
 
 def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of `DiscoveryOptions` that found and named inputs have in common."""
+    """Return the `DiscoveryOptions` fields shared by discovered and named inputs."""
     return {
         "root": options.path(),
         "storage": options.storage,
@@ -224,7 +224,7 @@ def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _refuse_what_is_not_consistent(options: Options) -> None:
-    """Refuse options that read a table at another version than the batch, or only a part of it."""
+    """Raise for options that would read another version than the batch's, or only a part."""
     for name in ("versionAsOf", "timestampAsOf", "endingVersion", "endingTimestamp"):
         if options.text(name) is not None:
             raise OptionError.conflict(
@@ -244,10 +244,10 @@ def _refuse_what_is_not_consistent(options: Options) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """The options of one input."""
+    """Options for one input."""
 
     name: str
-    """As it was written, `UNNAMED` for the only one of a read that names none."""
+    """Name as written; `UNNAMED` for the only input if the read names none."""
     own: Mapping[str, str] = held_together(
         Option(
             "input.<name>.<option>",
@@ -261,7 +261,7 @@ class InputOptions:
         ),
         repr=False,
     )
-    """The options of this input alone, by their names as given: Spark hands them in lower case."""
+    """Options set for this input only, by name as passed; Spark lowercases names."""
     format: str = Option(
         "input.<name>.format",
         Options.text,
@@ -272,26 +272,23 @@ class InputOptions:
         "another Python source, found as Spark finds it or by its class; it gets all other "
         "options of the input. Default `upsertflow`."
     )
-    """In lower case but for what stands behind a colon."""
+    """Format as written; compared without case up to a colon."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Those of the query that the read of a table knows."""
+    """Query options that also apply to table reads."""
     pin: Pin | None = None
-    """Where a batch read ends, if it is that of a batch of many tables."""
+    """End version for a batch read from many tables; None otherwise."""
 
     def of_table(self) -> ReadOptions:
-        """Return the options of a table's read.
+        """Parse the options for a table read.
 
-        Raises `OptionError`: one is unknown, malformed, or of the query alone.
+        Raises `OptionError` if one is unknown, malformed, or applies to the query only.
         """
         with about("input", self.name):
             self._require_of_table()
             return ReadOptions.parse(self._merged())
 
     def _require_of_table(self) -> None:
-        """Check that a named input has a path, and no option of the query.
-
-        Raises `OptionError`: it has none, or an option of the query.
-        """
+        """Raise if a named input has no path or sets a query-only option."""
         if not self.name:
             return
         for name in self.own:
@@ -310,7 +307,7 @@ class InputOptions:
             )
 
     def with_all_columns(self) -> InputOptions:
-        """Return what is said of an input of a read that chooses no columns."""
+        """Return a copy without the query's `columns`."""
         remaining = {name: text for name, text in self.shared.items() if fold(name) != "columns"}
         return replace(self, shared=remaining)
 
@@ -328,7 +325,7 @@ class InputOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadPlan:
-    """A read: what is said of the query, and the inputs in their declared order."""
+    """A parsed read: query options, and inputs in declared order."""
 
     query: QueryOptions
     inputs: tuple[InputOptions, ...] = held_together(
@@ -346,31 +343,31 @@ class ReadPlan:
         ),
         default=(),
     )
-    """None if they are still to be found."""
+    """Empty if inputs are discovered."""
     below: DiscoveryOptions | None = None
-    """Where inputs are found; None if they are named."""
+    """Discovery options; None if inputs are named."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How the storage of the query is reached."""
+    """Query-wide storage options."""
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether it reads one thing that has no name: a table, or a view."""
+        """Whether the read has a single unnamed input: a table or a view."""
         return self.below is None and self.inputs[0].name == UNNAMED
 
     @property
     def is_of_table(self) -> bool:
-        """Whether it reads one table that has no name."""
+        """Whether the read has a single unnamed table."""
         return self.is_unnamed and self.inputs[0].format == TABLE
 
     @property
     def view(self) -> ViewOptions:
-        """The view that it reads; only of a read that has a plan."""
+        """The view's options; only for reads with a plan."""
         assert self.inputs[0].format == VIEW
         return ViewOptions.parse(self.inputs[0].own)
 
     @property
     def paths(self) -> list[str]:
-        """Where the inputs lie, or all that are found, as far as it is said."""
+        """Input paths as far as options contain them; the root if inputs are discovered."""
         if self.below is not None:
             return [self.below.root]
         if self.inputs[0].format == VIEW:
@@ -385,18 +382,17 @@ class ReadPlan:
     def input_below(
         self, name: str, *, joins: bool = False, pin: Pin | None = None
     ) -> InputOptions:
-        """Return what is said of an input that was found (`DiscoveryOptions.told`)."""
+        """Return the options for a discovered input (`DiscoveryOptions.told`)."""
         assert self.below is not None
         texts = self.below.told(name, joins=joins)
         return InputOptions(name=name, format=TABLE, own=texts, shared=self.below.shared, pin=pin)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadPlan:
-        """Check the options of a read.
+        """Parse the options for a read.
 
-        Raises `OptionError`: an option is unknown or malformed; inputs are named twice, or not at
-        all; options are those of an input that does not exist. What is said of each is checked by
-        its format.
+        Raises `OptionError` if an option is unknown or malformed, an input is named twice or not at
+        all, or an option refers to a missing input. Formats validate their own input options.
         """
         of_query, of_inputs = _apart(users_own(given))
         _refuse_priority_of_all(of_query, of_inputs)
@@ -469,7 +465,7 @@ def _refuse_on_error(options: Options) -> None:
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the options of the query, and those of each input by its name in lower case."""
+    """Split into query options and options per input, by lowercase input name."""
     of_query: dict[str, str] = {}
     of_inputs: dict[str, dict[str, str]] = {}
     for name, text in given.items():
@@ -488,9 +484,9 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str
 
 
 def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions]) -> None:
-    """Refuse what would be said of every table where no input is one, or of the rows of all.
+    """Raise for table options if no input is a table, and for `filter` if any input is not a table.
 
-    Other options of tables apply to the tables among the inputs.
+    Other table options apply to the tables among the inputs.
     """
     first_other = next((input_ for input_ in inputs if input_.format != TABLE), None)
     if first_other is None:
@@ -546,7 +542,7 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _told(
     names: tuple[str, ...], of_inputs: Mapping[str, dict[str, str]]
 ) -> dict[str, dict[str, str]]:
-    """Return what each input is told by itself, by its name as it was written."""
+    """Return the options set for each input, by input name as written."""
     by_lower = {name.lower(): name for name in names}
     texts_by_input: dict[str, dict[str, str]] = {name: {} for name in names}
     for lower, texts in of_inputs.items():
@@ -564,9 +560,9 @@ def _told(
 def _at_one_batch(
     options: Options, shared: Mapping[str, str], told: Mapping[str, Mapping[str, str]]
 ) -> DiscoveryOptions | None:
-    """Return where named inputs lie that are read at one batch; None if they are not.
+    """Return discovery options for named inputs read at the same batch; None if not requested.
 
-    A table is the folder of its name, unless its path is told. All else is said of all of them.
+    By default an input's name is its folder. Inputs may only differ in path and priority.
     """
     if not options.flag("consistent", default=options.text("asOfBatch") is not None):
         _refuse_without_root(options)
@@ -629,7 +625,7 @@ def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str,
 
 
 def _priorities(told: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
-    """Return the priorities that inputs are told, by their names."""
+    """Return explicit priorities by input name."""
     priority_by_input: dict[str, int] = {}
     for input_name, texts in told.items():
         for name, text in texts.items():
@@ -661,7 +657,7 @@ def _refuse_one_path_twice(inputs: tuple[InputOptions, ...]) -> None:
 
 
 def listed_twice(one: str, other: str, what: str) -> OptionError:
-    """Return the error of two inputs that are one thing."""
+    """Return the error for two inputs with the same data."""
     return OptionError(
         f"the inputs '{one}' and '{other}' are the same, {what}: each row would come twice.",
         hint=f"drop '{other}' from 'inputs', or correct its path; a copy that 'inputsPattern' "
@@ -672,23 +668,23 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
 
 
 def _meant(name: str, known: Iterable[str]) -> str | None:
-    """Return the known option that a given name is, None if it is none of them."""
+    """Return the known option that matches a name, else None."""
     return next((option for option in known if fold(option) == fold(name)), None)
 
 
 INPUT_OPTIONS = declared(ReadPlan, DiscoveryOptions, InputOptions, MergeOptions)
 
 _QUERY_OPTIONS = declared(QueryOptions)
-"""Options that mean the same whatever the inputs are."""
+"""Options independent of input formats."""
 
 _OF_QUERY = (
     *names_of_whole(READ_OPTIONS),
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )
-"""Options that an input cannot be given by itself."""
+"""Options that cannot be set for a single input."""
 
 _EXCLUSIVE = exclusive(READ_OPTIONS)
-"""An input that is told one of them is not told the others by default."""
+"""Groups from which an input that sets one option does not inherit the others."""
 
 _OF_EVERY_INPUT = ("failOnDataLoss",)
-"""Options of a table's read that other inputs use, too."""
+"""Table read options that also apply to other formats."""

@@ -44,28 +44,28 @@ from spark_upsert.table.retention.expiry import LEASE_MS
 from spark_upsert.table.retention.leases import require_name
 
 LATENCY_TARGET_MS = 60_000
-"""Longer than most triggers wait, shorter than most people do."""
+"""Longer than most trigger intervals, shorter than most people wait."""
 
 INPUT = "_input"
 MERGE_SEQ = "_merge_seq"
 
 MERGE_COLUMNS = (INPUT, MERGE_SEQ)
-"""Settings of a merge, in the order in which they stand."""
+"""Merge columns in output order."""
 
 
 DELAY_MS = 15 * 60_000
-"""As Spark's source of Kafka has it."""
+"""Same default as Spark's Kafka source."""
 
 
 class Merge(Enum):
-    """How the rows of several inputs become one sequence."""
+    """Strategy for merging rows from several inputs."""
 
     INTERLEAVE = "interleave"
-    """What is ready first; with a seed, in an exact order that is drawn from it."""
+    """Ready rows first; with a seed, an exact random order."""
     CONCAT = "concat"
-    """An input has its turn when those before it have nothing left."""
+    """One input after another, each until it is exhausted."""
     ROUND_ROBIN = "roundrobin"
-    """One row of each in turn."""
+    """One row per input in turn."""
 
 
 def _seed(options: Options, name: str) -> int | None:
@@ -115,7 +115,7 @@ def _merge_columns(options: Options, name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class MergeOptions:
-    """Options of the inputs of a read together, where it has several."""
+    """Options for reads from several inputs."""
 
     priorities: Mapping[str, int] = held_together(
         Option("input.<name>.priority", Options.text, FREE).means(
@@ -124,7 +124,7 @@ class MergeOptions:
             "property `priority` of the table, else 0."
         ),
     )
-    """How urgent inputs are, by name, as far as the read says so."""
+    """Explicit priorities by input name."""
     auto_priority: bool = Option("autoPriority", flag, FREE, default=False).held(
         "Stream with a limit per trigger: whether a table that has no priority is the more urgent "
         "the later it was read, as far as leases tell (`consumerId`), those of this query apart: "
@@ -161,7 +161,7 @@ class MergeOptions:
         "is from; with an exact order `_merge_seq`, the number of a row in it, from 0 on over the "
         "whole life of a stream. Default: none."
     )
-    """Names in the order in which they stand (`MERGE_COLUMNS`)."""
+    """Names in output order (`MERGE_COLUMNS`)."""
     discovery_ms: int | None = Option(
         "discoveryInterval", Options.duration_ms, FREE, only=AppliesTo.STREAM
     ).held(
@@ -189,7 +189,7 @@ class MergeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryOptions(MergeOptions):
-    """Options that are given once for all inputs of a read."""
+    """Options set once for all inputs."""
 
     rows_max: int | None = Option(
         "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
@@ -232,7 +232,7 @@ class QueryOptions(MergeOptions):
         "Comma-separated columns to read; `_change_type` and its like always come along. Default: "
         "all."
     )
-    """Names as they were written; none: all."""
+    """Names as written; empty selects all."""
     deferred: bool = Option(
         "deferred",
         flag,
@@ -245,11 +245,11 @@ class QueryOptions(MergeOptions):
         "ours that is told of this read, and reads it there: rows do not go through Spark. Set by "
         "`keep`. Default `false`."
     )
-    """Whether the sink reads what this read plans."""
+    """Whether the sink executes the planned splits."""
 
     @classmethod
     def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
-        """Check the options, beside those of inputs that decide together; raises `OptionError`."""
+        """Parse and cross-check query options; raises `OptionError`."""
         query_options = cls(priorities=priorities or {}, **values(cls, options))
         query_options._require_consistent()
         return query_options
@@ -300,7 +300,7 @@ class QueryOptions(MergeOptions):
 
     @property
     def order(self) -> Order | None:
-        """The exact order that a read begins with; None: rows come as they are ready."""
+        """Initial exact order; None if rows are taken as they become ready."""
         if self.merge is Merge.CONCAT:
             return Concat()
         if self.merge is Merge.ROUND_ROBIN:
@@ -309,17 +309,17 @@ class QueryOptions(MergeOptions):
 
     @property
     def slots(self) -> int:
-        """How many tasks run at once, as far as it is known here."""
+        """Concurrent tasks: the option, or the CPU count here."""
         return self.parallelism or os.cpu_count() or 1
 
     def require_batch(self) -> None:
-        """Refuse options that only a stream knows."""
+        """Raise for options that apply to streams only."""
         for name in (*given_only(self, AppliesTo.STREAM), *self._told_priorities):
             raise of_streams_only(name)
 
 
 def of_streams_only(name: str) -> OptionError:
-    """Return the error of an option of streams that a batch read was given."""
+    """Return the error for a stream-only option in a batch read."""
     return OptionError(
         f"option '{name}' has no meaning in a batch read.",
         hint="use spark.readStream, or drop the option.",
@@ -329,11 +329,11 @@ def of_streams_only(name: str) -> OptionError:
 AS_OF = ("versionAsOf", "timestampAsOf")
 STARTS = ("startingVersion", "startingTimestamp")
 ENDS = ("endingVersion", "endingTimestamp")
-"""Options for the version of a batch of rows, and for the bounds of changes."""
+"""Options for a snapshot version, and for start and end bounds in a change feed."""
 
 
 class Metadata(Enum):
-    """The kinds of metadata of a table that can be read (`spark_upsert.metadata`)."""
+    """Readable table metadata (`spark_upsert.metadata`)."""
 
     EPOCHS = "epochs"
     FILES = "files"
@@ -343,9 +343,9 @@ class Metadata(Enum):
     INDEXES = "indexes"
     MIRROR = "mirror"
     GROUP = "group"
-    """Not of a table, but of all below a root that one query writes; at any version."""
+    """Describes all tables below a root that one query writes; readable at any version."""
     QUARANTINE = "quarantine"
-    """Not of the log, but of the runs (`spark_upsert.table.state.snapshot`); at any version."""
+    """Read from runs (`spark_upsert.table.state.snapshot`), not the log; at any version."""
 
 
 def _deduplication(options: Options, name: str) -> Deduplication:
@@ -388,7 +388,7 @@ def _start(options: Options, name: str) -> int | str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """The checked options of a read, batch or stream."""
+    """Parsed options for a batch or streaming read."""
 
     path: str = Option(
         "path",
@@ -442,7 +442,7 @@ class ReadOptions:
         "Stream of a `plan`: where it goes on, as a table that keeps the view has recorded it. "
         "Set by `keep`; a checkpoint stands above it."
     )
-    """Of a view alone: `options.views`."""
+    """For views only: `options.views`."""
     ending_version: int | None = Option(
         "endingVersion", _version, BATCH, only=AppliesTo.BATCH, excludes=("endingTimestamp",)
     ).held(
@@ -553,7 +553,7 @@ class ReadOptions:
         "Of a table that keeps a grouped view: read its entries, which are sums, and not the "
         "groups that they make. Default `false`."
     )
-    """Whether a table that keeps a view shows its entries, not what they mean."""
+    """Whether to read a materialized view's stored entries, not the rows computed from them."""
     metadata: Metadata | None = Option(
         "metadata",
         member_of(Metadata),
@@ -579,7 +579,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """Check the options of a read; raises `OptionError`."""
+        """Parse the options for a read; raises `OptionError`."""
         options = Options(given, READ_OPTIONS)
         why = "is of a view, which may have rows that cannot be computed, or of a write"
         options.refuse("onError", why, hint="drop it, or give it beside 'plan'.")
@@ -596,11 +596,11 @@ class ReadOptions:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that are chosen, as they were written; none: all."""
+        """Selected columns as written; empty selects all."""
         return self.query.columns
 
     def require_batch(self) -> None:
-        """Refuse options that only a stream knows."""
+        """Raise for options that apply to streams only, and for contradictions in a batch read."""
         self.query.require_batch()
         self._refuse_position()
         if self.change_feed:
@@ -629,7 +629,7 @@ class ReadOptions:
             )
 
     def require_stream(self) -> None:
-        """Refuse options that only a batch read knows."""
+        """Raise for options that apply to batches only, and for contradictions in a stream."""
         self._refuse_position()
         self._refuse_filter("a stream")
         self._refuse_history()
@@ -694,7 +694,7 @@ class ReadOptions:
 
 
 def refuse_of_changes(read: ReadOptions, other: str = "") -> None:
-    """Refuse, in a batch of rows or of an `other` thing, what says how changes are shown."""
+    """Raise for change feed options in a read without changes, described by `other`."""
     add = "" if other else f"add {setting('readChangeFeed', 'true')}, or "
     conflicting = (
         ("computeUpdates", not read.compute_updates),
@@ -711,7 +711,7 @@ def refuse_of_changes(read: ReadOptions, other: str = "") -> None:
 
 
 def refuse_of_new_values(read: ReadOptions) -> None:
-    """Refuse, in a stream of new values, what says how old ones are shown."""
+    """Raise for options about old values in a stream that has only new values."""
     if not read.change_feed and not read.compute_updates:
         raise OptionError.refused(
             "computeUpdates",
@@ -721,12 +721,12 @@ def refuse_of_new_values(read: ReadOptions) -> None:
 
 
 def is_open(read: ReadOptions) -> bool:
-    """Return whether both bounds are excluded: then a range from a version to itself is empty."""
+    """Return whether both bounds are exclusive, so that a single-version range is empty."""
     return not (read.starting_inclusive or read.ending_inclusive)
 
 
 def refuse_wrong_bounds(read: ReadOptions) -> None:
-    """Refuse an end before the start, and what is said of a bound that is not given."""
+    """Raise for an end before the start, or an inclusive flag without its bound."""
     version, last = read.starting_version, read.ending_version
     time_ms, last_ms = read.starting_timestamp_ms, read.ending_timestamp_ms
     if isinstance(version, int) and last is not None and last < version:
@@ -756,17 +756,17 @@ def refuse_wrong_bounds(read: ReadOptions) -> None:
 
 
 class OnError(Enum):
-    """The fate of a row of which a formula of a view has no value (`views.row_errors`)."""
+    """Policy for rows on which a view expression fails (`views.row_errors`)."""
 
     FAIL = "fail"
-    """The batch stops, as long as the row is so in the newest version of its table."""
+    """The batch fails while the row still fails in its table's newest version."""
     NULL = "null"
-    """The formula is NULL there."""
+    """The expression yields NULL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of a read that concern a view."""
+    """Options for view reads."""
 
     plan: str = Option(
         "plan",

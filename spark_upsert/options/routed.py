@@ -42,60 +42,60 @@ from spark_upsert.options.write import WRITE_OPTIONS, WriteOptions, named_transa
 from spark_upsert.store.open import is_remote
 
 TABLES_MAX = 2000
-"""What was measured; each has folders, versions and work of its own."""
+"""Largest measured count; each table has its own folders, versions and work."""
 
 COMMIT_THREADS = 32
-"""On storage behind a network: with 30 ms for a request 1 000 tables took 7 s with 16 of them, and
-3.7 s with 32. On a file system one table after the other is done in half the time: threads would
-wait for each other, and not for the storage."""
+"""Default for remote storage: at 30 ms per request, 1 000 tables took 7 s with 16 threads and 3.7 s
+with 32. A file system needs half the time with one thread, because threads would wait for each
+other instead of the storage."""
 
 COMMIT_THREADS_MAX = 256
 
 GROUP_RETENTION_MS = 7 * 24 * 3_600_000
-"""As long as a consumer may be away before its lease lapses."""
+"""Same as the default consumer lease."""
 
 _REGISTRY = "schemaregistry."
 _REGISTRY_OPEN = frozenset({"schemaregistry.url"})
-"""What is said of a schema registry and may be kept: the rest lets people in."""
+"""Schema registry options that may be stored; the others are credentials."""
 
 _WILDCARD = re.compile(r"[*?]|\[!?\]?[^\]]*\]")
 
 
 class OnTableError(Enum):
-    """The fate of a table that cannot take its rows."""
+    """Policy for tables that cannot accept their rows."""
 
     FAIL = "fail"
     PARK = "park"
 
 
 def is_routed_write(given: Mapping[str, str]) -> bool:
-    """Return whether the path of a write names columns, or at least has braces."""
+    """Return whether the path contains braces, for column names."""
     return any(fold(name) == "path" and is_routed(text) for name, text in given.items())
 
 
 @dataclass(frozen=True, slots=True)
 class TableOption:
-    """An option of the tables that a pattern matches."""
+    """An option for tables that match a pattern."""
 
     pattern: str
-    """In lower case, as Spark hands names over."""
+    """In lower case, as Spark passes names."""
     option: str
-    """As given."""
+    """Option name as passed."""
     text: str
 
     @property
     def given(self) -> str:
-        """The name under which it was given."""
+        """Full name as passed."""
         return f"{TABLE_PREFIX}{self.pattern}.{self.option}"
 
     @property
     def is_name(self) -> bool:
-        """Whether it is of one table."""
+        """Whether the pattern has no wildcards."""
         return _WILDCARD.search(self.pattern) is None
 
     @property
     def weight(self) -> tuple[bool, int]:
-        """The greater, the more it says about a name."""
+        """Specificity; the greatest wins."""
         return self.is_name, len(_WILDCARD.sub("", self.pattern))
 
 
@@ -112,7 +112,7 @@ def _parks(options: Options, name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutedOptions:
-    """The checked options of a write into the tables below a root."""
+    """Parsed options for a write into the tables below a root."""
 
     template: Template = Option(
         "path",
@@ -158,7 +158,7 @@ class RoutedOptions:
         "unpark`, and the other tables go on; an option that fits no table stops the write all "
         "the same. Default `fail`."
     )
-    """Whether rows of a table that cannot take them are parked."""
+    """Whether a failing table's rows become dead letters."""
     take_over: bool = Option("takeOver", flag, NEXT, default=False).held(
         "Streams: whether the query may take the root from the one that writes there, and which "
         "is refused from then on. Default `false`."
@@ -171,7 +171,7 @@ class RoutedOptions:
         "batches, as far as no consumer that follows the group needs them. So is what was parked, "
         "once it is applied or dropped; never what waits. Default `7 days`."
     )
-    """For how long the group knows of whole batches of the past."""
+    """Retention time for complete batches in the group."""
     commit_threads: int = held_together(
         Option("commitThreads", at_least(1), FREE).means(
             "How many tables are committed side by side. Default `32` in an object store; on a "
@@ -184,14 +184,13 @@ class RoutedOptions:
     app_version: int | None = None
     allow_missing_batches: bool = False
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The options of each table, as given."""
+    """Options for all tables, as passed."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
-        """Check the options of a write into many tables.
+        """Parse the options for a routed write.
 
-        Raises `OptionError`: one is unknown, malformed, or of the whole write and given for a
-        table.
+        Raises `OptionError` if one is unknown or malformed, or if a table sets a write-wide option.
         """
         user_texts = users_own(given)
         table_options = tuple(
@@ -228,21 +227,21 @@ class RoutedOptions:
 
     @property
     def parks_nameless(self) -> bool:
-        """Whether rows whose values name no table are kept, and do not stop the write."""
+        """Whether rows that name no table become dead letters instead of failing the write."""
         shared_by_fold = {fold(name): text.strip().lower() for name, text in self.shared.items()}
         return self.park or shared_by_fold.get("onerror") == ErrorPolicy.QUARANTINE.value
 
     @property
     def allows_non_empty_root(self) -> bool:
-        """Whether the root may hold files of others when its first table is made."""
+        """Whether the root may contain foreign files before its first table is created."""
         shared_by_fold = {fold(name): text.strip().lower() for name, text in self.shared.items()}
         return shared_by_fold.get(fold("allowNonEmptyPath")) == "true"
 
     def of(self, name: str, folder: str) -> WriteOptions:
-        """Return the options of a table, by its name and its folder below the root.
+        """Return write options for a table by name and folder.
 
-        Raises `OptionError`: patterns that say the same much about the name say different things,
-        or they do not go together with what is said of all tables.
+        Raises `OptionError` if equally specific patterns contradict each other, or if pattern
+        options conflict with shared options.
         """
         return replace(
             self._parsed(name, _chosen(name, self._about(name))),
@@ -250,9 +249,9 @@ class RoutedOptions:
         )
 
     def given(self, name: str) -> dict[str, str]:
-        """Return what a table is told, as text, without secrets and addresses of the storage.
+        """Return a table's options as text, without secrets and storage options.
 
-        Where patterns contradict each other (`of`), none of them counts.
+        Options on which equally specific patterns contradict each other are left out.
         """
         table_texts = self._told_all(_chosen(name, self._about(name), skips_contradictions=True))
         return {
@@ -262,12 +261,12 @@ class RoutedOptions:
         }
 
     def tells(self, name: str) -> bool:
-        """Return whether something is said of a table by its own name."""
+        """Return whether an option names the table exactly."""
         return name.lower() in self._by_name
 
     @cached_property
     def digest(self) -> str:
-        """Stand for all that tables are told, but for secrets: 32 hexadecimal digits."""
+        """Digest over all table options except secrets: 32 hexadecimal digits."""
         entries = [("", name, text) for name, text in self.shared.items()]
         entries += [
             (table_option.pattern, table_option.option, table_option.text)
@@ -277,7 +276,7 @@ class RoutedOptions:
         return hashlib.blake2b(repr(open_).encode(), digest_size=16).hexdigest()
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns that match none of some tables, sorted."""
+        """Return patterns that match no name, sorted."""
         lower = {name.lower() for name in names}
         met = lower | {
             table_option.pattern
@@ -307,7 +306,7 @@ class RoutedOptions:
 
     @cached_property
     def _kept(self) -> dict[frozenset[tuple[str, str]], WriteOptions]:
-        """What was parsed: tables that are told the same share it."""
+        """Cache for parsed options, shared by tables with equal options."""
         return {}
 
     def _about(self, name: str) -> list[TableOption]:
@@ -327,11 +326,11 @@ class RoutedOptions:
         return write_options
 
     def _told_all(self, chosen: Mapping[str, str]) -> dict[str, str]:
-        """Return what all tables are told, but for what one of them is told otherwise."""
+        """Merge the shared options with the options chosen for one table."""
         return overridden(self.shared, chosen)
 
     def _require_consistent(self) -> None:
-        """Check what can be checked before there are tables: each pattern as if it were a name."""
+        """Validate before tables exist, treating each pattern as a name."""
         patterns = {table_option.pattern for table_option in self.told}
         for pattern in sorted(patterns):
             pattern_options = [
@@ -347,10 +346,9 @@ class RoutedOptions:
 
 
 def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a table after some are overridden, in whatever spelling.
+    """Override a table's options, whatever their spelling.
 
-    One of ``columnList`` and ``exceptColumnList`` removes the other; an empty text removes an
-    option.
+    ``columnList`` and ``exceptColumnList`` remove each other; an empty text removes an option.
     """
     replaced = set(map(_meant, otherwise))
     for group in _EXCLUSIVE:
@@ -377,9 +375,9 @@ def _is_told(name: str) -> bool:
 
 
 def _told(name: str, text: str) -> TableOption:
-    """Return what an option says of some tables: it begins at the first dot behind which it does.
+    """Parse a table option, splitting at the first dot before a known option.
 
-    Raises `OptionError`: it has no pattern, or no known option, or one of the whole write.
+    Raises `OptionError` without a pattern or a known option, and for a write-wide option.
     """
     words = name[len(TABLE_PREFIX) :].split(".")
     for at in range(1, len(words)):
@@ -409,10 +407,10 @@ _OF_WRITE = (
     *names_of_whole(WRITE_OPTIONS),
     *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
 )
-"""Options that no table can be given by itself."""
+"""Options that cannot be set for a single table."""
 
 _EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive(WRITE_OPTIONS))
-"""A table that is told one of them is not told the other with all tables."""
+"""Groups from which a table that sets one option does not inherit the other."""
 
 _FOLDED_OF_WRITE = frozenset(map(fold, _OF_WRITE))
 _FOLDED = frozenset(fold(name) for name in WRITE_OPTIONS if COLUMN not in name)
@@ -426,7 +424,7 @@ def _is_of_tables(option: str) -> bool:
 
 
 def _meant(option: str) -> str:
-    """Return the form in which options are compared; a column keeps its ``-`` and ``_``."""
+    """Normalize an option for comparison; a column keeps its ``-`` and ``_``."""
     prefix, dot, column = option.partition(".")
     return f"{fold(prefix)}.{column.lower()}" if fold(prefix + dot) in _FAMILIES else fold(option)
 
@@ -434,7 +432,7 @@ def _meant(option: str) -> str:
 def _chosen(
     name: str, about: Iterable[TableOption], *, skips_contradictions: bool = False
 ) -> dict[str, str]:
-    """Return of all that is said about a table what holds."""
+    """Return the most specific value per option."""
     by_option: dict[str, list[TableOption]] = {}
     for table_option in about:
         by_option.setdefault(_meant(table_option.option), []).append(table_option)
@@ -451,7 +449,7 @@ def _chosen(
 
 
 def option_of_table(name: str) -> str:
-    """Return the option that one given for some tables, or for all, is about."""
+    """Return the option without its table prefix."""
     return _told(name, "").option if _is_told(name) else name
 
 

@@ -20,12 +20,12 @@ _REPEATED = "option."
 
 
 def users_own(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that a user gave.
+    """Return the options passed by the user, without those added by Spark.
 
     Removes only known names in known forms, so that a typo stays an error: ``queryname``, the
-    options of ``CREATE TABLE`` and ``createTable``, and ``paths``.
+    options from ``CREATE TABLE`` and ``createTable``, and ``paths``.
 
-    Raises `OptionError`: several paths are given.
+    Raises `OptionError` if several paths are passed.
     """
     by_lower = {name.lower(): value for name, value in given.items()}
     if "paths" in by_lower:
@@ -54,7 +54,7 @@ def _several_paths(text: str) -> OptionError:
 
 
 def missing_path() -> OptionError:
-    """Return the error of a read or write without a path, which names what works."""
+    """Return the error for a missing path; its hint shows working alternatives."""
     return OptionError(
         "the option 'path' is required (where the table lies), but was not given. Spark hands none "
         "of a catalog table's options over, its location included.",
@@ -71,18 +71,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 _WORKER = "SPARK_REUSE_WORKER"
-"""In the environment of Spark's Python processes alone."""
+"""Set only in the environment of Spark's Python processes."""
 
 _HIDES_FRAMES = "SPARK_HIDE_TRACEBACK"
-"""Read by `pyspark.util.handle_worker_exception`, with which such a process ends."""
+"""Read by `pyspark.util.handle_worker_exception` when a worker fails."""
 
 
 @contextmanager
 def options_in_hints() -> Iterator[None]:
-    """Let errors from within name settings as options, and appear without a traceback in Spark.
+    """Let errors name settings as options, and hide their traceback in Spark.
 
-    Spark's worker hides frames by a variable of its environment, which is set only when an error of
-    ours leaves.
+    Spark's worker hides frames if an environment variable is set; it is set only for an
+    `UpsertFlowError`.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def options_in_hints() -> Iterator[None]:
 
 
 def spoken_to_spark(function: F) -> F:
-    """Return a function, or one that makes a generator, whose errors name settings as options."""
+    """Wrap a function or generator function in `options_in_hints`."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
@@ -113,7 +113,7 @@ def spoken_to_spark(function: F) -> F:
 
 
 def called_by_spark(cls: C) -> C:
-    """Mark a class: `spoken_to_spark` holds for each method that is not private."""
+    """Wrap each public or dunder method in `spoken_to_spark`."""
     for name, method in list(vars(cls).items()):
         is_private = name.startswith("_") and not name.startswith("__")
         if inspect.isfunction(method) and not is_private:

@@ -28,7 +28,7 @@ from spark_upsert.table.changelog.render import Deduplication
 PLAN = "plan"
 
 ON_ERROR = "onError"
-"""Of a read; the option of a write by this name is about its rows."""
+"""A read option; the write option with this name concerns the write's rows."""
 
 _OF_TABLES = {
     "path": "the plan names its tables",
@@ -42,18 +42,18 @@ _OF_TABLES = {
     "trackHistoryColumnList": "it is of a history",
     "trackHistoryExceptColumnList": "it is of a history",
 }
-"""Options of one table, and why they mean nothing for a view."""
+"""Options that do not apply to views, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions(ReadOptions, PlanOptions):
-    """The checked options of a read of a view; the ``path`` has no meaning."""
+    """Parsed options for a view read; ``path`` is unused."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ViewOptions:
-        """Check the options of a read of a view.
+        """Parse the options for a view read.
 
-        Raises `OptionError`: one is unknown, malformed, or means nothing for a view.
+        Raises `OptionError` if one is unknown, malformed, or does not apply to views.
         """
         options = Options(given, READ_OPTIONS)
         for name, why in _OF_TABLES.items():
@@ -85,10 +85,10 @@ class ViewOptions(ReadOptions, PlanOptions):
 
     @classmethod
     def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
-        """Check the option ``deferred`` of a write: a view read whose splits the writer executes.
+        """Parse the write option ``deferred``: a view read with splits executed by the writer.
 
-        The text is that of `put_off_text`; ``storage`` has the writer's storage options. Malformed
-        JSON and invalid options in it are an `OptionError`.
+        The text comes from `put_off_text`; ``storage`` has the writer's storage options. Raises
+        `OptionError` for malformed JSON and invalid options.
         """
         try:
             decoded_texts = texts(json.loads(text))
@@ -104,7 +104,7 @@ class ViewOptions(ReadOptions, PlanOptions):
         return cls.parse({**decoded_texts, **storage_texts})
 
     def require_batch(self) -> None:
-        """Refuse options that only a stream knows."""
+        """Raise for options that apply to streams only, and for contradictions in a batch read."""
         self.query.require_batch()
         for name in given_among(self, "consumerId", "ignoreDeletes", "startingPosition"):
             raise of_streams_only(name)
@@ -126,7 +126,7 @@ class ViewOptions(ReadOptions, PlanOptions):
             raise OptionError.conflict("readChangeFeed", name)
 
     def require_stream(self) -> None:
-        """Refuse options that only a batch read knows."""
+        """Raise for options that apply to batches only, and for contradictions in a stream."""
         for name in given_among(self, *AS_OF, *ENDS):
             raise OptionError.refused(
                 name,
@@ -142,9 +142,9 @@ class ViewOptions(ReadOptions, PlanOptions):
 
 
 def put_off_text(given: Mapping[str, str]) -> str:
-    """Return the options of a read for the option ``deferred`` of a write (`ViewOptions.put_off`).
+    """Serialize read options for the write option ``deferred`` (`ViewOptions.put_off`).
 
-    Those of the storage, which may hold secrets, are left out: the writer has them.
+    Omits storage options, which may contain secrets: the writer has them.
     """
     own_texts = {
         name: value for name, value in given.items() if not name.lower().startswith(STORAGE_PREFIX)
@@ -153,7 +153,7 @@ def put_off_text(given: Mapping[str, str]) -> str:
 
 
 def plan_paths(plan: str) -> list[str]:
-    """Return where the tables of a plan lie, as far as its text says it."""
+    """Return the table paths in a plan's JSON; empty if malformed."""
     try:
         return list(_paths(json.loads(plan)))
     except (ValueError, RecursionError):

@@ -65,30 +65,29 @@ REGISTRY_OPTIONS = (
         "those of the system."
     ),
 )
-"""Where a schema registry is, and how it is asked."""
+"""Options for the schema registry address and authentication."""
 
 _URL, *_HOW = (option.name for option in REGISTRY_OPTIONS)
 _HEADER = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e\t]*?)[ \t]*")
-"""A header as HTTP has it."""
+"""An HTTP header line."""
 
 
 class SchemaFrom(Enum):
-    """Where it is said what a side of Kafka's records holds, if no option does."""
+    """Schema source for keys or values if no option declares the schema."""
 
     INLINE = "inline"
-    """In front of each payload (`payloads.connect`)."""
+    """At the start of each payload (`payloads.connect`)."""
     REGISTRY = "registry"
-    """In a schema registry, by the id in front of each payload."""
+    """Schema registry, by the ID at the start of each payload."""
 
 
 def schema_sources(
     payloads: Mapping[str, str | None], *, has_registry: bool, is_debezium: bool
 ) -> dict[str, SchemaFrom]:
-    """Return the source of the schema for each side of the records that has none in its options.
+    """Return schema sources by side, for sides without a declared schema.
 
-    ``payloads`` has the options ``<side>Format`` and ``<side>Schema``. With Debezium, keys have the
-    format of the values unless options set another. Raises `OptionError` if the format has no such
-    schemas.
+    ``payloads`` has the options ``<side>Format`` and ``<side>Schema``. With Debezium, keys inherit
+    the value format by default. Raises `OptionError` if a format does not support the source.
     """
     source_by_side: dict[str, SchemaFrom] = {}
     for side in ("value", "key"):
@@ -133,7 +132,7 @@ def _source(side: str, text: str | None, written: str, *, has_registry: bool) ->
 
 
 def registry_settings(options: Options) -> RegistrySettings | None:
-    """Return where the schema registry is; None if there is none. Shows no secrets."""
+    """Parse schema registry settings; None without an address. Errors contain no secrets."""
     text = options.text(_URL)
     if text is None:
         options.refuse(
@@ -183,16 +182,16 @@ def _headers(text: str) -> tuple[tuple[str, str], ...]:
 
 
 class Truncates(Enum):
-    """The fate of an event that empties the table."""
+    """Policy for truncate events."""
 
     ERROR = "error"
     OVERWRITE = "overwrite"
-    """Rows that are not younger than it go (`table.write.write_set`)."""
+    """Deletes rows that are not newer (`table.write.write_set`)."""
     IGNORE = "ignore"
 
 
 class EnvelopeKind(Enum):
-    """The kind of the rows of a write."""
+    """Row format in a write."""
 
     UPSERT = "upsert"
     DEBEZIUM = "debezium"
@@ -201,11 +200,11 @@ class EnvelopeKind(Enum):
 
 
 class Operation(Enum):
-    """What the rows of a write do."""
+    """Effect of written rows."""
 
     UPSERT = "upsert"
     DELETE = "delete"
-    """They are keys, whose rows go."""
+    """Delete by key."""
 
 
 SIDES = ("key", "value")
@@ -218,7 +217,7 @@ def _placeholder(options: Options, name: str) -> Placeholder | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvelopeOptions:
-    """The envelope, and what only one of them knows."""
+    """Envelope type, and options for single types."""
 
     kind: EnvelopeKind = Option(
         "envelope",
@@ -266,9 +265,9 @@ class EnvelopeOptions:
     )
     """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
     schema_ids: Mapping[str, int | None] = field(default_factory=dict)
-    """By ``key`` and ``value``."""
+    """By ``key`` and ``value``; None accepts any."""
     sources: Mapping[str, SchemaFrom] = field(default_factory=dict)
-    """By side; absent: an option declares the schema."""
+    """By side; absent if an option declares the schema."""
     registry: RegistrySettings | None = held_together(*REGISTRY_OPTIONS, default=None)
     unsaid: SchemalessDefaults = held_together(
         Option("timeUnit", member_of(TimeUnit), NEXT).means(
@@ -286,7 +285,7 @@ class EnvelopeOptions:
         ),
         default=SchemalessDefaults(),
     )
-    """Questions that messages of Debezium without a schema leave open."""
+    """Conversions for Debezium messages without a schema."""
     truncates: Truncates = Option(
         "onTruncate", member_of(Truncates), NEXT, default=Truncates.ERROR
     ).held(
@@ -311,23 +310,22 @@ class EnvelopeOptions:
     subjects: Mapping[str, str | None] = field(default_factory=dict)
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)
-    """The contents found in payloads, by side (`envelopes.inferred_schema`)."""
+    """Schemas inferred from payloads, by side (`envelopes.inferred_schema`)."""
     left_out: frozenset[str] = frozenset()
-    """Fields of payloads that do not count, in lower case."""
+    """Ignored payload fields, in lower case."""
     used: frozenset[str] = frozenset()
-    """Fields of payloads that are read and not stored, in lower case."""
+    """Payload fields that are read but not stored, in lower case."""
     is_tolerant: bool = False
-    """Whether payloads whose schema no table can hold, or contradicts what was found, are rows that
-    cannot be applied."""
+    """Whether payloads with unsupported or contradicting schemas count as invalid rows."""
 
     @property
     def finds(self) -> bool:
-        """Whether columns are to be found in payloads, which no option names."""
+        """Whether columns still have to be inferred from payloads."""
         return bool(self.sources) and not self.found
 
     @classmethod
     def parse(cls, options: Options) -> EnvelopeOptions:
-        """Check the options of the envelope."""
+        """Parse the envelope options."""
         kind = choice(options, "envelope", EnvelopeKind) or EnvelopeKind.UPSERT
         registry = registry_settings(options)
         names = [
@@ -394,7 +392,7 @@ class EnvelopeOptions:
 
 
 def _refuse_what_schemas_say(options: Options, sources: Mapping[str, SchemaFrom]) -> None:
-    """Refuse options that say what a schema that is found says itself."""
+    """Raise for options that duplicate information in inferred schemas."""
     for side in SIDES:
         if sources.get(side) is not SchemaFrom.REGISTRY:
             options.refuse(
@@ -456,7 +454,7 @@ def _deferred(options: Options, name: str) -> ViewOptions | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions:
-    """The checked options of a write; None where the write does not say."""
+    """Parsed options for a write; None if not set."""
 
     path: str = Option(
         "path",
@@ -547,7 +545,7 @@ class WriteOptions:
         ),
         default=None,
     )
-    """Its column names are as the user wrote them."""
+    """Column names as written."""
     properties: Mapping[str, str] = held_together(
         Option("tombstoneRetention", Options.text, PROPERTY).means(
             "How long deletes are remembered against late older rows, for example `7 days`, `1000 "
@@ -629,14 +627,14 @@ class WriteOptions:
             "Default: none, which counts as 0."
         ),
     )
-    """Properties of the table that this write sets."""
+    """Table properties set by this write."""
     full_wait_ms: int = Option(
         "onFullTimeout", Options.duration_ms, FREE, default=FULL_WAIT_MS
     ).held(
         "How long this write waits where a table is full and waits, or where an overloaded "
         "consumer holds it up (`backpressure`). Default `60 seconds`."
     )
-    """How long it waits for room in a table with ``onFull=wait``, and for relief of a consumer."""
+    """Maximum wait for room with ``onFull=wait``, and for overloaded consumers."""
     disable_backpressure: bool = Option("disableBackpressure", flag, FREE, default=False).held(
         "Whether this write goes on although consumers cannot keep up. Caps hold all the same. "
         "Default `false`."
@@ -688,11 +686,11 @@ class WriteOptions:
         "Streams: the options of a read of a view, as JSON, whose splits come in the place of "
         "rows and are read by the tasks that write them. Set by `keep`."
     )
-    """The view whose splits come in the place of rows, and are still to be read."""
+    """View read with splits that arrive instead of rows; the writing tasks read them."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Check the options of a write; raises `OptionError`."""
+        """Parse the options for a write; raises `OptionError`."""
         options = Options(given, WRITE_OPTIONS)
         _refuse_beside_delete(options)
         envelope, engine = EnvelopeOptions.parse(options), _engine(options)
@@ -721,11 +719,11 @@ _BESIDE_DELETE = frozenset(
         *("txnAppId", "txnVersion", "onFullTimeout", "disableBackpressure"),
     }
 )
-"""What a write of keys may be told, beside how the storage is reached."""
+"""Options allowed with operation=delete, in addition to storage options."""
 
 
 def _refuse_beside_delete(options: Options) -> None:
-    """Refuse what says how rows are stored where rows are keys that go."""
+    """Raise for options about stored rows if the write only deletes by key."""
     if choice(options, "operation", Operation) is not Operation.DELETE:
         return
     for name in WRITE_OPTIONS.keys() - _BESIDE_DELETE:
@@ -740,7 +738,7 @@ def _refuse_beside_delete(options: Options) -> None:
 
 
 def named_transaction(options: Options) -> tuple[str | None, int | None]:
-    """Return the name and number under which a batch write is idempotent; both or none."""
+    """Return transaction name and number for an idempotent batch write; both or neither."""
     app_id, app_version = options.text("txnAppId"), options.number("txnVersion")
     if (app_id is None) != (app_version is None):
         missing = "txnAppId" if app_id is None else "txnVersion"
@@ -749,7 +747,7 @@ def named_transaction(options: Options) -> tuple[str | None, int | None]:
 
 
 def no_aggregate_of_changes() -> OptionError:
-    """Return the error of change rows for a table that aggregates."""
+    """Return the error for change rows in an aggregating table."""
     return OptionError.conflict(
         f"envelope={EnvelopeKind.CHANGELOG.value}",
         f"mergeEngine={Engine.AGGREGATION.value}",
