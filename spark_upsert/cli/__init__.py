@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command with the arguments of the process."""
+    """Run the command with the process's arguments."""
     try:
         from spark_upsert.cli.commands import upsertflow
     except ModuleNotFoundError as error:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from spark_upsert.table.table import Table
 
 ROWS = 100_000
-"""Orders that come first: enough to be no toy, and a second of work."""
+"""Initial orders: a realistic size, about a second of work."""
 
 COLUMNS = pa.schema(
     {"order_id": pa.int64(), "country": pa.string(), "amount": pa.int64(), "at": pa.int64()}
@@ -32,8 +32,8 @@ LATER = (
     {"order_id": 8, "country": None, "amount": None, "at": 5, "gone": True},
     {"order_id": 9, "country": "DE", "amount": 900, "at": 0, "gone": False},
 )
-"""An update; an older one of the same order that comes behind it; a delete; and an update that is
-older than the row of the table."""
+"""An update; an older update to the same order, arriving late; a delete; and an update older than
+the stored row."""
 
 _SHOWN = {"order_id": [7, 8, 9]}
 
@@ -42,17 +42,17 @@ _CHANGE = ("order_id", "country", "amount", "_change_type", "_diff")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One thing that was done, and what shows it."""
+    """A demo step and its result."""
 
     title: str
     rows: Sequence[Mapping[str, Any]] = ()
     seconds: float
-    """Time that the step took."""
+    """Step duration."""
     is_right: bool = True
 
 
 def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
-    """Make a table of so many orders at a path, change it, and read it in every way there is."""
+    """Create a table with orders, change it and read it; yields the steps."""
     began_s = clock()
 
     def step(title: str, *, is_right: bool = True, rows: Sequence[Mapping[str, Any]] = ()) -> Scene:
@@ -91,7 +91,7 @@ def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
 
 
 def orders(count: int) -> pa.Table:
-    """Return orders with the numbers from 0 on, and amounts of 0 to 99."""
+    """Return orders numbered from 0, with amounts from 0 to 99."""
     ids = np.arange(count)
     columns = [ids, pa.array(_COUNTRIES).take(pa.array(ids % 3)), ids % 100, np.ones_like(ids)]
     return pa.table(columns, schema=COLUMNS)
@@ -102,12 +102,12 @@ def _total(table: Table) -> int:
 
 
 def _summed(changes: pa.RecordBatch) -> int:
-    """Return the sum of amounts, each times the `_diff` of its row."""
+    """Sum each amount times its row's `_diff`."""
     return int(pc.sum(pc.multiply(changes["amount"], changes["_diff"])).as_py() or 0)
 
 
 def answers(table: Table, mirror: str) -> Iterator[tuple[str, int | str]]:
-    """Yield what other engines that are installed find for the sum, or what to install."""
+    """Yield the sum computed by installed engines, or an install command."""
     if find_spec("polars") and find_spec("deltalake"):
         import polars as pl
 
@@ -128,7 +128,7 @@ def answers(table: Table, mirror: str) -> Iterator[tuple[str, int | str]]:
 
 
 def what_next(path: str) -> Iterator[tuple[str, str]]:
-    """Yield commands to type next, and what each does."""
+    """Yield follow-up commands, each with its purpose."""
     at = shlex.quote(path)
     yield f"upsertflow info {at}", "the table in a few numbers"
     yield f"upsertflow changes {at} --from 2", "what the second version changed"

@@ -29,7 +29,7 @@ from spark_upsert.errors import OptionError, UpsertFlowError, is_url, masked, re
 from spark_upsert.store.open import open_store
 
 SECONDS_MAX = 120
-"""An interpreter that has not answered by then hangs; the imports take some seconds at most."""
+"""Timeout for an interpreter; its imports take a few seconds at most."""
 
 _SOURCE_RULES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 _WORKER_RULES = ("PYSPARK_PYTHON",)
@@ -62,14 +62,14 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """A check and its result."""
 
     name: str
     found: str
     problem: str | None = None
-    """The fault; None if there is none."""
+    """None if the check passed."""
     remedies: tuple[str, ...] = ()
-    """Remedies; one of them is enough."""
+    """Alternative remedies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,26 +79,26 @@ class Interpreter:
     python: str
     executable: str
     prefix: str
-    """The folder of its packages: environments may share one executable."""
+    """Package folder: environments may share one executable."""
     versions: Mapping[str, str | None]
     sources: Sequence[str]
     broken: Mapping[str, str]
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """The remedies if it lacks a package."""
+        """Remedies for a missing package."""
         install = f"{self.executable} -m pip install {shlex.quote(requirement('spark'))}"
         return (install,) if self.prefix == sys.prefix else (_point_here(_SOURCE_RULES), install)
 
 
 def requirement(extra: str) -> str:
-    """Return the requirement by which pip installs this very package: its release, or its origin.
+    """Return the pip requirement for this installation: its release, or its origin.
 
-    The origin is the record ``direct_url.json`` of the installation: a folder, an archive with its
-    hash, or the commit of a repository, each with the subdirectory of the package.
+    The origin comes from the installation's ``direct_url.json``: a folder, an archive with its
+    hash, or a repository commit, each with the package's subdirectory.
 
     Source: PEP 610 (the record), PEP 440 "Direct references" (the requirement). Credentials in the
-    record are left out, except for names of environment variables and the user of SSH.
+    record are omitted, except environment variable names and the SSH user.
     """
     record: Any = None
     with suppress(PackageNotFoundError, ValueError):
@@ -126,7 +126,7 @@ def requirement(extra: str) -> str:
 def examine(
     environ: Mapping[str, str], path: str | None, storage: Mapping[str, str]
 ) -> list[Check]:
-    """Look at everything, from the ground up."""
+    """Run all checks, lowest level first."""
     java, java_problem = find_java(dict(environ))
     here = ".".join(map(str, sys.version_info[:3]))
     checks = [
@@ -140,7 +140,7 @@ def examine(
 
 
 def rendered(checks: Sequence[Check]) -> Iterator[str]:
-    """Yield the lines for people: each check, then each remedy once, ready to be copied."""
+    """Yield output lines: each check, then each distinct remedy for copying."""
     for check in checks:
         yield f"{'WRONG' if check.problem else 'ok':5}  {check.name}: {check.found}"
         if check.problem:
@@ -165,7 +165,7 @@ def _interpreters(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _interpreter(name: str, chosen: str, asked: Interpreter | str, rules: Sequence[str]) -> Check:
-    """Judge an interpreter itself."""
+    """Check an interpreter's Python version."""
     remedies = (_point_here(rules),)
     if isinstance(asked, str):
         return Check(name=name, found=chosen, problem=asked, remedies=remedies)
@@ -178,7 +178,7 @@ def _interpreter(name: str, chosen: str, asked: Interpreter | str, rules: Sequen
 
 
 def _chosen(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]:
-    """Return the interpreter that Spark will start, and the rule that names it."""
+    """Return the interpreter that Spark will start, and the rule that selects it."""
     for name in rules:
         if environ.get(name):
             return environ[name], f"by {name}"
@@ -191,7 +191,7 @@ def _point_here(names: Sequence[str]) -> str:
 
 
 def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
-    """Start an interpreter and let it look around; or say why it cannot."""
+    """Start an interpreter and return its report, or an error text."""
     path = shutil.which(program, path=environ.get("PATH", os.defpath))
     if path is None:
         return f"There is no program {program}."
@@ -213,7 +213,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
 
 
 def _as_spark_starts_it(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Spark's own copy of pyspark is on Python's path."""
+    """Return an environment with Spark's own pyspark copy on Python's path."""
     spec = importlib.util.find_spec("pyspark")
     package_folder = os.path.dirname(spec.origin) if spec and spec.origin else None
     home = environ.get("SPARK_HOME") or package_folder
@@ -245,7 +245,7 @@ def _versions(asked: Interpreter) -> Iterator[Check]:
 
 
 def _discovery(asked: Interpreter) -> Check:
-    """Judge what Spark's search for sources would find."""
+    """Check whether Spark's source discovery would find this package."""
     version = asked.versions.get("spark_upsert")
     problem, remedies = None, asked.remedies
     if asked.broken:
@@ -270,7 +270,7 @@ def _discovery(asked: Interpreter) -> Check:
 def _can_write(path: str, storage: Mapping[str, str]) -> Check:
     """Write and commit a small object as a writer would, and remove it.
 
-    For a path that names columns, the writer uses the path's root.
+    For a path with column names, the path's root is checked.
     """
     try:
         require_plain(path)

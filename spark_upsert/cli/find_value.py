@@ -24,26 +24,26 @@ from spark_upsert.core.python_values import array_of
 from spark_upsert.store import Store
 
 _ROWS = 1 << 16
-"""Rows of Parquet that are looked at at once."""
+"""Parquet rows per read batch."""
 
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
-"""A text that may be Base64."""
+"""Text that may be Base64."""
 
 _BYTES_CHARS_MIN = 4
-"""A shorter text is in every file, by chance."""
+"""Minimum length for byte searches; shorter texts match by chance."""
 
 BYTES = "(bytes)"
-"""Stands for the column of what is found in a file that has none."""
+"""Column name for matches in files without columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A column of a file that holds the value."""
+    """A file column that contains the value."""
 
     path: str
     column: str
     values: int
-    """How many of its values do."""
+    """Match count."""
 
 
 def sightings(
@@ -53,7 +53,7 @@ def sightings(
     column: str | None = None,
     told: Callable[[str], object] | None = None,
 ) -> Iterator[Sighting]:
-    """Yield where a value is, file by file."""
+    """Search all files for a value; yields matches per file and column."""
     searched = _SearchedValue(value, column)
     for number, path in enumerate(paths(store), start=1):
         if told is not None:
@@ -71,7 +71,7 @@ def sightings(
 
 
 def paths(store: Store, folder: str = "") -> Iterator[str]:
-    """Yield the paths of all files below a folder."""
+    """Yield all file paths below a folder."""
     for info in (*store.list(folder), *store.temporaries(folder)):
         yield info.path
     for name in store.folders(folder):
@@ -79,7 +79,7 @@ def paths(store: Store, folder: str = "") -> Iterator[str]:
 
 
 class _SearchedValue:
-    """A value as each type has it."""
+    """The searched value, converted per type on demand."""
 
     def __init__(self, value: str, column: str | None) -> None:
         self.text = value
@@ -88,11 +88,11 @@ class _SearchedValue:
         self._by_type: dict[pa.DataType, pa.Scalar | None] = {}
 
     def is_of(self, column: str) -> bool:
-        """Return whether a column is looked at."""
+        """Return whether a column is searched."""
         return self.column is None or self.column == column.lower()
 
     def of_type(self, type_: pa.DataType) -> pa.Scalar | None:
-        """Return the value of a type; None if the type has none such."""
+        """Convert the value to a type; None if it has no such value."""
         if type_ not in self._by_type:
             try:
                 self._by_type[type_] = array_of(pa.array([self.text]), type_)[0]
@@ -102,7 +102,7 @@ class _SearchedValue:
 
 
 def _found(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
-    """Yield columns, and how many values of each are the wanted one."""
+    """Yield columns with their match counts; a column may repeat."""
     begin = data.slice(0, min(8, data.size)).to_pybytes()
     if begin.startswith(b"ARROW1"):
         yield from _in_batches(_arrow_batches(data), wanted)
@@ -146,7 +146,7 @@ def _in_column(name: str, column: pa.Array, wanted: _SearchedValue) -> Iterator[
 
 
 def _hits(column: pa.Array, wanted: _SearchedValue) -> int:
-    """Return how many values are the wanted one, or hold it."""
+    """Count values that equal the searched value, or texts that contain it."""
     type_ = column.type
     if (
         pa.types.is_string(type_)
@@ -163,7 +163,7 @@ def _hits(column: pa.Array, wanted: _SearchedValue) -> int:
 
 
 def _in_statistics(metadata: pq.FileMetaData, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
-    """Look at what Parquet says of its pieces; the rows that it is of may be dead in a mirror."""
+    """Search Parquet statistics; they may describe superseded rows in a mirror."""
     for group in range(metadata.num_row_groups):
         for at in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(at)
@@ -216,7 +216,7 @@ def _in_json(name: str, record: Any, wanted: _SearchedValue) -> Iterator[tuple[s
 
 
 def _is_in_bytes(data: bytes, text: str) -> bool:
-    """Return whether bytes hold a text, as UTF-8, as JSON escapes it, or within Base64."""
+    """Return whether bytes contain a text as UTF-8, JSON-escaped, or in Base64."""
     forms = {
         text.encode(),
         *(json.dumps(text, ensure_ascii=a)[1:-1].encode() for a in (True, False)),

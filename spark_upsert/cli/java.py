@@ -12,12 +12,12 @@ JAVA_MIN = 17
 
 
 def java_problem(environ: "dict[str, str] | os._Environ[str]" = os.environ) -> "str | None":
-    """Say what is wrong with JAVA_HOME's Java, else with that on the PATH."""
+    """Return the problem with JAVA_HOME's Java, else the PATH's; None if it works."""
     return find_java(environ)[1]
 
 
 def find_java(environ: "dict[str, str] | os._Environ[str]") -> "tuple[str, str | None]":
-    """Return the program that Spark will start, with its release, and what is wrong with it."""
+    """Return the Java that Spark will start, with its release, and its problem or None."""
     remedy = "install one (Debian: `apt install openjdk-17-jre-headless`) or set JAVA_HOME to one."
     home = environ.get("JAVA_HOME")
     if home:
@@ -50,6 +50,6 @@ def find_java(environ: "dict[str, str] | os._Environ[str]") -> "tuple[str, str |
 
 
 def java_version(output: str) -> "int | None":
-    """Read the release from ``java -version``: ``"1.8.0_392"`` is 8, ``"22-ea"`` is 22."""
+    """Parse the release from ``java -version``: ``"1.8.0_392"`` is 8, ``"22-ea"`` is 22."""
     match = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(match.group(1)) if match else None

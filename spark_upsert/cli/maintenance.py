@@ -41,18 +41,18 @@ from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import check_settled
 
 _EXAMPLES = 5
-"""Files that are shown by name where there may be thousands."""
+"""Maximum file names shown."""
 
 _REASONS = 3
-"""Why tables keep their past: each may have a consumer of its own."""
+"""Maximum reasons shown for retained history: each table may have its own consumer."""
 
 
 UpkeepWork = Callable[[Table, Told], Mapping[str, Any]]
-"""Does something with a table, tells how far it is, and returns what it did."""
+"""Maintains a table, reports progress, and returns results."""
 
 
 def _untold(_: str) -> None:
-    """Tell nothing."""
+    """Ignore progress."""
 
 
 def _keep_in_order(
@@ -67,7 +67,7 @@ def _keep_in_order(
     quiet: str = "unchanged",
     threads: int = 1,
 ) -> None:
-    """Work on a table, or on each table below a root; print the results; exit 1 on failures."""
+    """Maintain a table, or each table below a root; print results; exit 1 on failures."""
     if of_root:
         failed = _work_on_all(path, storage, work, doing, as_json, is_news, quiet, threads)
     else:
@@ -89,7 +89,7 @@ def _work_on_all(
     quiet: str,
     threads: int,
 ) -> bool:
-    """Return whether a table failed, or is not sound."""
+    """Maintain all tables below a root; return whether any failed or is unsound."""
     count = failed = 0
     shown: list[dict[str, Any]] = []
     kept_by = Counter[str]()
@@ -124,7 +124,7 @@ def _work_on_all(
 @all_tables_option
 @json_option
 def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
-    """Verify every file and every number; exit with 1 if something is wrong."""
+    """Verify every file and every number. Exits with 1 if anything is wrong."""
 
     def work(table: Table, told: Told) -> dict[str, Any]:
         report = table.check(lambda done, files: told(f"file {done + 1:,} of {files:,}"))
@@ -156,7 +156,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
 def compact(
     path: str, storage: Mapping[str, str], of_root: bool, full: bool, as_json: bool
 ) -> None:
-    """Merge runs in this process. For large tables: pyspark_upsertflow.compact(spark, path)."""
+    """Merge runs in this process. For large tables use pyspark_upsertflow.compact(spark, path)."""
 
     def work(table: Table, told: Told) -> dict[str, Any]:
         def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
@@ -194,9 +194,9 @@ def expire(
     retain_versions: int | None,
     as_json: bool,
 ) -> None:
-    """Give up old versions that no consumer needs. Files go with the next vacuum.
+    """Expire old versions that no consumer needs. The next vacuum removes their files.
 
-    In a table with the property rowTtl, delete the rows that are older than it says.
+    If the table has the property rowTtl, also delete rows older than that.
     """
     if retain is None and retain_versions is None:
         raise click.UsageError("Say how much to keep: --retain 7d, or --retain-versions 1000.")
@@ -229,7 +229,7 @@ def expire(
 @on_table
 @json_option
 def repair(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Make a table readable in which an earlier release stored values that no reader accepts."""
+    """Repair values that readers reject. An earlier release could store them."""
     done = Table(open_store(path, storage)).repair()
     print_facts({**asdict(done), "has_changed": done.has_changed}, as_json=as_json)
 
@@ -238,7 +238,7 @@ def repair(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 @on_table
 @json_option
 def repair_clock(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Let versions that were committed far in the future count as committed now."""
+    """Repair commit times far in the future. These versions count as committed now."""
     done = open_in(path, storage).repair_clock()
     print_facts(
         {
@@ -270,7 +270,7 @@ def vacuum(
     grace: int,
     as_json: bool,
 ) -> None:
-    """Remove the files of expired versions, and what crashes left behind."""
+    """Remove files from expired versions and crashed writers."""
 
     def work(table: Table, _: Told) -> dict[str, Any]:
         done = table.vacuum(grace_ms=grace, dry_run=dry_run)
@@ -300,7 +300,7 @@ def vacuum(
 
 
 POLL_S = 0.2
-"""How often a follower looks for a version. A look is one request."""
+"""Poll interval for new versions, one request each."""
 
 
 def follow(
@@ -309,7 +309,7 @@ def follow(
     *,
     sleep: Callable[[float], Any] = time.sleep,
 ) -> Iterator[PublicationResult]:
-    """Publish whenever the table has a new version; yield each step that changed the mirror."""
+    """Publish each new table version; yield each step that changed the mirror."""
     while True:
         done = publish()
         if done.has_changed:
@@ -341,7 +341,7 @@ def alter(
     properties: list[tuple[str, str]],
     as_json: bool,
 ) -> None:
-    """Change columns and properties of a table, as far as nothing must be rewritten."""
+    """Change columns and properties. Refuses changes that need rewritten files."""
     if rename is not None:
         raise click.UsageError(
             "A column is not renamed: files name their columns, so that all would be rewritten. "
@@ -382,7 +382,7 @@ def alter(
 def index(
     path: str, storage: Mapping[str, str], by: str | None, rebuild: bool, as_json: bool
 ) -> None:
-    """Bring the indexes of a table up to date, and build those that are not there."""
+    """Update a table's indexes and build missing ones."""
     table = open_in(path, storage)
     if by is not None:
         schema = table.schema
@@ -425,7 +425,7 @@ def publish(
     retention: str | None,
     as_json: bool,
 ) -> None:
-    """Bring the mirror of a table, a Delta table, to the newest version."""
+    """Update a table's Delta mirror to the newest version."""
     table = open_in(path, storage)
 
     def step(rebuild: bool = False) -> PublicationResult:
@@ -473,7 +473,7 @@ def keep_history(
     no_track: str | None,
     as_json: bool,
 ) -> None:
-    """Bring the table that keeps the history of another one up to date, or make it."""
+    """Store a table's history in another table. Creates or updates that table."""
     table, history_table = open_in(path, storage), Table(open_store(place, storage))
     with progress("keep history", as_json=as_json):
         done = keep(
@@ -494,7 +494,7 @@ def keep_history(
 @click.option("--to", "version", type=int, required=True, help="The version to go back to.")
 @json_option
 def restore(path: str, storage: Mapping[str, str], version: int, as_json: bool) -> None:
-    """Turn the table into what it was at a version, by a new version with all retractions."""
+    """Restore an earlier version. Adds a new version with exact retractions."""
     table = open_in(path, storage)
     with progress("restore", as_json=as_json):
         commit = table.restore(version)

@@ -22,7 +22,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _Group(click.Group):
-    """Shows our errors as sentences; a traceback is for bugs."""
+    """Prints expected errors as sentences; only bugs show a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -38,17 +38,17 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="upsertflow")
 def upsertflow() -> None:
-    """Look at a table, and keep it in order. PATH is a folder or an object store's URL."""
+    """Inspect and maintain a table. PATH is a folder or an object store's URL."""
 
 
 _NEGATIVE = re.compile(r"-\.?[0-9]")
 
 
 class ValuesCommand(click.Command):
-    """A command whose arguments may be negative numbers, which Click reads as options."""
+    """A command that accepts negative numbers as arguments, which Click parses as options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Pass the options first, and the other arguments after ``--``."""
+        """Move options to the front and other arguments after ``--``."""
         with_value = {
             name
             for option in self.params
@@ -69,7 +69,7 @@ class ValuesCommand(click.Command):
 
 
 def as_duration(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    """Return a duration in milliseconds."""
+    """Parse a duration in milliseconds."""
     milliseconds = None if text is None else try_parse_ms(text)
     if text is not None and milliseconds is None:
         raise click.BadParameter(f"{text!r} is not {EXPECTED}.")
@@ -79,7 +79,7 @@ def as_duration(ctx: click.Context, param: click.Parameter, text: str | None) ->
 def as_pairs(
     ctx: click.Context, param: click.Parameter, pairs: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """Return names and values."""
+    """Parse name-value pairs; errors do not show the text, which may be a secret."""
     split_pairs: list[tuple[str, str]] = []
     for number, pair in enumerate(pairs, start=1):
         name, _, value = pair.partition("=")
@@ -105,7 +105,7 @@ def _storage(ctx: click.Context, param: click.Parameter, pairs: Iterable[str]) -
 
 
 def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let a shell complete the path of a table by the folders that are there."""
+    """Let shells complete a table path with existing folders."""
     return [CompletionItem(incomplete, type="dir")]
 
 
@@ -121,7 +121,7 @@ storage_options = click.option(
 
 
 def on_table(command: Command) -> Command:
-    """Give a command the argument PATH and the options of the storage."""
+    """Add the argument PATH and storage options to a command."""
     return click.argument("path", shell_complete=folders)(storage_options(command))
 
 
@@ -147,7 +147,7 @@ filter_option = click.option(
 
 
 def limit_option(default: int) -> Callable[[Command], Command]:
-    """Return the option that bounds how many rows are shown."""
+    """Return an option that limits displayed rows."""
     return click.option(
         "--limit", type=click.IntRange(min=0), default=default, show_default=True, help="Rows."
     )

@@ -24,7 +24,7 @@ from rich.text import Text
 from spark_upsert.core.durations import render_ms
 
 _PIPE_WIDTH = 240
-"""Columns of a line that does not go to a terminal."""
+"""Line width if the output is not a terminal."""
 
 _POSITIONS = frozenset(
     {
@@ -32,14 +32,14 @@ _POSITIONS = frozenset(
         *("epoch_lower", "epoch_upper", "hash_lower", "hash_upper"),
     }
 )
-"""Numbers that name something. The others count something."""
+"""Numeric fields that are identifiers, not counts."""
 
 _TIMES = frozenset({"committed_ms", "parked_ms", "timestamp_ms"})
-"""Times, in ms since 1970. Whatever else is in milliseconds is a duration."""
+"""Times in ms since 1970. Other ``_ms`` fields are durations."""
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, line breaks of Unicode, marks that reverse what follows, and halves of a
-character, which cannot be printed."""
+"""Control characters, Unicode line breaks, bidirectional marks, and lone surrogates, which cannot
+be printed."""
 
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
@@ -61,12 +61,12 @@ def _spelled(char: str) -> str:
 
 
 def escaped_lines(text: str) -> str:
-    """Return a text of several lines, each of them `escaped`."""
+    """Apply `escaped` to each line."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
 def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print names and their values."""
+    """Print names and values."""
     if as_json:
         _print_json(facts)
         return
@@ -79,12 +79,12 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def heading(name: str) -> str:
-    """Return the name of a fact in words; its unit stands in its text."""
+    """Return a field's display name, without the unit suffix that its value shows."""
     return name.removesuffix("_ms").replace("_", " ")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
-    """Print rows about a table. For people without columns that are empty or zero everywhere."""
+    """Print rows about a table. A grid omits columns that are empty or zero everywhere."""
     _print_grid(rows, _filled(rows, names), pretty, as_json=as_json)
 
 
@@ -95,7 +95,7 @@ def _filled(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str
 
 
 def print_data(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
-    """Print rows of a table."""
+    """Print table rows."""
     _print_grid(rows, list(names), lambda _, value: _as_it_is(value), as_json=as_json)
 
 
@@ -153,7 +153,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_it_is(value: Any) -> str:
-    """Return a value of a table, exactly."""
+    """Format a table value exactly."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -164,7 +164,7 @@ def _as_it_is(value: Any) -> str:
 
 
 def pretty(name: str, value: Any) -> str:
-    """Return a value about a table, for people."""
+    """Format a value about a table for display."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -189,7 +189,7 @@ def pretty(name: str, value: Any) -> str:
 
 
 def bytes_text(count: int) -> str:
-    """Return a number of bytes with a unit."""
+    """Format a byte count with a unit."""
     size = float(count)
     for unit in _UNITS:
         if size < 1024 or unit == _UNITS[-1]:
@@ -199,14 +199,14 @@ def bytes_text(count: int) -> str:
 
 
 Told = Callable[[str], None]
-"""Takes how far a command is, in words."""
+"""Receives a command's progress text."""
 
 DRAWN_PER_S = 4.0
 
 
 @contextmanager
 def progress(doing: str, *, as_json: bool, console: Console | None = None) -> Iterator[Told]:
-    """Show what goes on and for how long, until the block ends; yield what is to be told more."""
+    """Show a spinner and elapsed time; yields a function that updates the text."""
     console = console or Console(stderr=True, highlight=False)
     if as_json or not console.is_terminal:
         yield lambda _: None
@@ -224,7 +224,7 @@ __all__ = ["ENTRIES", "Entry"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The meaning of a code, and its remedy."""
+    """An error code's meaning and remedy."""
 
     means: str
     do: str
@@ -372,4 +372,4 @@ ENTRIES = {
         "`conf/spark-defaults.conf` does.",
     ),
 }
-"""Entries by code; the last is Spark's, which a query of ours may meet."""
+"""Entries by code; the last is Spark's, which a query may encounter."""

@@ -30,41 +30,41 @@ from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.table import Table
 
 THREADS = 16
-"""Tables that are looked at, or asked little of, at once."""
+"""Tables processed in parallel if each needs few requests."""
 
 NEVER_WHOLE = "never_whole"
-"""Among what was done for a table: batches of queries that lost the root in the middle of them."""
+"""Result field: batches that will never be complete, because their query lost the root."""
 
 _ANY = Pattern(("*",))
 
 TableWork = Callable[[Table], Mapping[str, Any]]
-"""Does something with a table, and returns what it did."""
+"""Processes a table and returns results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedLine:
-    """A table below a root; a value that was never recorded is None."""
+    """A table below a root; values never recorded are None."""
 
     folder: str
     name: str | None
-    """The path below the root with the values as they are."""
+    """Path below the root with unescaped values."""
     values: tuple[str, ...] | None
-    """Values of the template's columns."""
+    """Template column values."""
     version: int | None = None
-    """The version that holds the newest batch with rows of the table."""
+    """Version with the table's newest batch."""
     query: str | None = None
     batch: int | None = None
     rows: int | None = None
-    """Rows of the table in that batch."""
+    """The table's rows in that batch."""
     parked: int = 0
-    """Rows that wait in the table of parked rows, of all batches."""
+    """Dead-letter rows from all batches."""
     debt: int | None = None
     committed_ms: int | None = None
     note: str | None = None
 
     @classmethod
     def of_member(cls, member: Member, parked: int) -> RoutedLine:
-        """Return the line of a table that a whole batch has brought rows."""
+        """Build from a group member."""
         return cls(
             folder=member.folder,
             name=member.name,
@@ -82,7 +82,7 @@ class RoutedLine:
     def of_stranger(
         cls, folder: str, template: Template, *, parked: int, is_there: bool = True
     ) -> RoutedLine:
-        """Return the line of a table that the group does not know, or that is not there yet."""
+        """Build for a table outside the group, or one that does not exist yet."""
         values = template.try_values(folder)
         if not is_there:
             note = "not there: all its rows are parked"
@@ -94,11 +94,11 @@ class RoutedLine:
         return cls(folder=folder, name=name, values=values, parked=parked, note=note)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for programs."""
+        """Return the JSON form."""
         return asdict(self)
 
     def for_people(self) -> dict[str, Any]:
-        """Return the columns of a line on a screen."""
+        """Return the columns for display."""
         return {
             "table": self.name,
             "folder": None if self.folder == self.name else self.folder,
@@ -118,14 +118,14 @@ class Listing:
 
     template: str
     batch: Batch | None
-    """The newest that is whole; None before the first."""
+    """Newest complete batch; None before the first."""
     lines: tuple[RoutedLine, ...]
     """Sorted by folder."""
     nameless: int
-    """Rows that are parked because their values name no table."""
+    """Dead-letter rows that name no table."""
 
     def facts(self) -> dict[str, Any]:
-        """Return what is said of all tables."""
+        """Return totals over all tables."""
         batch = self.batch
         return {
             "folder": "",
@@ -142,7 +142,7 @@ class Listing:
 
 
 def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
-    """Return the tables below a root."""
+    """List the tables below a root."""
     template = Template.parse(path) if is_routed(path) else None
     root = open_store(template.root if template else path, storage)
     group = GroupTable(root).at()
@@ -181,7 +181,7 @@ def _no_group(path: str) -> TableNotFoundError:
 def _strangers(
     root: Store, template: Template, group: TableGroup, parked: Mapping[str, int]
 ) -> Iterator[RoutedLine]:
-    """Yield the tables that the group does not know, and those of which there are but rows."""
+    """Yield tables outside the group, and tables that only have dead-letter rows."""
     pattern = Pattern(tuple("*" for _ in template.segments))
     discovery = Discovery(root, pattern, threads=THREADS)
     there = discovery.tables(
@@ -195,10 +195,10 @@ def _strangers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWorkResult:
-    """The outcome of the work on one table of a group."""
+    """Result for one table in a group."""
 
     table: str
-    """Its name, or the folder of a table of the group's own."""
+    """Table name, or the folder for the group's internal tables."""
     facts: Mapping[str, Any]
     problem: str | None = None
 
@@ -210,9 +210,9 @@ def for_each_table(
     *,
     threads: int = 1,
 ) -> Iterator[TableWorkResult]:
-    """Work on each table of a group and on its own ones; one that fails does not stop the others.
+    """Process each table in a group and its internal tables; errors do not stop the others.
 
-    One that is gone, or that is not the table of the group any more, has failed.
+    A missing table, or one that is no longer the group's, counts as failed.
     """
     store = open_store(root, storage)
     group_table = GroupTable(store)
@@ -244,7 +244,7 @@ def for_each_table(
 
 
 def open_in(path: str, storage: Mapping[str, str]) -> Table:
-    """Open a table for a command."""
+    """Open a table for a command; for a routed root, raise with a hint."""
     try:
         return Table.open(path, storage=storage)
     except TableNotFoundError:
@@ -261,18 +261,18 @@ def open_in(path: str, storage: Mapping[str, str]) -> Table:
 
 
 SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
-"""The columns about the parked rows of one table and batch, for people."""
+"""Displayed columns for dead-letter rows."""
 
 UNPARKED = tuple(field.name for field in fields(ReplayResult))
 
 
 def open_root(path: str, storage: Mapping[str, str]) -> Store:
-    """Open a root, which is given as such or as the template of a stream."""
+    """Open a root by its path or by a path template."""
     return open_store(Template.parse(path).root if is_routed(path) else path, storage)
 
 
 def line_of(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
-    """Return the facts about the parked rows of one table and batch, for programs."""
+    """Return one dead-letter batch as JSON fields."""
     names = ("folder", "name", "query", "batch", "rows", "parked_ms")
     return {
         **{name: getattr(parked, name) for name in names},
@@ -282,14 +282,14 @@ def line_of(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
 
 
 def for_people(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
-    """Return the columns to show about the parked rows of one table and batch."""
+    """Return one dead-letter batch as display columns."""
     since, age_ms = parked.parked_ms, max(0, now_ms - parked.parked_ms)
     shown = {"parked": render_time(since // 1000 * 1000), "age": render_age(age_ms)}
     return {name: shown.get(name) or getattr(parked, name, None) for name in SHOWN}
 
 
 def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
-    """Yield what to do, once for each table: the hint of the first error that has one."""
+    """Yield the first error's hint for each table."""
     hints: dict[str, str] = {}
     for dead_letter in parked:
         if dead_letter.hint:
@@ -305,11 +305,11 @@ def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
 @storage_options
 @json_option
 def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show the tables that one stream writes below ROOT: name, query, rows and debt of each.
+    """List the tables that one stream writes. Shows name, query, rows and debt.
 
-    ROOT is the folder before the first column of the stream's path; or the whole path, as in
-    '/lake/{topic}', where no batch is in all tables yet. JSON begins with a line about all tables,
-    with an empty folder.
+    ROOT is the folder before the first column in the stream's path. If no batch is complete yet,
+    pass the full path, as in '/lake/{topic}'. JSON begins with a line about all tables, with an
+    empty folder.
     """
     lines = list_tables(root, storage)
     if as_json:
@@ -326,9 +326,9 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
 @storage_options
 @json_option
 def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show what is parked below ROOT: for which tables and batches, how many rows, and why.
+    """Show dead-letter rows below ROOT. Lists tables, batches, row counts and reasons.
 
-    ROOT is the folder before the first column of the stream's path, or the whole path.
+    ROOT is the folder before the first column in the stream's path, or the full path.
     """
     dead_letters = ParkedTable(open_root(root, storage)).parked()
     now_ms = round(time.time() * 1000)
@@ -373,11 +373,10 @@ def unpark_rows(
     nameless: bool,
     as_json: bool,
 ) -> None:
-    """Apply what is parked below ROOT: to the tables of some NAMES, or to all.
+    """Replay dead-letter rows below ROOT. Pass table NAMES to select some.
 
-    Each batch becomes a version of its table, in order and exactly once; the stream may run
-    meanwhile. A table that cannot take its rows yet does not stop the others. With --drop, the
-    rows are forgotten instead.
+    Each batch becomes a version, in order and exactly once; the stream may keep running. A table
+    that still fails does not stop the others. With --drop, delete the rows instead.
     """
     if nameless and not drops:
         raise click.UsageError("--nameless goes with --drop: such rows have no table.")

@@ -42,78 +42,78 @@ from spark_upsert.table.retention.leases import Lease, readable_leases
 from spark_upsert.table.table import Table
 
 VERSIONS_MAX = 256
-"""Versions behind a consumer that are added up; of more, only the number is shown."""
+"""Maximum versions read for lag totals; a longer lag shows only the version count."""
 
 _THREADS = 16
 
 _NOT_THERE = "not there: its rows are parked, see 'upsertflow parked'"
 
 _DISCOVERS_EVERY = 10
-"""Looks between two searches for tables that came or went."""
+"""Polls between two table discoveries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a consumer with a live lease is behind."""
+    """Lag of a consumer with a live lease."""
 
     consumer: str
     versions: int
     epochs: int | None
-    """None: there are more versions than are looked at."""
+    """None if more versions lag than are read."""
     bytes: int | None
-    """Bytes of the files that these epochs added."""
+    """File bytes added by these epochs; None as for `epochs`."""
     waiting_ms: int | None = None
-    """Time since the oldest of these epochs was committed; None without any."""
+    """Time since the oldest lagging epoch's commit; None without any."""
     is_mirror: bool = False
-    """Whether it is the lease of the table's mirror, which has numbers of its own."""
+    """Whether the lease belongs to the table's mirror, which is shown separately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """A table at one time; unknown values are None."""
+    """A table's state at one time; unknown values are None."""
 
     table: str
     version: int | None = None
     fresh: int | None = None
-    """Versions since the look before."""
+    """Versions since the previous poll."""
     rows: int | None = None
     bytes: int | None = None
     runs: int | None = None
     age_ms: int | None = None
     """Time since the last commit, by this machine's clock."""
     lags: tuple[Lag, ...] = ()
-    """Lags of the consumers, the slowest first."""
+    """Consumer lags, slowest first."""
     priority: int | None = None
     band: int | None = None
     mirror_versions: int | None = None
-    """Versions that its mirror does not show; None without a mirror."""
+    """Versions not yet in the mirror; None without a mirror."""
     mirror_ms: int | None = None
-    """Time that the first change among them has waited."""
+    """Waiting time for the first change among them."""
     parked_rows: int | None = None
-    """Rows that wait beside it until it can take them; None if no routed write has it."""
+    """Dead-letter rows; None if the table belongs to no routed write."""
     pressure: float | None = None
-    """The greatest pressure that its consumers report, if the table heeds it."""
+    """Maximum pressure reported by consumers; None if the table ignores it."""
     problem: str | None = None
-    """Why it could not be read."""
+    """Read error."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for programs."""
+        """Return the JSON form."""
         return asdict(self)
 
 
 class TableLines:
-    """Looks at tables again and again.
+    """Polls tables repeatedly.
 
     Parameters
     ----------
     paths : sequence of str
-        Paths of tables, or of folders with tables below them.
+        Paths to tables, or to folders that contain tables.
     pattern : str
-        Which folders below a folder may be tables (`Pattern`).
+        Folders below a folder that may be tables (`Pattern`).
     limit : int
-        The tables that are looked at; of others only their number is told.
+        Maximum tables polled; the others are only counted.
     storage : mapping
-        Options of the object store.
+        Object store options.
     clock : callable, optional
         Returns seconds since 1970.
     """
@@ -136,16 +136,16 @@ class TableLines:
         self._clock = clock
         self._tables: dict[str, Table] = {}
         self._found: frozenset[str] = frozenset()
-        """The names of all tables, those that are not looked at among them."""
+        """All table names, including tables that are not polled."""
         self._roots: dict[str, ParkedTable] = {}
-        """Roots of routed writes, by their addresses: what is parked below them."""
+        """Dead-letter tables below routed roots, by URL."""
         self._versions: dict[str, int] = {}
         self._looks = 0
         self.left_out = 0
-        """Tables that are not looked at."""
+        """Tables that are not polled."""
 
     def look(self) -> list[TableLine]:
-        """Return a line for each table, in the order of their names."""
+        """Poll each table; returns lines sorted by name, then dead-letter rows without a table."""
         if self._looks % _DISCOVERS_EVERY == 0:
             # Once it is known what to look at, a search that fails may be made up for later.
             with suppress(*((UpsertFlowError, OSError) if self._tables else ())):
@@ -162,7 +162,7 @@ class TableLines:
         return [replace(line, parked_rows=parked.get(line.table)) for line in lines] + homeless
 
     def _parked(self) -> Mapping[str, int]:
-        """Return the rows that are parked below roots of routed writes, by the names of tables."""
+        """Return dead-letter row counts below routed roots, by table name."""
         parked: dict[str, int] = {}
         for url, root in self._roots.items():
             # The tables themselves can be seen without it; then theirs are unknown.
@@ -173,7 +173,7 @@ class TableLines:
         return parked
 
     def table(self, name: str) -> Table:
-        """Return a table of the last look by the name that its line has."""
+        """Return a table from the last poll by its line's name."""
         return self._tables[name]
 
     def _discover(self) -> None:
@@ -185,7 +185,7 @@ class TableLines:
         self._tables = {name: tables.get(name) or Table(stores[name]) for name in names}
 
     def _below(self, path: str) -> Iterator[tuple[str, Store]]:
-        """Yield the table at a path, or those below it."""
+        """Yield the table at a path, or the tables below it."""
         root = open_store(path, self._storage)
         if _is_table(root):
             yield root.url, root
@@ -237,7 +237,7 @@ def _is_table(store: Store) -> bool:
 
 
 def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
-    """Yield how far the consumers of a table are behind, the slowest first."""
+    """Yield consumer lags, slowest first."""
     live = [lease for lease in readable_leases(table.store) if lease.is_live(now_ms)]
     if not live:
         return
@@ -247,7 +247,7 @@ def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     epochs = [0, *accumulate(int(commit.is_epoch) for commit in newest_first)]
     sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
     times_ms: list[int | None] = [None]
-    """At index n: commit time of the oldest epoch among the n newest versions."""
+    """At index n: commit time for the oldest epoch among the n newest versions."""
     mirror = consumer_of(target_of(table.store, head.properties).url)
     for commit in newest_first:
         time_ms = head.time_ms(commit.version, commit.timestamp_ms)
@@ -283,10 +283,10 @@ def _pressure(store: Store, head: Manifest, now_ms: int) -> float | None:
 
 
 EPOCHS_SHOWN = 60
-"""Epochs whose counters are plotted; as many versions are read for them at most, and once."""
+"""Plotted epochs; also the maximum versions read for them."""
 
 REST_S = 1.0
-"""A look is as good for so long: pages that ask meanwhile get the same one."""
+"""Cache time for a poll: pages within it share the result."""
 
 _PAGE = "serve.html"
 
@@ -294,17 +294,17 @@ _SECURITY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:"
 )
-"""Whatever a table is called, the page loads and runs nothing but what is in it."""
+"""Restricts the page to its own content, whatever a table is called."""
 
 
 class Looks:
-    """What the page shows, looked up when it is asked for. Safe for threads.
+    """Polls tables on page requests; thread-safe.
 
     Parameters
     ----------
     lines : TableLines
     clock : callable, optional
-        Returns seconds that only grow.
+        Returns seconds that only increase.
     """
 
     def __init__(self, lines: TableLines, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -314,7 +314,7 @@ class Looks:
         self._told: tuple[float, bytes] | None = None
 
     def data(self) -> bytes:
-        """Return the newest look as JSON."""
+        """Return the newest poll as JSON; cached for `REST_S`."""
         with self._lock:
             if self._told is None or self._clock() >= self._told[0] + REST_S:
                 lines = [self._shown(line) for line in self._lines.look()]
@@ -333,7 +333,7 @@ class Looks:
 
 
 def _more(table: Table) -> dict[str, Any]:
-    """Return what a look at many tables leaves out: debt, frontiers, and what epochs did."""
+    """Return details for one table: oldest readable version, debt, and epoch counters."""
     with table.log.last_look() as look:
         head = look.head()
         lower = max(head.since, head.upper - EPOCHS_SHOWN)
@@ -344,11 +344,11 @@ def _more(table: Table) -> dict[str, Any]:
 
 
 def server_of(looks: Looks, host: str, port: int) -> ThreadingHTTPServer:
-    """Return a server of the page; port 0 takes any that is free."""
+    """Return an HTTP server for the page; port 0 selects a free port."""
     page = files(__name__.rpartition(".")[0]).joinpath(_PAGE).read_bytes()
 
     class Handler(BaseHTTPRequestHandler):
-        """Answers with the page, or with what it shows."""
+        """Serves the page and its data."""
 
         protocol_version = "HTTP/1.1"
 
@@ -370,7 +370,7 @@ def server_of(looks: Looks, host: str, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: a page asks every two seconds."""
+            """Log nothing: a page sends a request every two seconds."""
 
     server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True

@@ -60,9 +60,9 @@ from spark_upsert.table.write.outcomes import NOTHING, recorded_position
 
 
 def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what a table keeps: the nodes of the view, and its tables; None if it keeps none.
+    """Return a materialized view's plan and source tables; None if the table has no view.
 
-    Of a table that keeps groups also the version that it has reached in each of them.
+    For a grouped view, each source also has the version that the view has reached.
     """
     properties = table.log.head().properties
     if VIEW_PLAN not in properties:
@@ -82,7 +82,7 @@ def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | Non
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for people."""
+    """Format `kept_facts` for display."""
     tables = {path: _told(**versions) for path, versions in facts["tables"].items()}
     return {"keeps": facts["view"], "of": tables}
 
@@ -120,7 +120,7 @@ def _scans(node: Node) -> list[Scan]:
 @on_table
 @json_option
 def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show a table in a few numbers."""
+    """Show a table's key figures."""
     table = open_in(path, storage)
     facts, mirror = summary(table), facts_below(table)
     schema, properties = table.log.head().schema, dict(table.log.head().properties)
@@ -148,7 +148,7 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 
 
 def _nested(facts: Mapping[str, Any], *, as_json: bool) -> Mapping[str, Any]:
-    """Return facts that stand within others: for people in words, and without what is not known."""
+    """Format nested facts for display, without unknown values."""
     if as_json:
         return facts
     return {
@@ -159,7 +159,7 @@ def _nested(facts: Mapping[str, Any], *, as_json: bool) -> Mapping[str, Any]:
 def show_view(
     metadata: Metadata, path: str, storage: Mapping[str, str], limit: int | None, *, as_json: bool
 ) -> None:
-    """Print the last rows of a view."""
+    """Print the last rows from a metadata view."""
     view = VIEWS[metadata]
     batches = view.read(open_in(path, storage))
     rows = [row for batch in batches for row in batch.to_pylist(maps_as_pydicts="strict")]
@@ -172,7 +172,7 @@ def show_view(
 @limit_option(20)
 @json_option
 def history(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
-    """Show the newest versions: what each wrote, and what the table was behind it."""
+    """Show the newest versions. Each has its changes, and the table size afterwards."""
     show_view(Metadata.HISTORY, path, storage, limit, as_json=as_json)
 
 
@@ -181,7 +181,7 @@ def history(path: str, storage: Mapping[str, str], limit: int, as_json: bool) ->
 @limit_option(20)
 @json_option
 def epochs(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
-    """Show the counters of the newest epochs. Counters that are zero everywhere are left out."""
+    """Show counters for the newest epochs. Counters that are zero everywhere are omitted."""
     show_view(Metadata.EPOCHS, path, storage, limit, as_json=as_json)
 
 
@@ -189,7 +189,7 @@ def epochs(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> 
 @on_table
 @json_option
 def files(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show the files that the newest version consists of."""
+    """Show the newest version's files."""
     show_view(Metadata.FILES, path, storage, None, as_json=as_json)
 
 
@@ -201,7 +201,7 @@ def files(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 def consumers(
     path: str, storage: Mapping[str, str], hold: str | None, release: str | None, as_json: bool
 ) -> None:
-    """Show the consumers with a lease, on which version, and until when."""
+    """Show consumers and their leases."""
     table = open_in(path, storage)
     if hold is not None:
         table.hold_all(hold)
@@ -221,12 +221,12 @@ def consumers(
 @on_table
 @json_option
 def pressure(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Show how far consumers are behind, against the caps, and which ones hold up writers."""
+    """Show consumer lag and back-pressure. Compares lag with the caps."""
     show_view(Metadata.PRESSURE, path, storage, None, as_json=as_json)
 
 
 _FACT = re.compile(r"  (?P<name>[a-z-]{1,9}) +(?<=^.{12})(?P<value>\S.*)")
-"""A line of an explanation that is a field (`explain.field`)."""
+"""A field line in an explanation (`explain.field`)."""
 
 
 @upsertflow.command()
@@ -276,9 +276,9 @@ def explain(
     splits: str | None,
     as_json: bool,
 ) -> None:
-    """Show what a read will do: versions, files, look-ups and splits. Reads the log alone.
+    """Show a read's versions, files and splits. Reads only the log.
 
-    For several inputs it shows how they are merged, what is read of each, and the tasks.
+    For several inputs, also show the merge, each input's part, and the tasks.
     """
     if consumer is not None and starting_version is not None:
         raise click.UsageError("Say where changes begin once: --consumer or --starting-version.")
@@ -311,7 +311,7 @@ def explain(
 
 
 def _sections(text: str) -> Iterator[dict[str, Any]]:
-    """Yield each line at the margin, with the facts and the other lines that stand below it."""
+    """Yield each unindented line with the facts and lines below it."""
     for section in re.split(r"\n(?! )", text):
         title, *body = section.splitlines()
         named = [_FACT.fullmatch(line) for line in body]
@@ -327,7 +327,7 @@ def _sections(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
-    """Return a plan of tables that begin where a consumer has yet to read."""
+    """Return a plan that starts at a consumer's unread changes."""
     inputs: list[InputOptions] = []
     for source in with_found_inputs(plan).inputs:
         with about("input", source.name):
@@ -339,7 +339,7 @@ def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
 
 
 def _version_behind(table: Table, consumer: str) -> int:
-    """Return the first version with changes that a consumer has yet to read."""
+    """Return the first version that a consumer has not read."""
     held = {lease.consumer: lease.version for lease in table.consumers()}
     if consumer not in held:
         raise OptionError.invalid(
@@ -352,7 +352,7 @@ def _version_behind(table: Table, consumer: str) -> int:
 
 
 def _keys(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array]:
-    """Return keys as columns of texts: several of one column, or one of several."""
+    """Return key columns: several keys for a single column, or one key for several columns."""
     if len(names) == 1:
         return {names[0]: pa.array(values, pa.string())}
     if len(names) != len(values):
@@ -392,7 +392,7 @@ def snapshot(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show some rows of the table, in no particular order."""
+    """Show some rows, in no particular order."""
     rows = open_in(path, storage).scan(filter=condition, version=version)
     print_data(list(islice(_rows(rows), limit)), rows.schema.names, as_json=as_json)
 
@@ -409,11 +409,10 @@ def get(
     version: int | None,
     as_json: bool,
 ) -> None:
-    """Show the rows of some keys.
+    """Show the rows for some keys.
 
-    KEY is one key or several, where the key is one column. Of several columns it is one key: a
-    value for each of them, in their order. A KEY that begins with '-' and is no number follows
-    '--'.
+    If the key is one column, pass one KEY or several. If it has several columns, pass one value for
+    each, in order. Put a KEY that begins with '-' and is not a number after '--'.
     """
     table = open_in(path, storage)
     keys = _keys(table.schema.keys, values)
@@ -433,9 +432,9 @@ def delete(
     condition: str | None,
     as_json: bool,
 ) -> None:
-    """Delete the rows of some keys, or those of a filter, as one version.
+    """Delete rows by key or by filter, as one version.
 
-    KEY is as of `get`. What lies in older versions goes by `expire` and `vacuum`.
+    Pass KEY as for `get`. Run `expire` and `vacuum` to remove the rows from older versions.
     """
     table = open_in(path, storage)
     keys = _keys(table.schema.keys, values) if values else None
@@ -459,7 +458,7 @@ def changes(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Show what some versions changed."""
+    """Show the changes in a range of versions."""
     table = open_in(path, storage)
     first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
     upper = upper_wanted(table.log, version=last, name="--to")
@@ -479,10 +478,10 @@ def changes(
 def find(
     path: str, value: str, storage: Mapping[str, str], column: str | None, as_json: bool
 ) -> None:
-    """Show which files below PATH hold VALUE, whatever version they are of; exit with 1 if any do.
+    """Show files below PATH that contain VALUE. Exits with 1 if there are any.
 
-    PATH is a table, the root of many, or any other folder. Every file is read. Texts are found
-    within longer ones, all other values where they are equal.
+    PATH is a table, a root with many tables, or any other folder. Every file is read, from any
+    version. Texts match within longer texts, other values by equality.
     """
     with progress("find", as_json=as_json) as notify:
         store = open_store(path, storage)
