@@ -42,11 +42,11 @@ def _() -> Patch:
 
 @bug("rows of an epoch that are delivered are counted again", ANY_CUT)
 def _() -> Patch:
-    def count(original: Any, self: ordered._Front, most: int | None) -> int:
+    def count(original: Any, self: ordered._InputSteps, most: int | None) -> int:
         rows: int = original(self, most)
         return rows + self._skip
 
-    return wrapped(ordered._Front, "count", count)
+    return wrapped(ordered._InputSteps, "count", count)
 
 
 @bug("an input that has more is taken for dry", ANY_CUT)

@@ -28,7 +28,9 @@ def _() -> Patch:
     routed_read_promises.test_p3_a_consistent_stream_with_a_limit_ends_behind_whole_batches,
 )
 def _() -> Patch:
-    return patch.object(Stream, "_in_batches", lambda self, standing, seen, limits: (seen, limits))
+    return patch.object(
+        Stream, "_limit_batches", lambda self, standing, seen, limits: (seen, limits)
+    )
 
 
 @bug(
@@ -72,4 +74,4 @@ def _() -> Patch:
     def at_rest(original: Any, self: Any, name: str, pin: Any) -> bool:
         return name in self._pins
 
-    return wrapped(GroupInputs, "_has", at_rest)
+    return wrapped(GroupInputs, "_is_unchanged", at_rest)

@@ -67,9 +67,9 @@ def _() -> Patch:
         if start is not None:
             return original(self, start, last)
         table = self._opened()
-        return self._begin(table.log.look(), table.log.head().upper)
+        return self._starting_position(table.log.look(), table.log.head().upper)
 
-    return wrapped(TableInput, "_beginning", beginning)
+    return wrapped(TableInput, "_batch_start", beginning)
 
 
 IN_ORDER = event_promises.test_p4_each_documented_order_gives_the_rows_of_the_database

@@ -77,7 +77,7 @@ def _() -> Patch:
     def any_plan(original: Any, record: dict[str, Any], plan: Node) -> Any:
         return original({**record, "plan": plan.fingerprint()}, plan)
 
-    return wrapped(views, "_split", any_plan)
+    return wrapped(views, "_parse_split", any_plan)
 
 
 @bug("a deferred read begins anew", test_p4_deferred_reads_go_on_where_rows_were_written)
@@ -94,7 +94,7 @@ def _() -> Patch:
         found: ViewPosition = replace(original(self, last), snapshot=None)
         return found
 
-    return wrapped(ViewInput, "_beginning", at_rest)
+    return wrapped(ViewInput, "_batch_start", at_rest)
 
 
 @bug("a view holds what is newest, and not what it reads", STREAM)

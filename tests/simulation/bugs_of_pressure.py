@@ -65,15 +65,15 @@ def reports_hidden() -> Patch:
 
 
 def never_taken_back() -> Patch:
-    return patch.object(StreamGauge, "_take_back", lambda self: None)
+    return patch.object(StreamGauge, "_withdraw_all", lambda self: None)
 
 
 def room_with_the_next_batch() -> Patch:
     def plan(original: Any, self: Stream, *args: Any) -> Any:
-        with patch.object(self, "_let_go", lambda positions: None):
+        with patch.object(self, "_release", lambda positions: None):
             return original(self, *args)
 
-    return wrapped(Stream, "_planned", plan)
+    return wrapped(Stream, "_plan", plan)
 
 
 def forgotten_at_a_restart() -> Patch:

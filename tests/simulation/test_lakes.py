@@ -214,7 +214,7 @@ def news_not_told() -> AbstractContextManager[Any]:
         original(self, name, polled)
         self._moved.pop(name, None)
 
-    return wrapped(Poller, "_looked", forget)
+    return wrapped(Poller, "_record_poll", forget)
 
 
 def nobody_waits() -> AbstractContextManager[Any]:
@@ -268,7 +268,7 @@ def joins_at_latest() -> AbstractContextManager[Any]:
 
 
 def turn_by_number() -> AbstractContextManager[Any]:
-    return patch.object(ordered, "_moved", lambda order, before, after: order)
+    return patch.object(ordered, "_adapt_order", lambda order, before, after: order)
 
 
 def gone_input_in_base() -> AbstractContextManager[Any]:

@@ -123,7 +123,7 @@ class WholeBatches:
         with self._table.table.log.last_look() as look:
             taken: TableGroup | None = None
             rows = 0
-            for group in self._behind(look, newest, has_all):
+            for group in self._iter_unread(look, newest, has_all):
                 if taken is None or group.batch != taken.batch:
                     rows += group.batch.rows if group.batch else 0
                 if taken is not None and rows > rows_max:
@@ -131,7 +131,7 @@ class WholeBatches:
                 taken = group
         return None
 
-    def _behind(
+    def _iter_unread(
         self, look: Look, newest: int, has_all: Callable[[TableGroup], bool]
     ) -> Iterator[TableGroup]:
         """Yield the groups that the stream has not completely read, oldest first."""
@@ -195,7 +195,9 @@ class GroupInputs:
         group = self._group.at(head.version)
         pinned = pins_of(group, self._below)
         # Of tables that have not moved the head stays the very object, so that none is asked.
-        same = {name: self._heads[name] for name, pin in pinned.items() if self._has(name, pin)}
+        same = {
+            name: self._heads[name] for name, pin in pinned.items() if self._is_unchanged(name, pin)
+        }
         self._heads = {name: same.get(name) or _end_of(pin) for name, pin in pinned.items()}
         self._pins, self._version = pinned, head.version
         if group.batch is not None:
@@ -218,10 +220,12 @@ class GroupInputs:
             return None
         pinned = pins_of(group, self._below)
         self._ahead = [(group.batch.number, _uppers(pinned)), *self._ahead[-1:]]
-        same = {name: self._heads[name] for name, pin in pinned.items() if self._has(name, pin)}
+        same = {
+            name: self._heads[name] for name, pin in pinned.items() if self._is_unchanged(name, pin)
+        }
         return {name: same.get(name) or _end_of(pin) for name, pin in pinned.items()}
 
-    def _has(self, name: str, pin: Pin) -> bool:
+    def _is_unchanged(self, name: str, pin: Pin) -> bool:
         before = self._pins.get(name)
         return before is not None and before.place == pin.place
 

@@ -38,13 +38,13 @@ def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
     expected = inputs[first].columns
     for name in others:
         _require_same(first, expected, name, inputs[name].columns)
-    return pa.schema([_loosest(inputs, field) for field in expected])
+    return pa.schema([_loosest_field(inputs, field) for field in expected])
 
 
 def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
     """Return the union schema for inputs with missing columns and narrower types."""
     require_apart({name: merged_input.identity for name, merged_input in inputs.items()})
-    merged_names = _wanted(inputs, names)
+    merged_names = _merged_names(inputs, names)
     _require_distinct(merged_names, inputs)
     fields: dict[str, pa.Field] = {}
     seen_in: dict[str, str] = {}
@@ -64,10 +64,10 @@ def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Sch
                     input=name,
                     column=field.name,
                 )
-    return pa.schema([_loosest(inputs, fields[name]) for name in merged_names])
+    return pa.schema([_loosest_field(inputs, fields[name]) for name in merged_names])
 
 
-def _wanted(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
+def _merged_names(inputs: Mapping[str, Described], names: Sequence[str]) -> list[str]:
     """Return all inputs' column names, or the chosen ones."""
     all_names = dict.fromkeys(name for input_ in inputs.values() for name in input_.columns.names)
     column_names = [name for name in all_names if name not in _CHANGE_COLUMNS]
@@ -153,7 +153,7 @@ def _disagreement(message: str, name: str, column: str) -> SchemaError:
     )
 
 
-def _loosest(inputs: Mapping[str, Described], field: pa.Field) -> pa.Field:
+def _loosest_field(inputs: Mapping[str, Described], field: pa.Field) -> pa.Field:
     may_be_null = any(
         not has_column(input_.columns, field.name) or input_.columns.field(field.name).nullable
         for input_ in inputs.values()

@@ -375,7 +375,7 @@ def _require_batch(look: Look, place: TableVersion) -> Manifest:
     return look.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
 
 
-def _kept(look: Look, position: TablePosition) -> TablePosition:
+def _skip_unchanged(look: Look, position: TablePosition) -> TablePosition:
     """Move an expired position past versions without row changes; return it unchanged if
     impossible.
     """
@@ -443,7 +443,7 @@ class TableInput(Input):
             and (cached_head := table.log.seen)
             and cached_head.upper == before[0]
         )
-        requests = self._keep(table)
+        requests = self._renew_if_due(table)
         if is_known and self._polls % _POLLS_PER_PROOF:
             requests += 1
             if not table.log.has_newer():
@@ -465,7 +465,7 @@ class TableInput(Input):
         bound = None if head is None else TablePosition.unpacked(head)
 
         def held() -> tuple[TablePosition, int]:
-            steps_ahead = self._ahead(table, known_position, bound)
+            steps_ahead = self._unread_range(table, known_position, bound)
             self._hold(table, steps_ahead[0])
             return steps_ahead
 
@@ -475,7 +475,7 @@ class TableInput(Input):
             # A stream that has not moved is not placed anew: the same position has the same text.
             if position is not None and reached == known_position:
                 return position
-            return self._placed(table, reached)
+            return self._pack(table, reached)
 
         end = TablePosition.at_changes(start.origin, max(start.upper, upper))
         behind_snapshot = TablePosition.in_snapshot(start.origin, HASH_END)
@@ -519,9 +519,9 @@ class TableInput(Input):
         """Return a batch's tasks (`Input.splits`)."""
         table = self._opened()
         last = TablePosition.unpacked(end)
-        look = self._look(table, last)
+        look = self._log_snapshot(table, last)
         newest = self._newest(look, last)
-        first = self._readable(look, self._beginning(start, last))
+        first = self._readable(look, self._batch_start(start, last))
         self._hold(table, first)
         require_columns(newest, self._columns, self._options)
         splits: list[Split] = []
@@ -541,9 +541,9 @@ class TableInput(Input):
         """Yield the steps between two positions (`SteppedInput.steps`)."""
         table = self._opened()
         last = TablePosition.unpacked(end)
-        look = self._look(table, last)
+        look = self._log_snapshot(table, last)
         newest = self._newest(look, last)
-        first = self._readable(look, self._beginning(start, last))
+        first = self._readable(look, self._batch_start(start, last))
         self._hold(table, first)
         require_columns(newest, self._columns, self._options)
         steps = self._table_steps = self._table_steps or TableSteps(
@@ -551,7 +551,7 @@ class TableInput(Input):
         )
 
         def step(of: CountedStep, behind: TablePosition) -> StreamStep:
-            after = partial(self._placed, table, behind)
+            after = partial(self._pack, table, behind)
             return StreamStep(rows=of.rows, split=of.split, after=after)
 
         if first.is_in_snapshot:
@@ -613,7 +613,7 @@ class TableInput(Input):
 
     # -- where a stream stands -------------------------------------------------------
 
-    def _look(
+    def _log_snapshot(
         self, table: Table, position: TablePosition | None, *, has_looked: bool = False
     ) -> Look:
         """Return a log snapshot: the cached one if ``has_looked``, else a new one."""
@@ -633,13 +633,13 @@ class TableInput(Input):
             return look.head()
         return look.require(position.place, _CHECKPOINT, hint=_REPLACED)
 
-    def _placed(self, table: Table, position: TablePosition) -> Position:
+    def _pack(self, table: Table, position: TablePosition) -> Position:
         """Pack a position with its version's reference; a future version uses the head's."""
         with table.log.last_look() as look:
             version = min(position.version, look.head().version)
             return replace(position, place=look.place(version)).packed()
 
-    def _begin(self, look: Look, upper: int) -> TablePosition:
+    def _starting_position(self, look: Look, upper: int) -> TablePosition:
         """Return the starting position by the options."""
         options = self._options
         if self._begins_with_snapshot:
@@ -655,7 +655,7 @@ class TableInput(Input):
         assert origin is not None
         return TablePosition.at_changes(origin, origin)
 
-    def _beginning(self, start: Position | None, last: TablePosition) -> TablePosition:
+    def _batch_start(self, start: Position | None, last: TablePosition) -> TablePosition:
         """Return a batch's start position, derived from its offsets alone."""
         if start is not None:
             first = TablePosition.unpacked(start)
@@ -679,7 +679,7 @@ class TableInput(Input):
         newest = look.head()
         fail, path = self._options.fail_on_data_loss, self._options.path
         if position.version < newest.since:
-            position = _kept(look, position)
+            position = _skip_unchanged(look, position)
         if position.is_in_snapshot and (position.origin >= newest.since or fail):
             return position
         lower = readable_from(newest, position.upper, path=path, fail_on_data_loss=fail)
@@ -691,7 +691,7 @@ class TableInput(Input):
 
     # -- what lies ahead -------------------------------------------------------------
 
-    def _ahead(
+    def _unread_range(
         self, table: Table, known: TablePosition | None, bound: TablePosition | None
     ) -> tuple[TablePosition, int]:
         """Return the start position and the exclusive upper version for unread data."""
@@ -700,14 +700,14 @@ class TableInput(Input):
         has_looked = last is not None and (known is None or known.upper <= last)
         if has_looked and (cached_head := table.log.seen) is not None:
             has_looked = cached_head.upper >= (last or 0)
-        with self._look(table, known, has_looked=has_looked) as look:
+        with self._log_snapshot(table, known, has_looked=has_looked) as look:
             newest = self._newest(look, known)
             upper = newest.upper if last is None else last
             if bound is not None and bound.place is not None:
                 newest = _require_batch(look, bound.place)
             elif known is None:  # Behind the head that was seen an expiry may have come.
                 upper = max(upper, newest.since + 1)
-            start = known or self._begin(look, upper)
+            start = known or self._starting_position(look, upper)
             if start.is_in_snapshot or start.upper < upper:
                 start = self._readable(look, start)
             return start, upper
@@ -725,7 +725,7 @@ class TableInput(Input):
                 rows=Counters.from_json(commit.counters).output_count if commit.is_epoch else 0,
                 bytes=sum(file.bytes for file in commit.added) if commit.is_epoch else 0,
                 epochs=int(commit.is_epoch),
-                after=lambda _, behind=end: self._placed(table, behind),  # type: ignore[misc]
+                after=lambda _, behind=end: self._pack(table, behind),  # type: ignore[misc]
             )
 
     def _rest_of_snapshot(self, table: Table, start: TablePosition) -> ReadPiece:
@@ -734,7 +734,7 @@ class TableInput(Input):
 
         def after(taken: int) -> Position:
             reached = remainder.hash_behind(taken)
-            return self._placed(table, TablePosition.in_snapshot(start.origin, reached))
+            return self._pack(table, TablePosition.in_snapshot(start.origin, reached))
 
         return ReadPiece(
             steps=remainder.steps,
@@ -753,9 +753,9 @@ class TableInput(Input):
             if self._lease is None:
                 self._renew(table, position.version)
             else:
-                self._keep(table)
+                self._renew_if_due(table)
 
-    def _keep(self, table: Table) -> int:
+    def _renew_if_due(self, table: Table) -> int:
         """Renew the lease at its version if due; return the request count."""
         with self._leasing:
             lease = self._lease

@@ -281,9 +281,9 @@ class ViewInput(Input):
 
         def seen() -> Position:
             newest = view.newest()
-            if self._seen is not None and self._unpacked(self._seen).at == newest:
+            if self._seen is not None and self._unpack(self._seen).at == newest:
                 return self._seen
-            return self._packed(self._position(newest, origin=newest))
+            return self._pack(self._position(newest, origin=newest))
 
         self._seen = newest_versions = despite_expiry(seen, view.urls)
         return newest_versions
@@ -295,11 +295,13 @@ class ViewInput(Input):
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return the unread data (`Input.backlog`); takes or renews the leases."""
         view = self._opened()
-        newest = dict(view.newest() if head is None else self._unpacked(head).at)
-        known_position = None if position is None else self._required(position)
+        newest = dict(view.newest() if head is None else self._unpack(head).at)
+        known_position = None if position is None else self._unpack_checked(position)
 
         def held() -> ViewPosition:
-            start_position = known_position or self._begin(self._kept(newest))
+            start_position = known_position or self._starting_position(
+                self._readable_versions(newest)
+            )
             self._hold(start_position.at)
             return start_position
 
@@ -310,7 +312,7 @@ class ViewInput(Input):
             return (
                 position
                 if position is not None and reached == known_position
-                else self._packed(reached)
+                else self._pack(reached)
             )
 
         targets = {path: max(version, newest[path]) for path, version in start.at.items()}
@@ -327,8 +329,8 @@ class ViewInput(Input):
     def splits(self, start: Position | None, end: Position) -> list[ViewSplit]:
         """Return a batch's tasks (`Input.splits`)."""
         view = self._opened()
-        last = self._required(end)
-        first = self._beginning(last) if start is None else self._required(start)
+        last = self._unpack_checked(end)
+        first = self._batch_start(last) if start is None else self._unpack_checked(start)
         self._hold(first.at)
         with view.resting():
             splits: list[ViewSplit] = []
@@ -349,7 +351,7 @@ class ViewInput(Input):
     def commit(self, position: Position) -> None:
         """Advance the leases (`Input.commit`)."""
         if self._options.consumer is not None:
-            self._renew(self._unpacked(position).at)
+            self._renew(self._unpack(position).at)
 
     # -- where a stream stands -------------------------------------------------------
 
@@ -365,20 +367,20 @@ class ViewInput(Input):
             plan=plan, at=dict(at), origin=dict(origin), snapshot=begun, begun=begun
         )
 
-    def _placed(self, position: ViewPosition) -> ViewPosition:
+    def _with_places(self, position: ViewPosition) -> ViewPosition:
         """Return a position with its tables' identities."""
         view = self._opened()
         return replace(position, places=view.places(position.at), pinned=view.pinned())
 
-    def _packed(self, position: ViewPosition) -> Position:
-        return self._placed(position).packed()
+    def _pack(self, position: ViewPosition) -> Position:
+        return self._with_places(position).packed()
 
-    def _unpacked(self, position: Position) -> ViewPosition:
+    def _unpack(self, position: Position) -> ViewPosition:
         return ViewPosition.unpacked(position, self._opened().plan.fingerprint())
 
-    def _required(self, position: Position) -> ViewPosition:
+    def _unpack_checked(self, position: Position) -> ViewPosition:
         """Parse a position; raises if its tables were replaced."""
-        start = self._unpacked(position)
+        start = self._unpack(position)
         self._opened().require(
             start.places,
             start.pinned,
@@ -388,7 +390,7 @@ class ViewInput(Input):
         )
         return start
 
-    def _begin(self, newest: At) -> ViewPosition:
+    def _starting_position(self, newest: At) -> ViewPosition:
         """Return the starting position by the options."""
         view = self._opened()
         if self._options.starting_position is not None:
@@ -399,15 +401,15 @@ class ViewInput(Input):
         start = start_of(view, self._options, newest) or Start(dict(newest), has_rows=True)
         return self._position(start.at, origin=start.at, begun=0 if start.has_rows else None)
 
-    def _kept(self, newest: At) -> At:
+    def _readable_versions(self, newest: At) -> At:
         """Raise expired versions to each table's oldest readable version."""
         logs = {path: self._opened().log(path) for path in newest}
         return {path: max(version, logs[path].head().since) for path, version in newest.items()}
 
-    def _beginning(self, last: ViewPosition) -> ViewPosition:
+    def _batch_start(self, last: ViewPosition) -> ViewPosition:
         """Return the first batch's start position, which its end position contains."""
         began = self._position(last.origin, origin=last.origin, begun=last.begun)
-        return self._placed(began)
+        return self._with_places(began)
 
     # -- what lies ahead -------------------------------------------------------------
 
@@ -425,7 +427,7 @@ class ViewInput(Input):
                 rows=moved.rows,
                 bytes=moved.bytes,
                 epochs=1,
-                after=lambda _, behind=next_position: self._packed(behind),  # type: ignore[misc]
+                after=lambda _, behind=next_position: self._pack(behind),  # type: ignore[misc]
             )
 
     def _rest_of_rows(self, view: View, start: ViewPosition, cut: int) -> ReadPiece:
@@ -435,7 +437,7 @@ class ViewInput(Input):
         def after(taken: int) -> Position:
             reached = remainder.hash_behind(taken)
             snapshot = None if reached >= HASH_END else reached
-            return self._packed(replace(start, snapshot=snapshot))
+            return self._pack(replace(start, snapshot=snapshot))
 
         return ReadPiece(
             steps=remainder.steps,

@@ -287,10 +287,10 @@ class CompactOffsets:
 
         Recent offsets are cached and return the identical object.
         """
-        known_offset = self._known(record)
+        known_offset = self._parse(record)
         return Offset.from_json(record) if known_offset is None else known_offset.offset
 
-    def _known(self, record: Mapping[str, Any]) -> _KnownOffset | None:
+    def _parse(self, record: Mapping[str, Any]) -> _KnownOffset | None:
         """Return an offset in compact form, None if it is in plain form."""
         for known_offset in self._recent:
             if known_offset.record == record:
@@ -319,7 +319,7 @@ class CompactOffsets:
         moved: Collection[str] | None = None,
     ) -> dict[str, Any]:
         """Return a batch's end in stored form, after writing a new base if needed."""
-        known_offset = self._known(start)
+        known_offset = self._parse(start)
         before = None if known_offset is None else known_offset.compact
         if before is None and len(offset.positions) <= INPUTS_MAX:
             return checked_offset(offset)
@@ -329,7 +329,7 @@ class CompactOffsets:
         delta: Mapping[str, Position | None] | None = None
         if before is not None and bases:
             base = self._bases.read(stream, bases[-1])
-            delta = _moved_on(before.delta, moved, base, offset.positions)
+            delta = _next_delta(before.delta, moved, base, offset.positions)
         if delta is None or len(delta) > DELTA_MAX:
             delta = {}
             bases = (*bases, self._bases.write(stream, number, offset.positions))
@@ -368,7 +368,7 @@ class CompactOffsets:
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Remove the bases that no batch needs any more."""
-        known_offset = self._known(end)
+        known_offset = self._parse(end)
         if known_offset is None or known_offset.compact.bases == self._cleaned:
             return
         compact = known_offset.compact
@@ -396,7 +396,7 @@ def difference(
     return delta
 
 
-def _moved_on(
+def _next_delta(
     delta: Mapping[str, Position | None],
     moved: Collection[str] | None,
     base: Mapping[str, Position],

@@ -147,7 +147,7 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     plan = with_found_inputs(plan)
 
     described = of_each(
-        _by_name(plan), lambda options: _described(kind_of(options, kinds), options, plan)
+        _by_name(plan), lambda options: _describe(kind_of(options, kinds), options, plan)
     )
     if plan.is_unnamed:
         [description] = described.values()
@@ -182,7 +182,7 @@ def batch_inputs(
 
     def batch(options: InputOptions) -> BatchInputReader:
         kind = kind_of(options, kinds)
-        return kind.batch(options, _had_by(kind, options, own_columns, plan))
+        return kind.batch(options, _input_columns(kind, options, own_columns, plan))
 
     inputs = of_each(_by_name(plan), batch)
     if len(inputs) > 1:
@@ -253,7 +253,7 @@ def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins:
 
 def _stream(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, options: InputOptions) -> Input:
     kind = kind_of(options, kinds)
-    return kind.stream(options, _had_by(kind, options, columns, plan))
+    return kind.stream(options, _input_columns(kind, options, columns, plan))
 
 
 def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
@@ -263,16 +263,18 @@ def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
     return None if plan.is_unnamed else without_merge_columns(columns, plan.query.merge_columns)
 
 
-def _had_by(kind: InputFormat, options: InputOptions, own: pa.Schema, plan: ReadPlan) -> pa.Schema:
+def _input_columns(
+    kind: InputFormat, options: InputOptions, own: pa.Schema, plan: ReadPlan
+) -> pa.Schema:
     """Return the planned columns that an input has, in its own types."""
     if not plan.query.merge_schema:
         return own
-    names = list(_described(kind, options, plan).columns)
+    names = list(_describe(kind, options, plan).columns)
     # Of an input that has none of them one column is read, so that its rows are there.
     return pa.schema([field for field in names if has_column(own, field.name)] or names[:1])
 
 
-def _described(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Described:
+def _describe(kind: InputFormat, options: InputOptions, plan: ReadPlan) -> Described:
     """Describe an input; with all its columns if chosen ones may be missing."""
     return kind.describe(options.with_all_columns() if plan.query.merge_schema else options)
 
@@ -297,10 +299,10 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     inputs: dict[str, BatchInputReader] = {}
     if readable.inputs:
         inputs = batch_inputs(readable, plan_columns(readable, kinds), kinds)
-    splits = _planned(inputs, plan)
+    splits = _input_splits(inputs, plan)
     if plan.is_unnamed:
         return inputs[UNNAMED].explain(splits[UNNAMED])
-    tasks = _packs(inputs, splits, plan)
+    tasks = _task_packs(inputs, splits, plan)
     how = "packed by bytes" if plan.query.order is None else "in an exact order"
     lines = [explain_merge(plan), *_inputs(plan, inputs, splits)]
     lines += [f"{counted(len(tasks), 'task')}, {how}"]
@@ -324,7 +326,7 @@ def _refuse_of_the_log(plan: ReadPlan) -> None:
         )
 
 
-def _planned(inputs: Mapping[str, BatchInputReader], plan: ReadPlan) -> _Splits:
+def _input_splits(inputs: Mapping[str, BatchInputReader], plan: ReadPlan) -> _Splits:
     """Return the inputs' splits; in an exact order without counting rows."""
     if plan.query.order is None:
         return of_each(inputs, lambda read: read.splits())
@@ -348,7 +350,9 @@ def _unplanned(options: InputOptions) -> str:
     return "\n".join([f"the Python source '{source}'", *field("planned", why)])
 
 
-def _packs(inputs: Mapping[str, BatchInputReader], splits: _Splits, plan: ReadPlan) -> list[Pack]:
+def _task_packs(
+    inputs: Mapping[str, BatchInputReader], splits: _Splits, plan: ReadPlan
+) -> list[Pack]:
     """Return the splits per task."""
     if plan.query.order is None:
         return planned(
@@ -369,7 +373,7 @@ BEGAN = "began"
 ANY = ""
 """Key for all inputs without their own entry; a single unnamed input has the same name."""
 
-_USUAL = {name: declared.default for name, declared in READ_OPTIONS.items()}
+_DEFAULTS = {name: declared.default for name, declared in READ_OPTIONS.items()}
 """Default values for options missing in offsets: the releases that wrote them had no others."""
 
 Reads = Mapping[str, Mapping[str, Json]]
@@ -399,9 +403,9 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]
             hint="the checkpoint was altered; give the query a new checkpointLocation.",
         ) from error
     now = {name: start for name, input_ in fresh.items() if (start := input_.begins())}
-    for name, option, was, is_ in _different(recorded, now):
+    for name, option, was, is_ in _iter_differences(recorded, now):
         raise OptionError(
-            f"the first batch{_of(name)} was planned and not delivered, with '{option}' {was}, and "
+            f"the first batch{_input_suffix(name)} was planned and not delivered, with '{option}' {was}, and "
             f"is to be delivered with '{option}' {is_}.",
             hint=f"give '{option}' as it was, at least until that batch is delivered; or give the "
             "query a new checkpointLocation.",
@@ -443,33 +447,33 @@ def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[st
 
 def require_same_reads(before: Reads, now: Reads) -> None:
     """Refuse changed options that affect an exact order's row counts; raises `OptionError`."""
-    for name, option, was, is_ in _different(before, now):
+    for name, option, was, is_ in _iter_differences(before, now):
         raise OptionError(
             f"'{option}' was {was} when the rows of this exact order were counted, and is {is_} "
-            f"now{_of(name)}.",
+            f"now{_input_suffix(name)}.",
             hint=f"give '{option}' as it was, or give the query a new checkpointLocation.",
             option=option,
             input=name,
         )
 
 
-def _different(before: Reads, now: Reads) -> Iterator[tuple[str, str, str, str]]:
+def _iter_differences(before: Reads, now: Reads) -> Iterator[tuple[str, str, str, str]]:
     """Yield input, option, recorded value and current value where they differ."""
     for name, answer in now.items():
         recorded = before.get(name, before.get(ANY, answer))
         for option in sorted({*recorded, *answer}):
             was, is_ = (
-                decisions.get(option, _USUAL.get(option)) for decisions in (recorded, answer)
+                decisions.get(option, _DEFAULTS.get(option)) for decisions in (recorded, answer)
             )
             if was != is_:
-                yield name, option, _told(was), _told(is_)
+                yield name, option, _option_text(was), _option_text(is_)
 
 
-def _of(name: str) -> str:
+def _input_suffix(name: str) -> str:
     return f" of the input '{name}'" if name else ""
 
 
-def _told(value: Json) -> str:
+def _option_text(value: Json) -> str:
     return "not given" if value is None else canonical(value)
 
 

@@ -164,17 +164,17 @@ class ExactOrder:
         """Return a batch's end offset within a row limit; returns ``offset`` itself if it is empty."""
         names = tuple(heads)
         reads = reads_of({name: self._stepped(name) for name in names})
-        standing = self._standing(offset, names)
+        standing = self._progress_at(offset, names)
         require_same_reads(standing.reads, reads)
         named = {name: (name, offset, standing, head) for name, head in heads.items()}
         fronts = list(of_each(named, lambda of: self._front(*of)).values())
         counts: list[int] | None = None
         order = standing.order
         if limit is not None or self._counts_all:
-            counts, order = _taken(fronts, order, limit)
+            counts, order = _take(fronts, order, limit)
             ends = [front.behind(rows) for front, rows in zip(fronts, counts, strict=True)]
         else:
-            ends = list(_places_of_all(fronts))
+            ends = list(_iter_all_ends(fronts))
         positions = {end.name: end.position for end in ends}
         if positions == offset.positions and not (counts and any(counts)):
             return offset
@@ -260,9 +260,11 @@ class ExactOrder:
             return OrderProgress(mode=mode_of(self._query), order=self._first, names=names)
         progress = OrderProgress.from_json(record)
         _require_order_of(progress.names, names)
-        return replace(progress, order=_moved(progress.order, progress.names, names), names=names)
+        return replace(
+            progress, order=_adapt_order(progress.order, progress.names, names), names=names
+        )
 
-    def _standing(self, offset: Offset, names: tuple[str, ...]) -> OrderProgress:
+    def _progress_at(self, offset: Offset, names: tuple[str, ...]) -> OrderProgress:
         progress = self._before(offset, names)
         _require_mode(progress, self._query)
         if progress.rows is None and MERGE_SEQ in self._query.merge_columns:
@@ -274,15 +276,17 @@ class ExactOrder:
             )
         return progress
 
-    def _front(self, name: str, offset: Offset, standing: OrderProgress, head: Position) -> _Front:
+    def _front(
+        self, name: str, offset: Offset, standing: OrderProgress, head: Position
+    ) -> _InputSteps:
         input_ = self._stepped(name)
         position, front = offset.positions.get(name), standing.begun(name)
         with about("input", name):
             # Before all else: what an input holds for a stream, it holds from where it is asked.
-            begun = [] if front is None else [_finished(input_, position, front)]
+            begun = [] if front is None else [_begun_step(input_, position, front)]
             backlog = input_.backlog(front or position, head)
         start = backlog.start if front is None or position is None else position
-        return _Front(name, start, begun, input_, backlog, standing.skip.get(name, 0))
+        return _InputSteps(name, start, begun, input_, backlog, standing.skip.get(name, 0))
 
     def _stepped(self, name: str) -> SteppedInput:
         input_ = self._inputs[name]
@@ -337,7 +341,7 @@ def _require_order_of(before: tuple[str, ...], after: tuple[str, ...]) -> None:
         )
 
 
-def _moved(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Order:
+def _adapt_order(order: Order, before: tuple[str, ...], after: tuple[str, ...]) -> Order:
     """Adapt an order to other inputs: the turn passes to the next remaining input."""
     if not isinstance(order, RoundRobin) or before == after:
         return order
@@ -357,7 +361,7 @@ def _steps(
         yield from each.steps(start, end)
 
 
-def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> StreamStep:
+def _begun_step(each: SteppedInput, start: Position | None, ahead: Position) -> StreamStep:
     """Return the partially delivered step; it ends at the recorded position."""
     steps = list(each.steps(start, ahead))
     if len(steps) != 1:
@@ -369,7 +373,7 @@ def _finished(each: SteppedInput, start: Position | None, ahead: Position) -> St
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _InputEnd:
     """An input's position after a batch."""
 
     name: str
@@ -378,7 +382,7 @@ class _Place:
     ahead: Position | None = None
 
 
-class _Front:
+class _InputSteps:
     """One input's unread steps, read lazily."""
 
     def __init__(
@@ -394,12 +398,12 @@ class _Front:
         self._start = start
         self._each = each
         self._backlog = backlog
-        self._steps = chain(begun, self._behind_begun())
+        self._steps = chain(begun, self._iter_unread())
         self._skip = skip
         self._seen: list[StreamStep] = []
         self._rows: list[int] = []
 
-    def _behind_begun(self) -> Iterator[StreamStep]:
+    def _iter_unread(self) -> Iterator[StreamStep]:
         # The end of the backlog is asked for only when steps are taken.
         yield from _steps(self._each, self._backlog.start, self._backlog.end(), None)
 
@@ -423,27 +427,27 @@ class _Front:
             counted += rows
         return counted
 
-    def behind_all(self) -> tuple[_Place, bool]:
+    def behind_all(self) -> tuple[_InputEnd, bool]:
         """Return the position after all offered steps, and whether more may follow."""
         with about("input", self.name):
             end = self._backlog.end()
-        return _Place(self.name, end), end != self._start and not self._backlog.is_all
+        return _InputEnd(self.name, end), end != self._start and not self._backlog.is_all
 
-    def behind(self, given: int) -> _Place:
+    def behind(self, given: int) -> _InputEnd:
         """Return the position after this many rows; they must have been counted."""
         with about("input", self.name):
             left, position = self._skip + given, self._start
             for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
                 if rows > left:
                     last = self._seen[index - 1].after() if index else position
-                    return _Place(self.name, last, left, step.after())
+                    return _InputEnd(self.name, last, left, step.after())
                 left -= rows
             if self._seen:
                 position = self._seen[-1].after()
-            return _Place(self.name, position)
+            return _InputEnd(self.name, position)
 
 
-def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
+def _iter_all_ends(fronts: list[_InputSteps]) -> Iterator[_InputEnd]:
     """Yield each input's end position, one input after the other.
 
     If an input may have more, it keeps its turn until the next batch, and later inputs wait.
@@ -458,7 +462,7 @@ def _places_of_all(fronts: list[_Front]) -> Iterator[_Place]:
             yield end
 
 
-def _taken(fronts: list[_Front], order: Order, limit: int | None) -> tuple[list[int], Order]:
+def _take(fronts: list[_InputSteps], order: Order, limit: int | None) -> tuple[list[int], Order]:
     """Return each input's row count in the batch, and the order after them."""
     if isinstance(order, Concat):
         row_counts: list[int] = []

@@ -132,8 +132,8 @@ class PollSchedule:
 
     def __post_init__(self) -> None:
         rate = self.bounds.requests_per_s
-        self._of_requests = None if rate is None else Budget(rate)
-        self._of_time = Budget(self.bounds.busy_share)
+        self._request_budget = None if rate is None else Budget(rate)
+        self._time_budget = Budget(self.bounds.busy_share)
 
     @property
     def names(self) -> Set[str]:
@@ -178,7 +178,7 @@ class PollSchedule:
         `failed`.
         """
         due_names: list[str] = []
-        if self._broke_s(now_s) > 0:
+        if self._budget_wait_s(now_s) > 0:
             return due_names
         while self._due and self._due[0][0] <= now_s and len(due_names) < count_max:
             due_s, name = heappop(self._due)
@@ -187,56 +187,56 @@ class PollSchedule:
                 continue
             poll.is_under_way, poll.began_s = True, now_s
             due_names.append(name)
-            if self._of_requests is not None:
-                self._of_requests.spend(1)
-                if self._of_requests.wait_s(now_s) > 0:
+            if self._request_budget is not None:
+                self._request_budget.spend(1)
+                if self._request_budget.wait_s(now_s) > 0:
                     break
         return due_names
 
     def wait_s(self, now_s: float) -> float:
         """Return the seconds until an input may be due; inf: never."""
         first_s = self._due[0][0] - now_s if self._due else math.inf
-        return max(0.0, first_s, self._broke_s(now_s))
+        return max(0.0, first_s, self._budget_wait_s(now_s))
 
-    def _broke_s(self, now_s: float) -> float:
-        of_requests = 0.0 if self._of_requests is None else self._of_requests.wait_s(now_s)
-        return max(of_requests, self._of_time.wait_s(now_s))
+    def _budget_wait_s(self, now_s: float) -> float:
+        of_requests = 0.0 if self._request_budget is None else self._request_budget.wait_s(now_s)
+        return max(of_requests, self._time_budget.wait_s(now_s))
 
     def looked(self, name: str, now_s: float, *, has_moved: bool, requests: int = 1) -> float:
         """Record a finished poll and schedule the next one; return the poll's start time."""
         self.looks += 1
-        self._asked(requests)
+        self._count_requests(requests)
         poll = self._known[name]
         poll.is_under_way, poll.failures = False, 0
         if has_moved:
             poll.gap_s = (poll.gap_s + max(0.0, now_s - poll.moved_s)) / 2
             poll.moved_s = now_s
         gap_s = max(poll.gap_s, now_s - poll.moved_s)
-        self._rest(name, poll, now_s + self.interval_s(gap_s))
+        self._reschedule(name, poll, now_s + self.interval_s(gap_s))
         return poll.began_s
 
     def failed(self, name: str, now_s: float, *, may_pass: bool, requests: int = 1) -> bool:
         """Record a failed poll; return whether to report its error."""
-        self._asked(requests)
+        self._count_requests(requests)
         poll = self._known[name]
         poll.is_under_way, poll.failures = False, poll.failures + 1
         is_told = not may_pass or poll.failures > RETRIES
         if is_told:
             poll.failures = 0
-        self._rest(name, poll, now_s + min(self.bounds.most_s, LEAST_S * 2**poll.failures))
+        self._reschedule(name, poll, now_s + min(self.bounds.most_s, LEAST_S * 2**poll.failures))
         return is_told
 
     def was_busy(self, seconds: float) -> None:
         """Record the processor time that a poll used."""
-        self._of_time.spend(seconds)
+        self._time_budget.spend(seconds)
         self._busy_s += (_COST_WEIGHT if self._busy_s else 1.0) * (seconds - self._busy_s)
 
     def listed(self, requests: int, seconds: float) -> None:
         """Record a listing's requests and processor time."""
         self.requests += requests
-        self._of_time.spend(seconds)
-        if self._of_requests is not None:
-            self._of_requests.spend(requests)
+        self._time_budget.spend(seconds)
+        if self._request_budget is not None:
+            self._request_budget.spend(requests)
 
     def interval_s(self, gap_s: float) -> float:
         """Return the polling interval for an average time between changes.
@@ -245,12 +245,12 @@ class PollSchedule:
         """
         return min(max(self.bounds.least_s, GAP_SHARE * gap_s), self.most_s)
 
-    def _asked(self, requests: int) -> None:
+    def _count_requests(self, requests: int) -> None:
         self.requests += requests
-        if self._of_requests is not None:
-            self._of_requests.spend(requests - 1)  # One was spent when it was taken.
+        if self._request_budget is not None:
+            self._request_budget.spend(requests - 1)  # One was spent when it was taken.
 
-    def _rest(self, name: str, each: _PollState, due_s: float) -> None:
+    def _reschedule(self, name: str, each: _PollState, due_s: float) -> None:
         each.due_s = due_s
         heappush(self._due, (due_s, name))
         if len(self._due) > 2 * len(self._known) + _ENTRIES_SPARE:
@@ -268,7 +268,7 @@ _LOOKS_AT_ONCE = 16
 _TICK_S = 0.01
 """Minimum pause for idle threads: batches cannot be planned more often."""
 
-_MAY_PASS = (StorageError, OSError)
+_TRANSIENT_ERRORS = (StorageError, OSError)
 
 _FIND_SHARE = 0.05
 """Time share for listings; a listing with ten thousand folders takes about 20 ms."""
@@ -283,7 +283,7 @@ class DaemonThreads:
     def __init__(self, count: int) -> None:
         self._count = count
         self._stopped = threading.Event()
-        self._told = threading.Condition()
+        self._condition = threading.Condition()
         self._turn = threading.Lock()
         self._due_s = 0.0
 
@@ -307,13 +307,13 @@ class DaemonThreads:
 
     def wait(self, is_over: Callable[[], bool], seconds: float) -> None:
         """Wait until a condition is true, with a timeout in seconds."""
-        with self._told:
-            self._told.wait_for(is_over, seconds)
+        with self._condition:
+            self._condition.wait_for(is_over, seconds)
 
     def tell(self) -> None:
         """Wake waiting callers, which test their condition; called by a worker thread."""
-        with self._told:
-            self._told.notify_all()
+        with self._condition:
+            self._condition.notify_all()
 
     def stop(self) -> None:
         """Let the threads end; does not wait for storage requests in progress."""
@@ -470,12 +470,12 @@ class Poller:
             return None
         now_s = self._clock()
         with self._lock:
-            is_listing = self._takes_listing(now_s)
+            is_listing = self._try_start_listing(now_s)
             names = [] if is_listing else self._schedule.take(now_s, _LOOKS_AT_ONCE)
         if is_listing:
-            self._find()
+            self._list_inputs()
         for name in names:
-            self._look(name)
+            self._poll_input(name)
         if names or is_listing:
             self._crew.tell()
         with self._lock:
@@ -486,7 +486,7 @@ class Poller:
         # Not for long: a look that is under way in another thread may be due again by then.
         return min(max(wait_s, _TICK_S), LEAST_S) if wait_s else 0.0
 
-    def _look(self, name: str) -> None:
+    def _poll_input(self, name: str) -> None:
         busy_s = self._busy_clock()
         polled, failure = None, None
         try:
@@ -499,13 +499,13 @@ class Poller:
             if name not in self._schedule.names:
                 return  # Meanwhile a listing did not find it.
             if polled is not None:
-                self._looked(name, polled)
+                self._record_poll(name, polled)
             elif failure is not None:
-                may_pass = isinstance(failure, _MAY_PASS)
+                may_pass = isinstance(failure, _TRANSIENT_ERRORS)
                 if self._schedule.failed(name, self._clock(), may_pass=may_pass):
                     self._error = self._error or failure
 
-    def _looked(self, name: str, polled: PollResult) -> None:
+    def _record_poll(self, name: str, polled: PollResult) -> None:
         has_moved = polled.head is not self._moved.get(name, self._seen.heads.get(name))
         began_s = self._schedule.looked(
             name, self._clock(), has_moved=has_moved, requests=polled.requests
@@ -525,14 +525,14 @@ class Poller:
 
     # -- inputs that come and go -----------------------------------------------------
 
-    def _takes_listing(self, now_s: float) -> bool:
+    def _try_start_listing(self, now_s: float) -> bool:
         listing = self._listing
         if listing is None or listing.is_under_way or now_s < listing.due_s:
             return False
         listing.is_under_way = True
         return True
 
-    def _find(self) -> None:
+    def _list_inputs(self) -> None:
         """List the inputs: add new ones and drop missing ones."""
         listing = self._listing
         assert listing is not None
@@ -549,15 +549,15 @@ class Poller:
             self._schedule.listed(names.requests if names else 1, self._busy_clock() - busy_s)
             if names is not None:
                 listing.failures = 0
-                self._found(names.names, now_s)
+                self._update_names(names.names, now_s)
                 if self._sweep is not None and began_s >= self._sweep.asked_s:
                     self._sweep.lists = False
                 return
             listing.failures += 1
-            if not isinstance(failure, _MAY_PASS) or listing.failures > RETRIES:
+            if not isinstance(failure, _TRANSIENT_ERRORS) or listing.failures > RETRIES:
                 self._error, listing.failures = self._error or failure, 0
 
-    def _found(self, names: Collection[str], now_s: float) -> None:
+    def _update_names(self, names: Collection[str], now_s: float) -> None:
         for name in names:
             if name not in self._schedule.names:
                 self._schedule.add(name, now_s)
@@ -708,9 +708,9 @@ class Backlogs:
         self._standing: Mapping[str, Position] | None = None
         self._planned: Mapping[str, Position] | None = None
         self._heads: Heads | None = None
-        self._resting: dict[str, Position] = {}
+        self._idle: dict[str, Position] = {}
         """Heads by idle input, valid for the stream's current position there."""
-        self._behind: set[str] = set()
+        self._dirty: set[str] = set()
         """All other inputs."""
 
     def continues(self, standing: Mapping[str, Position], seen: SeenHeads) -> bool:
@@ -728,30 +728,32 @@ class Backlogs:
         names: Iterable[str]
         if self.continues(standing, seen):
             moved = seen.moved if seen.heads is not self._heads else frozenset[str]()
-            names = sorted(name for name in self._behind | moved if name in heads)
+            names = sorted(name for name in self._dirty | moved if name in heads)
         else:
             self._forget_moved(standing)
-            resting = self._resting
+            resting = self._idle
             names = [name for name, head in heads.items() if resting.get(name) is not head]
         self._heads = None  # Until all have answered.
-        heads_by_name = {name: self._of(name, standing.get(name), heads[name]) for name in names}
+        heads_by_name = {
+            name: self._query_backlog(name, standing.get(name), heads[name]) for name in names
+        }
         for name, backlog in heads_by_name.items():
             if backlog.is_at_rest:
-                self._resting[name] = heads[name]
+                self._idle[name] = heads[name]
             else:
-                self._resting.pop(name, None)
-        self._behind = {name for name, backlog in heads_by_name.items() if not backlog.is_at_rest}
+                self._idle.pop(name, None)
+        self._dirty = {name for name, backlog in heads_by_name.items() if not backlog.is_at_rest}
         self._standing, self._planned, self._heads = standing, None, heads
         return heads_by_name
 
     def _forget_moved(self, standing: Mapping[str, Position]) -> None:
         """Forget idle inputs whose stream position has changed."""
         before = self._standing or {}
-        for name in list(self._resting):
+        for name in list(self._idle):
             now, then = standing.get(name), before.get(name)
             if now is not then and now != then:
-                del self._resting[name]
+                del self._idle[name]
 
-    def _of(self, name: str, position: Position | None, head: Position) -> Backlog:
+    def _query_backlog(self, name: str, position: Position | None, head: Position) -> Backlog:
         with about("input", name):
             return self._inputs[name].backlog(position, head)

@@ -68,13 +68,13 @@ class StreamGauge:
         wanted_ms = 0 if query.rows_min is None else query.delay_ms
         self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
-        self._told: dict[str, tuple[int, Input]] = {}
+        self._reported: dict[str, tuple[int, Input]] = {}
         """Last report time per input."""
-        self._begin_anew()
+        self._reset()
         self._has_kept_up = False
         self._is_resumed = False
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._governor = Governor(target_ms=self._target_ms)
         self._busy = 0.0
         self._cuts = 0
@@ -97,9 +97,9 @@ class StreamGauge:
         record = offset.state.get(PRESSURE)
         self._has_kept_up = bool(offset.positions) and record != _IS_BEHIND
         if self._has_kept_up and PRESSURE in offset.state:
-            self._remember(record)
+            self._restore(record)
 
-    def _remember(self, record: Any) -> None:
+    def _restore(self, record: Any) -> None:
         try:
             latency_ms = record["latency_ms"]
             self._governor = replace(
@@ -147,13 +147,13 @@ class StreamGauge:
         """Record that no data is unread: withdraw all reports."""
         self._has_kept_up = True
         if self._governor.rung:
-            self._tell_log(Governor(target_ms=self._target_ms), waiting=0)
-        self._begin_anew()
-        self._take_back()
+            self._log_pressure(Governor(target_ms=self._target_ms), waiting=0)
+        self._reset()
+        self._withdraw_all()
 
     def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
         """Record a planned batch; sample and report if due."""
-        waiting = _waiting(backlogs, reached)
+        waiting = _count_waiting(backlogs, reached)
         self._cuts = self._cuts + 1 if waiting else 0
         self._busy += LATENCY_WEIGHT * (float(waiting > 0) - self._busy)
         self._has_kept_up |= not waiting
@@ -171,13 +171,13 @@ class StreamGauge:
             now_ms,
         )
         if self._governor.rung != before.rung:
-            self._tell_log(self._governor, waiting=waiting)
+            self._log_pressure(self._governor, waiting=waiting)
         since_ms = 0 if before.sampled_ms is None else max(0, now_ms - before.sampled_ms)
-        self._tell_all(backlogs, now_ms, lasts_ms=2 * since_ms)
+        self._report_all(backlogs, now_ms, lasts_ms=2 * since_ms)
 
-    def _tell_all(self, backlogs: Mapping[str, Backlog], now_ms: int, *, lasts_ms: int) -> None:
+    def _report_all(self, backlogs: Mapping[str, Backlog], now_ms: int, *, lasts_ms: int) -> None:
         if not self._governor.rung:
-            self._take_back()
+            self._withdraw_all()
             return
         pressure = StreamPressure(
             rung=self._governor.rung,
@@ -189,25 +189,25 @@ class StreamGauge:
         due = [name for name in backlogs if self._is_due(name, now_ms)]
         for name in due[:TOLD_MAX]:
             input_ = self._inputs[name]
-            self._told.pop(name, None)  # The latest report is the last entry.
-            self._told[name] = now_ms, input_
+            self._reported.pop(name, None)  # The latest report is the last entry.
+            self._reported[name] = now_ms, input_
             input_.press(pressure)
-        for name in list(self._told)[:-TOLD_MAX]:
-            del self._told[name]  # It expires by itself.
+        for name in list(self._reported)[:-TOLD_MAX]:
+            del self._reported[name]  # It expires by itself.
 
     def _is_due(self, name: str, now_ms: int) -> bool:
-        if name not in self._told:
+        if name not in self._reported:
             return True
-        told_ms, _ = self._told[name]
-        return not 0 <= now_ms - told_ms < TELL_MS
+        reported_ms, _ = self._reported[name]
+        return not 0 <= now_ms - reported_ms < TELL_MS
 
-    def _take_back(self) -> None:
+    def _withdraw_all(self) -> None:
         """Withdraw all reports; a removed input is not recreated."""
-        for _, input_ in self._told.values():
+        for _, input_ in self._reported.values():
             input_.press(None)
-        self._told.clear()
+        self._reported.clear()
 
-    def _tell_log(self, governor: Governor, *, waiting: int) -> None:
+    def _log_pressure(self, governor: Governor, *, waiting: int) -> None:
         latency_ms = governor.latency_ms
         _LOGGER.info(
             "pressure of the stream: %s",
@@ -222,7 +222,7 @@ class StreamGauge:
         )
 
 
-def _waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
+def _count_waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
     """Return how many inputs have data left after the batch."""
     if UNNAMED in backlogs:
         # One input alone is never in the state: what waits is told by its position.

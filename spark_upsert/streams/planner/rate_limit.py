@@ -282,7 +282,7 @@ _Amounts = tuple[int, int, int]
 """Rows, bytes and epochs."""
 
 
-def _behind(piece: ReadPiece, steps: int) -> _Amounts:
+def _first_amounts(piece: ReadPiece, steps: int) -> _Amounts:
     """Return the amounts in a piece's first steps."""
     held = (piece.rows, piece.bytes, piece.epochs)
     rows, size, epochs = (amount * steps // piece.steps for amount in held)
@@ -362,7 +362,7 @@ class _Room:
     def fitting(self, piece: ReadPiece, behind: int, bounds: _Amounts) -> int:
         """Return how many steps after ``behind`` taken ones fit into bounds."""
         left = piece.steps - behind
-        complete, taken = _behind(piece, piece.steps), _behind(piece, behind)
+        complete, taken = _first_amounts(piece, piece.steps), _first_amounts(piece, behind)
         if not any(complete):
             return left
         steps = min(
@@ -373,7 +373,7 @@ class _Room:
 
     def spend(self, piece: ReadPiece, behind: int, steps: int) -> bool:
         """Take steps after ``behind`` taken ones; return whether they hold any amount."""
-        before, after = _behind(piece, behind), _behind(piece, behind + steps)
+        before, after = _first_amounts(piece, behind), _first_amounts(piece, behind + steps)
         rows, size, epochs = (
             spent + then - now for spent, now, then in zip(self._spent, before, after, strict=True)
         )

@@ -290,14 +290,14 @@ class Stream:
         Waits briefly for polled inputs; ``everything`` ignores the limits.
         """
         if self._frozen is not None:
-            return self._planned(start, SeenHeads(self._frozen), everything)
+            return self._plan(start, SeenHeads(self._frozen), everything)
         asked_s = self._heads.now_s()
         while True:
-            end = self._planned(start, self._heads.seen(), everything)
+            end = self._plan(start, self._heads.seen(), everything)
             if end is not start or not self._heads.wait_for_news(asked_s, self._idle_until_s):
                 return end
 
-    def _planned(
+    def _plan(
         self, start: Mapping[str, Any], seen: SeenHeads, everything: bool
     ) -> Mapping[str, Any]:
         heads = seen.heads
@@ -315,13 +315,13 @@ class Stream:
         else:
             _refuse_exact(offset)
             limits = None if everything else Limits.of(self._query)
-            reached, moved = self._paced(offset, *self._in_batches(standing, seen, limits))
+            reached, moved = self._plan_paced(offset, *self._limit_batches(standing, seen, limits))
         if moved is None or moved:  # No batch is emitted only because the fairness state changed.
             return self._offsets.write(reached, start, moved=moved)
         self._pressure.rest()
         # Spark asks how to go on when all before is done, and reports the last batch only with the
         # next one: a writer that waits for this stream would wait for a batch that it must write.
-        self._let_go(offset.positions)
+        self._release(offset.positions)
         self._idle = start, heads
         self._heads.rest()
         return start
@@ -332,7 +332,7 @@ class Stream:
             return False
         return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)
 
-    def _in_batches(
+    def _limit_batches(
         self, standing: Heads, seen: SeenHeads, limits: Limits | None
     ) -> tuple[SeenHeads, Limits | None]:
         """Return the heads and limits for a micro-batch when inputs must be read by complete
@@ -346,7 +346,7 @@ class Stream:
         heads = inputs.within(standing, max(limits.rows or 0, self._query.rows_min or 0))
         return (seen if heads is None else SeenHeads(heads)), Limits()
 
-    def _paced(
+    def _plan_paced(
         self, offset: Offset, seen: SeenHeads, limits: Limits | None
     ) -> tuple[Offset, frozenset[str]]:
         """Return a batch's end, and the inputs whose position it changes."""
@@ -371,7 +371,7 @@ class Stream:
         urgencies = self._urgencies.of(backlogs, now_ms) if has_turns else None
         serve = partial(pace, limits=limits, state=offset.state, now_ms=now_ms, urgencies=urgencies)
         reached = serve(backlogs, defers_lowest=defers)
-        if defers and _moves_nobody(offset, reached):
+        if defers and _moves_no_input(offset, reached):
             backlogs = self._backlogs.of(standing, seen)  # Their pieces can be had once.
             reached = serve(backlogs)
         if limits is None:
@@ -432,10 +432,10 @@ class Stream:
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Release resources before an offset: Spark starts no later batch there."""
-        self._let_go(self._offsets.read(end).positions)
+        self._release(self._offsets.read(end).positions)
         self._offsets.commit(end)
 
-    def _let_go(self, positions: Mapping[str, Position]) -> None:
+    def _release(self, positions: Mapping[str, Position]) -> None:
         for name, position in positions.items():
             if self._committed.get(name) != position:
                 with about("input", name):
@@ -459,7 +459,7 @@ def _refuse_exact(offset: Offset) -> None:
         raise of_exact_order()
 
 
-def _moves_nobody(before: Offset, reached: Offset) -> bool:
+def _moves_no_input(before: Offset, reached: Offset) -> bool:
     return all(
         before.positions.get(name) == position for name, position in reached.positions.items()
     )

@@ -29,10 +29,10 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     """Return a table read's columns, batch or stream, from its options."""
     if options.change_feed:
         columns = shown_columns(log.head(), options)
-        return pa.schema([*_chosen(columns, options), *CHANGELOG_FIELDS])
+        return pa.schema([*_chosen_fields(columns, options), *CHANGELOG_FIELDS])
     if options.history:
         schema = log.head().schema
-        names = [field.name for field in _chosen(schema.columns, options)]
+        names = [field.name for field in _chosen_fields(schema.columns, options)]
         fields = [schema.columns.field(name) for name in names]
         return pa.schema([*fields, *history.valid_fields(schema, history_options(options, names))])
     version, time_ms = options.version_as_of, options.timestamp_as_of_ms
@@ -42,7 +42,7 @@ def read_columns(log: Log, options: ReadOptions) -> pa.Schema:
     columns = shown_columns(manifest, options)
     if options.filter is not None:
         bind_condition(options.filter, columns)  # Said when the read is loaded, not when it runs.
-    return pa.schema(_chosen(columns, options))
+    return pa.schema(_chosen_fields(columns, options))
 
 
 def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOptions:
@@ -69,10 +69,10 @@ def shown_columns(manifest: Manifest, options: ReadOptions) -> pa.Schema:
     return manifest.schema.columns if grouping is None else grouping.result
 
 
-def _chosen(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
+def _chosen_fields(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
     names = own.names
     if options.columns:
-        extra = _columns_behind(options)
+        extra = _extra_columns(options)
         data_columns = (name for name in options.columns if name not in extra)
         names = list(find_columns(data_columns, own.names, role="column"))
     return [own.field(name) for name in names]
@@ -88,7 +88,7 @@ def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
 
 def table_columns(planned: pa.Schema, options: ReadOptions) -> tuple[str, ...]:
     """Return the table's columns in a read, without changelog and history columns."""
-    extra = _columns_behind(options)
+    extra = _extra_columns(options)
     return tuple(name for name in planned.names if name not in extra)
 
 
@@ -106,7 +106,7 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
                 "it again, or restart the query.",
                 column=name,
             )
-    expected, actual = list(_columns_behind(options)), planned.names[len(wanted_columns) :]
+    expected, actual = list(_extra_columns(options)), planned.names[len(wanted_columns) :]
     if actual != expected:
         raise SchemaError(
             f"behind the table's columns expected {expected}, found {actual}.",
@@ -114,7 +114,7 @@ def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions
         )
 
 
-def _columns_behind(options: ReadOptions) -> tuple[str, ...]:
+def _extra_columns(options: ReadOptions) -> tuple[str, ...]:
     """Return the columns after the table's columns."""
     if options.history:
         return VALID_NAMES

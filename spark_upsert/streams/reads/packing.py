@@ -154,11 +154,11 @@ def explain_packs(
         for item in pack:
             read.setdefault(item.name, []).append(numbers[item.name, id(item.split)])
         size = sum(bytes_of(packed_split.name, packed_split.split) for packed_split in pack)
-        yield f"  {_told(read)}: {size:,} bytes"
+        yield f"  {_splits_text(read)}: {size:,} bytes"
     yield from more(len(packs))
 
 
-def _told(read: Mapping[str, Sequence[int]]) -> str:
+def _splits_text(read: Mapping[str, Sequence[int]]) -> str:
     """Return a task's split counts and split numbers by input, as text; numbers start at 0."""
     named = [
         f"{name} {counted(len(numbers), 'split')} [{_ranges(numbers)}]"

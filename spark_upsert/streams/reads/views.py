@@ -93,7 +93,7 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     take = netted if is_net else steps
     moved = in_order(step.moved for step in every)
     rows, size = sum(step.rows for step in every), sum(step.bytes for step in every)
-    planned_steps = _with_ways(view, take(before, moved, view.times_ms(before)), every)
+    planned_steps = _with_strategies(view, take(before, moved, view.times_ms(before)), every)
     queries = frozenset(
         transaction.writer
         for moved_table in moved
@@ -102,7 +102,9 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     return _cut(planned_steps, options, ALL_HASHES, rows, size, queries)
 
 
-def _with_ways(view: View, found: list[TimedStep], every: list[MovedBy]) -> tuple[TimedStep, ...]:
+def _with_strategies(
+    view: View, found: list[TimedStep], every: list[MovedBy]
+) -> tuple[TimedStep, ...]:
     """Return the steps with a refresh strategy each; there is one step per epoch, or one for all.
 
     The strategy is chosen during planning, because all of a step's tasks must use the same one.
@@ -199,13 +201,13 @@ class _Reader:
         self._view: View | None = None
 
     def __call__(self, each: _Pass) -> Iterator[pa.RecordBatch]:
-        view = self._followed(each) if each.begin == 0 or self._view is None else self._view
+        view = self._current_view(each) if each.begin == 0 or self._view is None else self._view
         with view.resting():
             yield from _rows(view, each)
         if each.is_last and each.split.steps:
             view.judge_failures(each.split.steps[-1].step.after, each.options.on_error)
 
-    def _followed(self, each: _Pass) -> View:
+    def _current_view(self, each: _Pass) -> View:
         """Return the view, bound to the current tables."""
         if self._view is not None:
             with suppress(OtherTableError, TableNotFoundError):
@@ -337,42 +339,42 @@ def split_from_json(data: bytes | None, plan: Node) -> ViewSplit:
         record = json.loads(data)
         version = whole(record["version"])
         if version == VERSION:
-            return _split(record, plan)
+            return _parse_split(record, plan)
     except MALFORMED as error:
         raise _foreign(data, f"{type(error).__name__}: {error!s:.200}") from error
     raise NewerFormatError.of("the split in a row of a deferred read", version, VERSION)
 
 
-def _split(record: dict[str, Any], plan: Node) -> ViewSplit:
+def _parse_split(record: dict[str, Any], plan: Node) -> ViewSplit:
     if record.keys() != _FIELDS:
         raise ValueError(f"the fields {', '.join(record)}")
     tables = _tables(plan)
     if (record["plan"], record["tables"]) != (plan.fingerprint(), tables):
         raise ValueError(f"the plan {record['plan']!r:.80}, and this is {plan.fingerprint()}")
     return ViewSplit(
-        steps=tuple(_timed(record, tables) for record in record["steps"]),
+        steps=tuple(_parse_step(record, tables) for record in record["steps"]),
         hash_range=HashRange.from_json(record["hashes"]),
         rows=whole(record["rows"]),
         bytes=whole(record["bytes"]),
         queries=frozenset(map(text, record["queries"])),
-        marker=optional(_marker, record["marker"]),
+        marker=optional(_parse_marker, record["marker"]),
     )
 
 
-def _timed(record: Any, tables: Sequence[str]) -> TimedStep:
+def _parse_step(record: Any, tables: Sequence[str]) -> TimedStep:
     before, after, version, time_ms, strategy = record
-    step = Step(_at(before, tables), _at(after, tables))
+    step = Step(_parse_versions(before, tables), _parse_versions(after, tables))
     return TimedStep(step, whole(version), whole(time_ms), Choice(RefreshStrategy(strategy)))
 
 
-def _at(versions: Any, tables: Sequence[str]) -> At:
+def _parse_versions(versions: Any, tables: Sequence[str]) -> At:
     if type(versions) is not list:
         raise ValueError(f"{versions!r:.80} is no list of versions")
     pairs = zip(tables, versions, strict=True)
     return {path: whole(version) for path, version in pairs if version is not None}
 
 
-def _marker(record: Any) -> tuple[str, str]:
+def _parse_marker(record: Any) -> tuple[str, str]:
     lower, upper = map(text, record)
     return lower, upper
 
