@@ -12,18 +12,18 @@ from spark_upsert.errors import PlanError
 _TOKEN = re.compile(r"\s*([\w]+|[<>\[\](),:=]|[^\s\w<>\[\](),:=]+)")
 
 _ALIASES = {"halffloat": "float16", "float": "float32", "double": "float64"}
-"""Names of types that Arrow shows and does not read back."""
+"""Type names that Arrow displays, and the names used in stored plans."""
 
 _UNITS = frozenset({"s", "ms", "us", "ns"})
 
 
 def type_text(type_: pa.DataType) -> str:
-    """Return a type as text; equal types have equal texts."""
+    """Format a type as text; equal types have equal texts."""
     return re.sub(r"\b(halffloat|float|double)\b", lambda found: _ALIASES[found[1]], str(type_))
 
 
 def type_of(text: str) -> pa.DataType:
-    """Return the type that a text means."""
+    """Parse a type from text; raise `PlanError` if it is invalid."""
     tokens = _TOKEN.findall(text)
     try:
         parsed_type = _Parser(tokens).whole()
@@ -36,7 +36,7 @@ def type_of(text: str) -> pa.DataType:
 
 
 class _Parser:
-    """Reads a type, token by token."""
+    """Recursive-descent parser for a type's tokens."""
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens

@@ -23,14 +23,14 @@ _MS_BY_UNIT = {unit: factor for units, factor in _UNITS_MS.items() for unit in u
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)", re.ASCII)
 
 _MS_MAX = 2**62
-"""Longer ones, of 146 million years, have no sum with a time of today in a record."""
+"""Longest duration, 146 million years: a longer one plus today's time overflows a record."""
 
 EXPECTED = "a number with a unit from milliseconds to weeks, such as '7 days' or '12h'"
-"""The expectation that an error names."""
+"""Expected format, quoted in errors."""
 
 
 def try_parse_ms(text: str) -> int | None:
-    """Return a duration in milliseconds, or None if the text is none.
+    """Parse a duration into milliseconds; None if the text is invalid.
 
     >>> try_parse_ms("7 days") == try_parse_ms("7d") == 7 * 86_400_000
     True
@@ -47,7 +47,7 @@ def try_parse_ms(text: str) -> int | None:
 
 
 def render_ms(milliseconds: int) -> str:
-    """Return a duration in its largest whole unit.
+    """Format a duration in its largest whole unit.
 
     >>> render_ms(604_800_000), render_ms(5_400_000)
     ('7 days', '90 minutes')
@@ -60,7 +60,7 @@ def render_ms(milliseconds: int) -> str:
 
 
 def render_age(milliseconds: int) -> str:
-    """Return how long ago something was, in its largest unit.
+    """Format an age in its largest unit, rounded down.
 
     >>> render_age(200), render_age(5_400_000), render_age(200_000_000)
     ('less than a second', '1 hour', '2 days')
@@ -76,7 +76,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def render_time(time_ms: int) -> str:
-    """Return a time in ms since 1970 as text, also where no calendar reaches.
+    """Format a time in ms since 1970 as ISO 8601; as a number if it exceeds the calendar.
 
     >>> render_time(0), render_time(1_769_860_800_120)
     ('1970-01-01T00:00:00Z', '2026-01-31T12:00:00.120Z')
@@ -93,7 +93,7 @@ _PLAIN = re.compile(r"[\w.,:/@%+*\-\[\)]+")
 
 
 class Fields:
-    """Names and values, made into text only if a log wants the line; what is None is left out.
+    """Names and values for a log line, formatted only on use; None values are left out.
 
     One event is one line, without rows or secrets in URLs.
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
-"""An array of 64-bit numbers."""
+"""64-bit unsigned numbers."""
 
 SEED_END = 1 << 64
-"""Seeds and states are below."""
+"""Exclusive upper bound for seeds and states."""
 
 _MASK = SEED_END - 1
 _STEP = 0x2D358DCCAA6C78A5
@@ -29,9 +29,9 @@ _LOW_HALF = np.uint64(0xFFFF_FFFF)
 
 
 def raw_numbers(state: int, count: int) -> tuple[Words, int]:
-    """Return the next raw numbers, and the state behind them.
+    """Return the next raw numbers and the new state.
 
-    WyRand of fastrand 2.3.0, fixed here because checkpoints contain its state (modulo 2**64)::
+    WyRand from fastrand 2.3.0, fixed here because checkpoints contain its state (modulo 2**64)::
 
         state += 0x2d358dccaa6c78a5
         t      = state * (state XOR 0x8bb84b93962eacc9)      all 128 bits
@@ -47,10 +47,10 @@ def raw_numbers(state: int, count: int) -> tuple[Words, int]:
 
 
 def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
-    """Return the next draws, and the state behind the last one.
+    """Return the next draws below ``bound`` and the new state.
 
     A draw below ``n`` takes raw numbers ``r`` until ``low(r * n) >= (2**64 - n) mod n`` and is
-    ``high(r * n)``. It consumes at least one, also below the bound 1, where the outcome is certain.
+    ``high(r * n)``. It consumes at least one, even with the bound 1, where the outcome is certain.
     """
     if not 0 < bound < SEED_END:
         raise ValueError(f"no draw is below {bound}")
@@ -70,7 +70,7 @@ def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
 
 
 def _product(left: Words, right: Any) -> tuple[Words, Words]:
-    """Return the high and the low words of products; ``right`` may be one number."""
+    """Return the products' high and low words; ``right`` may be a single number."""
     left_low, left_high = left & _LOW_HALF, left >> _HALF
     right_low, right_high = right & _LOW_HALF, right >> _HALF
     middle = left_high * right_low
@@ -81,21 +81,21 @@ def _product(left: Words, right: Any) -> tuple[Words, Words]:
 
 
 Counts = npt.NDArray[np.int64]
-"""Rows of each input, in the order in which the inputs were declared."""
+"""Rows per input, in the order of the inputs' declaration."""
 
 Picks = npt.NDArray[np.int64]
-"""The index of the input that gives the k-th row."""
+"""Input index for each output row."""
 
 PICKS_AT_ONCE = 1 << 16
-"""Length of the arrays that a long order comes in: 512 KiB each."""
+"""Maximum array length for a long order: 512 KiB each."""
 
 _FEWEST_DRAWS = 64
-"""Draws that are made at once where inputs run dry often; it doubles where they do not."""
+"""Minimum draws in one step; the number doubles until an input runs dry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Input 0 to its end, then input 1, and so on. It has no state but the rows that are left."""
+    """Input 0 to its end, then input 1, and so on. Its only state is the remaining rows."""
 
     def to_json(self) -> dict[str, Any]:
         return {}
@@ -103,12 +103,12 @@ class Concat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin:
-    """One row of each input in turn; an input without rows is passed over.
+    """One row per input in turn; inputs without rows are skipped.
 
     Parameters
     ----------
     cursor : int
-        The input that is asked first. It is taken modulo the number of inputs.
+        Index of the first input, modulo the input count.
     """
 
     cursor: int = 0
@@ -123,12 +123,12 @@ class RoundRobin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeded:
-    """For each row one draw among the inputs that still have rows, also if it is one only.
+    """One random draw per row among the inputs with rows, even if only one has rows.
 
     Parameters
     ----------
     state : int
-        State of the generator (`raw_numbers`); at first the seed. From 0 up to 2**64 - 1.
+        Generator state (`raw_numbers`), initially the seed. From 0 up to 2**64 - 1.
     """
 
     state: int
@@ -143,16 +143,16 @@ class Seeded:
 
 
 Order = Concat | RoundRobin | Seeded
-"""The state of an exact order: a value with a JSON form, which a checkpoint may keep."""
+"""State of an exact order; its JSON form may be part of a checkpoint."""
 
 
 def order_from_json(record: Mapping[str, Any]) -> Order:
-    """Rebuild what ``to_json`` gave.
+    """Rebuild an order from its ``to_json`` form.
 
     Raises
     ------
     ValueError
-        It is no state of an order.
+        The record is not a valid order state.
     """
     fields = dict(record)
     match fields:
@@ -168,22 +168,21 @@ def order_from_json(record: Mapping[str, Any]) -> Order:
 def advance(
     order: Order, remaining: Sequence[int] | Counts, limit: int | None = None
 ) -> tuple[Picks, Order]:
-    """Return which input gives each of the next rows, and the order behind them.
+    """Return the input for each of the next rows, and the new order state.
 
     Parameters
     ----------
     remaining : sequence of int, shape (n,)
-        Rows that each input still has. With a limit, any count from the limit on stands for all
-        of them, so that ``min(rows, limit)`` is enough.
+        Remaining rows per input. With a limit, ``min(rows, limit)`` is enough.
     limit : int or None
-        How many rows at most; None: all of them, in one array.
+        Maximum rows; None: all rows, in one array.
 
     Returns
     -------
     picks : array of int64, shape (min(limit, sum(remaining)),)
-        Indices of inputs. Each input occurs at most as often as it has rows.
+        Input indices. Each input occurs at most as often as it has rows.
     order : Order
-        To go on with, and the same rows less those that were picked.
+        State for the next call, with the remaining rows less the picked ones.
     """
     counts = np.asarray(remaining, dtype=np.int64)
     if counts.ndim != 1 or (counts < 0).any() or (limit is not None and limit < 0):
@@ -208,14 +207,14 @@ def advance(
 def iter_picks(
     order: Order, remaining: Sequence[int] | Counts, limit: int | None = None
 ) -> Iterator[tuple[Picks, Order]]:
-    """Yield what `advance` returns piece by piece: memory is bounded, whatever the counts.
+    """Yield the result of `advance` in pieces, with bounded memory for any counts.
 
     Yields
     ------
     picks : array of int64
-        At most `PICKS_AT_ONCE`, and never none.
+        At most `PICKS_AT_ONCE`, never empty.
     order : Order
-        Behind those.
+        State after these picks.
     """
     left = np.array(remaining, dtype=np.int64)
     rows = int(left.sum()) if limit is None else limit
@@ -231,9 +230,9 @@ def iter_picks(
 def spend(
     order: Order, remaining: Sequence[int] | Counts, limit: int | None = None
 ) -> tuple[Counts, Order]:
-    """Return how many of the next rows each input gives, and the order behind them.
+    """Return the next rows' count per input, and the new order state.
 
-    It is what a plan needs of `advance`, in bounded memory.
+    Planners use it instead of `advance`, because it takes bounded memory.
     """
     taken = np.zeros(len(remaining), dtype=np.int64)
     for picks, next_state in iter_picks(order, remaining, limit):
@@ -243,7 +242,7 @@ def spend(
 
 
 def rows_of_inputs(picks: Picks, inputs: int) -> Counts:
-    """Return how often each of so many inputs is picked."""
+    """Return how often each input is picked."""
     return np.bincount(picks, minlength=inputs).astype(np.int64, copy=False)
 
 
@@ -293,7 +292,7 @@ def _seeded(order: Seeded, counts: Counts, rows: int) -> tuple[Picks, Order]:
 
 
 def _until_one_is_dry(drawn: Picks, given: Counts, left: Counts) -> int:
-    """Return how many of some draws are made until the first input has no row left."""
+    """Return the number of draws until the first input has no rows left."""
     draw_order = np.argsort(drawn, kind="stable")
     begins = np.cumsum(given) - given
     dry = np.flatnonzero(given >= left)

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Positions = npt.NDArray[np.int64]
-"""Row numbers, or places in another array: they count from 0."""
+"""Row numbers or positions in another array, from 0."""
 
 Mask = npt.NDArray[np.bool_]
-"""A mask of rows: for each row, whether something holds."""
+"""A boolean per row."""
 
 Signs = npt.NDArray[np.int8]
-"""How pairs compare: -1 where the first is the smaller, 0 where they are equal, +1 otherwise."""
+"""Comparison results: -1 where the first is smaller, 0 where equal, +1 otherwise."""
 
 
 Words = npt.NDArray[np.uint64]
@@ -32,7 +32,7 @@ _WORD_BYTES = 8
 
 
 class Text(NamedTuple):
-    """The bytes of a text column, readable eight at a time from any position."""
+    """A text column's bytes, readable eight at a time from any position."""
 
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ class Text(NamedTuple):
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return whether values of the type are sequences of bytes."""
+    """Return whether the type's values are byte sequences."""
     return bool(
         pa.types.is_string(type_)
         or pa.types.is_binary(type_)
@@ -50,7 +50,7 @@ def is_text(type_: pa.DataType) -> bool:
 
 
 def is_hashable(type_: pa.DataType) -> bool:
-    """Return whether a column of the type can be a key or an order key."""
+    """Return whether a column with the type can be a key or an order key."""
     return is_text(type_) or bool(
         pa.types.is_boolean(type_)
         or pa.types.is_integer(type_)
@@ -65,14 +65,14 @@ def is_hashable(type_: pa.DataType) -> bool:
 
 
 def validity(array: pa.Array) -> Mask | None:
-    """Return which values are not null, or None if all are not."""
+    """Return a mask of non-null values, or None if there are no nulls."""
     if array.null_count == 0:
         return None
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def fixed_words(array: pa.Array) -> list[Words]:
-    """Return the words of a fixed-width column in plain two's complement, low word last.
+    """Return a fixed-width column's words in two's complement, low word last.
 
     Nulls have arbitrary words. Floats are canonical: one NaN, one zero.
     """
@@ -99,18 +99,18 @@ def _is_unsigned(type_: pa.DataType) -> bool:
 
 
 def _elements(buffer: pa.Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """View a buffer as numbers; Arrow lets it end in the middle of one that is never read."""
+    """View a buffer as numbers; an incomplete number at its end is ignored."""
     return np.frombuffer(buffer, dtype=dtype, count=buffer.size // np.dtype(dtype).itemsize)
 
 
 def _primitive(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """View the values of a primitive array without a copy."""
+    """View a primitive array's values without a copy."""
     values = _elements(array.buffers()[1], dtype)
     return values[array.offset : array.offset + len(array)]
 
 
 def text_of(array: pa.Array) -> Text:
-    """Return starts, lengths and an eight-byte load for each byte of a text column."""
+    """Return starts, lengths and an eight-byte load for each byte in a text column."""
     wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     stored = _elements(array.buffers()[1], np.int64 if wide else np.int32)
     offsets: npt.NDArray[np.int64] = stored[array.offset : array.offset + len(array) + 1].astype(
@@ -128,7 +128,7 @@ def text_of(array: pa.Array) -> Text:
 
 
 def keep_low_bytes(words: Words, counts: npt.NDArray[np.int64]) -> Words:
-    """Zero all but the first ``counts`` (0 to 8) bytes of little-endian words."""
+    """Zero all but the first ``counts`` (0 to 8) bytes in little-endian words."""
     byte_counts = np.clip(counts, 0, _WORD_BYTES).astype(np.uint64)
     shift = (np.uint64(_WORD_BYTES) - byte_counts) * np.uint64(8)
     ones = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -138,9 +138,9 @@ def keep_low_bytes(words: Words, counts: npt.NDArray[np.int64]) -> Words:
 
 
 def ordered_words(array: pa.Array) -> list[Words]:
-    """Return words with the order of the values as their lexicographic order (nulls apart).
+    """Return words that sort lexicographically like the values (nulls apart).
 
-    Text is its UTF-8 bytes, eight to a word, big-endian and padded with zeros; its length is the
+    Text becomes UTF-8 bytes, eight to a word, big-endian and padded with zeros; its length is the
     last word.
     """
     if is_text(array.type):
@@ -166,7 +166,7 @@ def _ordered_text(array: pa.Array) -> list[Words]:
 
 
 def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Signs:
-    """Compare two tables row by row, column after column; columns of equal types, without nulls."""
+    """Compare two tables row by row, column by column; types must be equal, without nulls."""
     pairs = chain.from_iterable(
         _paired(one, other_word) for one, other_word in zip(left, right, strict=True)
     )
@@ -174,7 +174,7 @@ def compare(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Signs:
 
 
 def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
-    """Compare sequences of ``count`` words each, the first word that differs deciding."""
+    """Compare ``count`` word sequences; the first differing word decides."""
     result: Signs | None = None
     for a, b in pairs:
         step = (a > b).view(np.int8) - (a < b).view(np.int8)
@@ -185,7 +185,10 @@ def compare_words(pairs: Iterable[tuple[Words, Words]], count: int) -> Signs:
 
 
 def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | None = None) -> Mask:
-    """Return which members of each group have its greatest sequence of words."""
+    """Return a mask of members with the greatest word sequence in their group.
+
+    Only members in ``candidate`` take part; a group without candidates has none in the result.
+    """
     best = candidate
     for word in words:
         masked = word if best is None else np.where(best, word, np.uint64(0))
@@ -200,7 +203,7 @@ def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | N
 
 
 def _paired(one: pa.Array, other: pa.Array) -> list[tuple[Words, Words]]:
-    """Pair the words of two columns; the shorter text is padded with zero words."""
+    """Pair two columns' words; the shorter text is padded with zero words."""
     a, b = ordered_words(one), ordered_words(other)
     if is_text(one.type) and len(a) != len(b):
         width = max(len(a), len(b)) - 1
@@ -211,7 +214,7 @@ def _paired(one: pa.Array, other: pa.Array) -> list[tuple[Words, Words]]:
 
 
 def sort_words(columns: Sequence[pa.Array]) -> list[Words]:
-    """Return the words by which whole rows are put in order, nulls first."""
+    """Return words that sort complete rows, nulls first."""
     words: list[Words] = []
     for column in columns:
         valid = validity(column)
@@ -224,17 +227,17 @@ def sort_words(columns: Sequence[pa.Array]) -> list[Words]:
 
 
 def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Return which rows hold equal values; null equals null, NaN equals NaN, -0.0 equals 0.0.
+    """Return a mask of equal rows; null equals null, NaN equals NaN, -0.0 equals 0.0.
 
-    Works for every Arrow type that Spark can send, nested ones included.
+    Works for every Arrow type that Spark can send, including nested types.
     """
     return _equal_rows(left, right, by_sign=False)
 
 
 def identical_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Mask:
-    """Return which rows no expression can tell apart: equal ones with zeros of the same sign.
+    """Return a mask of rows that no expression can distinguish: equal, with the same zero signs.
 
-    By this rule a row is unchanged, or a duplicate. Keys are equal by `equal_rows`.
+    This rule decides whether a row is unchanged or a duplicate. Keys use `equal_rows`.
     """
     return _equal_rows(left, right, by_sign=True)
 
@@ -277,13 +280,13 @@ def _equal(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:
 
 
 def signs(array: pa.Array) -> Mask:
-    """Return which floats have a negative sign, -0.0 among them; arbitrary for nulls."""
+    """Return a mask of floats with a negative sign, including -0.0; arbitrary for nulls."""
     negative: Mask = np.signbit(_primitive(array, f"f{array.type.bit_width // 8}"))
     return negative
 
 
 def _equal_intervals(one: pa.Array, other: pa.Array) -> Mask:
-    """Compare months, days and nanoseconds, for which Arrow has no kernel."""
+    """Compare month-day-nanosecond intervals, for which Arrow has no kernel."""
     words = [
         _elements(side.buffers()[1], np.uint64)[2 * side.offset : 2 * (side.offset + len(side))]
         for side in (one, other)
@@ -292,7 +295,7 @@ def _equal_intervals(one: pa.Array, other: pa.Array) -> Mask:
 
 
 def _equal_lists(one: pa.Array, other: pa.Array, by_sign: bool) -> Mask:
-    """Compare lists and maps: the same length, and the same elements in the same order."""
+    """Compare lists and maps by length and by elements in order."""
     one, other = _as_lists(one), _as_lists(other)
     sizes = [np.asarray(pc.list_value_length(side).fill_null(0)) for side in (one, other)]
     same = np.asarray(sizes[0] == sizes[1], dtype=np.bool_)

@@ -16,25 +16,24 @@ V = TypeVar("V")
 
 
 class LruMap(Generic[K, V]):
-    """Values by keys, the least recently used dropped first (LRU). Not safe for threads.
+    """A map that drops the least recently used entries first (LRU). Not thread-safe.
 
-    Each call takes constant time, but for `put`, which takes it for each value that goes.
+    Each call takes constant time, except `put`, which takes it for each dropped value.
 
     Parameters
     ----------
     count_max : int, optional
-        The most entries.
+        Maximum entries.
     bytes_max : int, optional
-        The most bytes of all entries, as `weigh` tells. An entry that is larger by itself is not
-        kept.
+        Maximum bytes in all entries, measured by `weigh`. A single larger entry is not stored.
     weigh : callable, optional
-        Returns about how many bytes a key and its value take; always the same.
+        Returns the approximate bytes in a key and its value; always the same.
     rest_s : float, optional
-        The seconds without use after which an entry goes as soon as another one is put.
+        Seconds without use after which an entry is dropped at the next `put`.
     rested_max : int
-        The number of entries used last that stay however long they rest.
+        Number of most recently used entries that ``rest_s`` does not drop.
     clock : callable
-        Returns seconds that only grow.
+        Returns monotonic seconds.
     """
 
     __slots__ = (
@@ -67,16 +66,16 @@ class LruMap(Generic[K, V]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys, the least recently used first."""
+        """Iterate over the keys, least recently used first."""
         return iter(self._entries)
 
     @property
     def bytes_used(self) -> int:
-        """The bytes of all entries, as they were weighed."""
+        """Bytes in all entries, as measured by `weigh`."""
         return self._bytes
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, which counts as its use; None if there is none."""
+        """Return a key's value and mark it as used; None if it is missing."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)
@@ -85,11 +84,11 @@ class LruMap(Generic[K, V]):
         return value
 
     def peek(self, key: K) -> V | None:
-        """Return the value of a key, which does not count as its use; None if there is none."""
+        """Return a key's value without marking it as used; None if it is missing."""
         return self._entries.get(key)
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        """Return the value of a key, or make it; what `make` raises is not kept."""
+        """Return a key's value, or make and store it; an exception stores nothing."""
         value = self.get(key)
         if value is None:
             value = make()
@@ -97,10 +96,10 @@ class LruMap(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V) -> list[V]:
-        """Keep a value as the one that was used last, and return the values that go for it.
+        """Store a value as the most recently used one, and return the dropped values.
 
-        These are the one that the key had, if it was another, and those beyond the bounds: the
-        value itself, too, if it is too large.
+        These are the key's previous value, if different, and the entries beyond the bounds,
+        including the new value if it is too large.
         """
         old = self.pop(key)
         gone = [] if old is None or old is value else [old]
@@ -116,24 +115,24 @@ class LruMap(Generic[K, V]):
         return gone
 
     def pop(self, key: K) -> V | None:
-        """Take an entry out, and return its value; None if there is none."""
+        """Remove an entry and return its value; None if it is missing."""
         value = self._entries.pop(key, None)
         if value is not None:
             self._forget(key, value)
         return value
 
     def values(self) -> list[V]:
-        """Return all values, the least recently used first."""
+        """Return all values, least recently used first."""
         return list(self._entries.values())
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         self._entries.clear()
         self._used_s.clear()
         self._bytes = 0
 
     def _is_over(self) -> bool:
-        """Return whether the least recently used entry is to go."""
+        """Return whether to drop the least recently used entry."""
         count = len(self._entries)
         if self.count_max is not None and count > self.count_max:
             return True
@@ -159,7 +158,10 @@ class LruMap(Generic[K, V]):
 
 
 class SharedLruMap(LruMap[K, V]):
-    """An `LruMap` for several threads: each call holds its lock; `of` makes values outside it."""
+    """An `LruMap` for several threads.
+
+    The methods here hold a lock; `of` makes values outside it.
+    """
 
     __slots__ = ("_lock",)
 
@@ -168,26 +170,26 @@ class SharedLruMap(LruMap[K, V]):
         self._lock = threading.RLock()
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, which counts as its use; None if there is none."""
+        """Return a key's value and mark it as used; None if it is missing."""
         with self._lock:
             return super().get(key)
 
     def put(self, key: K, value: V) -> list[V]:
-        """Store a value as the most recently used one, and return the values that it displaces."""
+        """Store a value as the most recently used one, and return the dropped values."""
         with self._lock:
             return super().put(key, value)
 
     def pop(self, key: K) -> V | None:
-        """Remove an entry, and return its value; None if there is none."""
+        """Remove an entry and return its value; None if it is missing."""
         with self._lock:
             return super().pop(key)
 
     def values(self) -> list[V]:
-        """Return all values, the least recently used first."""
+        """Return all values, least recently used first."""
         with self._lock:
             return super().values()
 
     def clear(self) -> None:
-        """Forget all entries."""
+        """Remove all entries."""
         with self._lock:
             super().clear()

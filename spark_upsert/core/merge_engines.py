@@ -17,20 +17,27 @@ from spark_upsert.core.names import find_columns
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, did_you_mean
 
 CONTRIBUTIONS = "contributions"
-"""The log's name of the engine of a table of contributions (`MergeEngine.multiplicity`)."""
+"""Engine name in the log for a table of contributions (`MergeEngine.multiplicity`)."""
 
 CONTRIBUTIONS_VERSION = 2
-"""The form of an engine in the log, which says nothing of it if it is 1. Raise it with every engine
-or rule that readers of before would take for something else: they refuse what is above theirs."""
+"""Format version for a table of contributions; a missing version in the log means 1.
+
+Increase it with every engine or rule that older readers would misread: they refuse versions
+above their own.
+"""
 
 ORDERS_VERSION = 3
-"""The form of the engine of a table with an order that was widened, or with columns that have an
-order of their own: before it, a delete was compared with those orders."""
+"""Format version for a widened order, or for columns with their own order.
+
+Earlier releases compared deletes with those orders.
+"""
 
 
 PART = "_part"
-"""Key column in a table of contributions: `GROUP_PART`, ``i`` for a value of the ``i``-th column
-with a minimum or maximum (in ``_v<i>``), or `MARKER_PART`. Each entry counts its rows in ``n``.
+"""Key column in a table of contributions.
+
+`GROUP_PART`, ``i`` for a value in the ``i``-th column with a minimum or maximum (in ``_v<i>``),
+or `MARKER_PART`. Each entry counts its rows in ``n``.
 """
 FROM = "_from"
 """In the marker, which each step writes: the view's position before the newest step."""
@@ -42,11 +49,11 @@ GROUP_PART = 0
 
 
 class Engine(Enum):
-    """The rule that merges the commands of a key, as in Apache Paimon's primary-key tables.
+    """Rule that merges commands with one key, as in Apache Paimon's primary-key tables.
 
-    The first two choose an entry, the others fold all (`table.state.fold`). Results do not depend
-    on batches, except that ``sum`` counts a repeated row again and float sums may differ in their
-    last bits.
+    The first two choose an entry, the others fold all entries (`table.state.fold`). Results do not
+    depend on batches, except that ``sum`` counts a repeated row again and float sums may differ in
+    their last bits.
     """
 
     DEDUPLICATE = "deduplicate"
@@ -56,7 +63,7 @@ class Engine(Enum):
 
 
 class Rule(Enum):
-    """How the values of a column are folded; nulls never count."""
+    """Aggregate rule for a column's values; nulls never count."""
 
     LAST = "last_non_null"
     SUM = "sum"
@@ -68,20 +75,20 @@ class Rule(Enum):
 
 @dataclass(frozen=True)
 class MergeEngine:
-    """A table's engine and the rules of its columns."""
+    """A table's merge engine and column rules."""
 
     kind: Engine = Engine.DEDUPLICATE
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    """For `Engine.AGGREGATION`: the columns with a rule other than `Rule.LAST`."""
+    """For `Engine.AGGREGATION`: columns with a rule other than `Rule.LAST`."""
     column_order: Mapping[str, str] = field(default_factory=dict)
-    """For `Rule.LAST`: the order column of the rows, where it is not the ``sequenceBy`` one."""
+    """For `Rule.LAST`: a column's order column, if it is not the ``sequenceBy`` column."""
     multiplicity: str | None = None
-    """For a table of contributions: the sum that counts the rows behind an entry."""
+    """For a table of contributions: the sum column that counts an entry's rows."""
     has_null_for_overflow: bool = False
-    """For a read: a sum that does not fit is NULL, and not an error. It stands in no log."""
+    """For a read: an overflowing sum is NULL instead of an error. Not stored in the log."""
 
     def __str__(self) -> str:
-        """The options that ask for it: ``aggregation aggregate.n=sum``."""
+        """The equivalent options: ``aggregation aggregate.n=sum``."""
         rules = [f"aggregate.{column}={rule.value}" for column, rule in self.rules.items()]
         order = [
             f"sequenceBy.{column}={order_name}" for column, order_name in self.column_order.items()
@@ -96,11 +103,11 @@ class MergeEngine:
 
     @property
     def takes_deletes(self) -> bool:
-        """Whether a command may be a tombstone."""
+        """Whether commands may be tombstones."""
         return self.kind in (Engine.DEDUPLICATE, Engine.PARTIAL_UPDATE)
 
     def rule(self, column: str) -> Rule:
-        """Return the rule of a value column."""
+        """Return a value column's rule."""
         return self.rules.get(column, Rule.LAST)
 
     def to_json(self) -> dict[str, Any]:
@@ -121,12 +128,12 @@ class MergeEngine:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any] | None) -> MergeEngine:
-        """Rebuild an engine; a table of an older release deduplicates.
+        """Rebuild an engine; None, from an older release, means deduplication.
 
         Raises
         ------
         NewerFormatError
-            It is one that a newer release knows.
+            A newer release wrote it.
         """
         if record is None:
             return cls()
@@ -164,7 +171,7 @@ class MergeEngine:
         return cls(kind, dict(rules), dict(order))
 
     def resolved(self, columns: Sequence[str], rows: Sequence[str]) -> MergeEngine:
-        """Return the engine with its names as the table and the rows spell them."""
+        """Return the engine with column names as the table and the rows spell them."""
 
         def own(names: Iterable[str]) -> tuple[str, ...]:
             return find_columns(names, columns, role="column of an option")
@@ -178,7 +185,7 @@ class MergeEngine:
         )
 
     def check(self, columns: pa.Schema, keys: Sequence[str], order: Sequence[pa.Field]) -> None:
-        """Raise if rules or orders do not fit the columns of a table."""
+        """Raise `SchemaError` or `OptionError` for rules or orders that do not fit a table."""
         values = dict.fromkeys(name for name in columns.names if name not in keys)
         for column, rule in self.rules.items():
             self._require_value(column, values)
@@ -234,5 +241,5 @@ def _is_summable(type_: pa.DataType) -> bool:
 
 
 def value_column(part: int) -> str:
-    """Return the name of the column that holds the values of a part."""
+    """Return the column name for a part's values."""
     return f"_v{part}"

@@ -10,7 +10,7 @@ from spark_upsert.errors import OptionError, SchemaError
 
 
 def find_column(name: str, available: Sequence[str], *, role: str) -> str:
-    """Return the column that ``name`` means: exactly, else the only one alike but for case."""
+    """Resolve a column name: exact, or the only match without regard to case."""
     if name in available:
         return name
     alike = [column for column in available if column.lower() == name.lower()]
@@ -20,10 +20,10 @@ def find_column(name: str, available: Sequence[str], *, role: str) -> str:
 
 
 def names_of(names: object, argument: str) -> tuple[str, ...]:
-    """Return the names that an argument of a public function contains, in their order.
+    """Return the names in a public function's argument, in their order.
 
-    A text is one name: Python would take it for a sequence of its letters. Sets have no order, and
-    the order of keys and columns counts.
+    A text is one name: Python would take it for a sequence of letters. Sets are refused, because
+    the order of keys and columns matters.
 
     >>> names_of("id", "keys"), names_of(["id", "day"], "keys")
     (('id',), ('id', 'day'))
@@ -43,7 +43,7 @@ def names_of(names: object, argument: str) -> tuple[str, ...]:
 
 
 def find_columns(names: Iterable[str], available: Sequence[str], *, role: str) -> tuple[str, ...]:
-    """Return the columns that several names mean (`find_column`), in one pass over the columns."""
+    """Resolve several column names like `find_column`, in one pass over the columns."""
     exact = set(available)
     alike: dict[str, list[str]] = {}
     columns = []
@@ -61,23 +61,20 @@ def find_columns(names: Iterable[str], available: Sequence[str], *, role: str) -
 
 
 def find_in_schema(name: str, schema: pa.Schema, *, role: str) -> str:
-    """Return the column of a schema that ``name`` means, as `find_column`, but for an exact name
-    in constant time.
-    """
+    """Resolve a name in a schema like `find_column`; constant time for an exact name."""
     return name if has_column(schema, name) else find_column(name, schema.names, role=role)
 
 
 def has_column(schema: pa.Schema, name: str) -> bool:
     """Return whether a schema has a column, in constant time.
 
-    ``name in schema.names`` makes a list of all names first; within a loop over columns the time
-    is quadratic in their number.
+    ``name in schema.names`` lists all names first, so a loop over columns takes quadratic time.
     """
     return bool(schema.get_field_index(name) >= 0)
 
 
 def find_repeated(names: Iterable[str], *, is_exact: bool = False) -> tuple[str, str] | None:
-    """Return the first two equal names, or None if all differ."""
+    """Return the first two equal names, or None; case matters only with ``is_exact``."""
     first_spellings: dict[str, str] = {}
     for name in names:
         key = name if is_exact else name.lower()
@@ -100,7 +97,7 @@ def refuse_repeated(names: Iterable[str], *, is_exact: bool = False) -> None:
 
 
 def split_names(option: str, text: str) -> tuple[str, ...]:
-    """Return the column names in a text, separated by commas; backticks hold a name together."""
+    """Split comma-separated column names; backticks quote a name that contains commas."""
     names, current, quoted = [], "", False
     for char in text:
         if char == "`":
@@ -117,7 +114,7 @@ def split_names(option: str, text: str) -> tuple[str, ...]:
 
 
 def joined_names(names: Iterable[str]) -> str:
-    """Return column names as one text that `split_names` takes apart.
+    """Join column names for `split_names`.
 
     >>> joined_names(["id", "a,b"])
     'id,`a,b`'

@@ -15,25 +15,25 @@ from functools import cached_property
 from spark_upsert.errors import DataError, OptionError, is_url, require_plain, setting
 
 SEGMENT_BYTES_MAX = 255
-"""Bytes of one folder's name that ext4, XFS, APFS and NTFS allow."""
+"""Maximum bytes in a folder name on ext4, XFS, APFS and NTFS."""
 
 _KEPT = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _HIDDEN = ("_", ".")
 _LITERAL = re.compile(r"[A-Za-z0-9_.=+@,{}-]*")
-"""Literal text beside columns: no path, URL, glob or file system takes it otherwise."""
+"""Permitted literal text: without a special meaning in paths, URLs, globs or file systems."""
 _PIECE = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]|/|[^{}/]+")
 _ESCAPE = re.compile(r"=([0-9A-F]{2})")
 _EXAMPLE = "write columns in braces, as in '/lake/{topic}' or '/lake/{source.db}/{source.table}'"
 
 
 def is_routed(path: str) -> bool:
-    """Return whether a path is a template: it has braces."""
+    """Return whether a path is a template: it contains braces."""
     return "{" in path or "}" in path
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A folder's name: ``literals[0] {columns[0]} literals[1] {columns[1]} ... literals[-1]``."""
+    """A folder name: ``literals[0] {columns[0]} literals[1] {columns[1]} ... literals[-1]``."""
 
     literals: tuple[str, ...]
     columns: tuple[str, ...]
@@ -43,23 +43,23 @@ class Segment:
         return Segment(doubled, ()).joined([f"{{{column}}}" for column in self.columns])
 
     @cached_property
-    def _kept(self) -> str:
+    def _kept_chars(self) -> str:
         """Characters that values keep, as the inside of a regular expression's class."""
         between = [_separator(literal) for literal in self.literals[1:-1]]
         return re.escape("".join(char for char in _KEPT if char not in between))
 
     @cached_property
-    def _other(self) -> re.Pattern[str]:
-        return re.compile(f"[^{self._kept}]+")
+    def _escaped_chars(self) -> re.Pattern[str]:
+        return re.compile(f"[^{self._kept_chars}]+")
 
     def joined(self, texts: Sequence[str]) -> str:
-        """Return the literals with texts between them."""
+        """Join literals and texts alternately."""
         following = zip(texts, self.literals[1:], strict=True)
         return self.literals[0] + "".join(text + literal for text, literal in following)
 
     def encode(self, values: Sequence[str]) -> str:
-        """Return the name that values make."""
-        texts = [self._other.sub(_escaped, value) for value in values]
+        """Return the name for values; raise `DataError` if it is empty, hidden or too long."""
+        texts = [self._escaped_chars.sub(_escaped, value) for value in values]
         if not self.literals[0] and texts and texts[0].startswith(_HIDDEN):
             texts[0] = f"{_escape(texts[0][0])}{texts[0][1:]}"
         name = self.joined(texts)
@@ -75,8 +75,8 @@ class Segment:
         return name
 
     def pattern(self) -> str:
-        """Return the regular expression of its names, with a group for each value."""
-        value = f"((?:[{self._kept}]|=[0-9A-F]{{2}})*)"
+        """Return a regular expression for the folder names, with a group per value."""
+        value = f"((?:[{self._kept_chars}]|=[0-9A-F]{{2}})*)"
         following = (value + re.escape(literal) for literal in self.literals[1:])
         return re.escape(self.literals[0]) + "".join(following)
 
@@ -94,16 +94,16 @@ class Segment:
 
 @dataclass(frozen=True)
 class Template:
-    """A checked path with columns in braces."""
+    """A validated path with columns in braces."""
 
     root: str
-    """The folder before the first name that holds a column, absolute if it is local."""
+    """Folder before the first segment with a column, absolute if local."""
     segments: tuple[Segment, ...]
-    """The segments behind the root."""
+    """Segments after the root."""
 
     @classmethod
     def parse(cls, path: str) -> Template:
-        """Check a path."""
+        """Parse and validate a path."""
         require_plain(path)
         parts = list(_split(path, _pieces(path)))
         first = next((at for at, part in enumerate(parts) if _columns_of(part)), None)
@@ -119,30 +119,30 @@ class Template:
 
     @cached_property
     def relative(self) -> str:
-        """The text behind the root, in the form in which templates are compared."""
+        """Path after the root, in normalized form for comparisons."""
         return "/".join(map(str, self.segments))
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names, in order; dots lead into structs."""
+        """Column names in order; dots lead into structs."""
         return tuple(column for segment in self.segments for column in segment.columns)
 
     def folder(self, values: Sequence[str]) -> str:
-        """Return the folder of values, one for each column, relative to the root."""
+        """Return the folder for values, one per column, relative to the root."""
         return "/".join(
             segment.encode(part)
             for segment, part in zip(self.segments, self._cut(values), strict=True)
         )
 
     def name(self, values: Sequence[str]) -> str:
-        """Return what people call the table of values: the template with the values as they are."""
+        """Return the table's display name: the template with its unescaped values."""
         return "/".join(
             segment.joined(part)
             for segment, part in zip(self.segments, self._cut(values), strict=True)
         )
 
     def try_values(self, folder: str) -> tuple[str, ...] | None:
-        """Return the values that a folder stands for; None if it is no folder of the template."""
+        """Return the values for a folder; None if the folder does not match the template."""
         pieces = self._pattern.fullmatch(folder)
         if pieces is None:
             return None
@@ -157,7 +157,7 @@ class Template:
         return re.compile("/".join(segment.pattern() for segment in self.segments))
 
     def _cut(self, values: Sequence[str]) -> Iterator[Sequence[str]]:
-        """Yield the values of each segment."""
+        """Yield each segment's values."""
         at = 0
         for segment in self.segments:
             yield values[at : at + len(segment.columns)]
@@ -173,7 +173,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def _unescape(text: str) -> str:
-    """Return the value that was escaped; raises `UnicodeDecodeError`."""
+    """Return the unescaped value; raises `UnicodeDecodeError`."""
     return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).encode("latin-1").decode()
 
 
@@ -182,7 +182,7 @@ def _shown(value: str) -> str:
 
 
 def _pieces(path: str) -> Iterator[str]:
-    """Yield texts, ``/``, columns in braces, and doubled braces."""
+    """Yield literal texts, ``/``, columns in braces, and doubled braces."""
     for piece in _PIECE.finditer(path.strip()):
         if piece[0] in ("{", "}"):
             raise _invalid(
@@ -194,7 +194,7 @@ def _pieces(path: str) -> Iterator[str]:
 
 
 def _split(path: str, pieces: Iterator[str]) -> Iterator[list[str]]:
-    """Yield the pieces of each folder's name."""
+    """Yield the pieces of each folder name."""
     part: list[str] = []
     for piece in pieces:
         if piece == "/":
@@ -275,7 +275,7 @@ def _require_each_once(path: str, columns: Sequence[str]) -> None:
 
 
 def _root(path: str, parts: Sequence[Sequence[str]]) -> str:
-    """Return what stands before the first name with a column, as the driver resolves it."""
+    """Return the path before the first segment with a column, as the driver resolves it."""
     text = "/".join("".join(_unbraced(piece) for piece in part) for part in parts)
     if not is_url(f"{text}/"):
         # A task may run in another folder than the driver: a relative path is the driver's.

@@ -19,23 +19,23 @@ from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import Scope, TableSchema, Ties
 
 NONE = -1
-"""In place of a position: there is none."""
+"""Placeholder for a missing position."""
 
 OrderOf = Callable[[Positions], Sequence[pa.Array]]
-"""Gives the columns of the order keys of some entries."""
+"""Returns the order key columns for some entries."""
 
 EpochOf = Callable[[Positions], Words]
-"""Gives the epochs of some entries."""
+"""Returns the epochs for some entries."""
 
 ContentOf = Callable[[Positions], Sequence[Words]]
-"""Gives words by which the contents of some entries are put in order."""
+"""Returns words that sort some entries by content."""
 
 Same = Callable[[Positions], Mask]
-"""Tells which of some pairs have equal contents."""
+"""Returns a mask of pairs with equal contents."""
 
 
 class Criterion(Enum):
-    """A criterion by which entries are compared."""
+    """A criterion for comparing entries."""
 
     ORDER = "order"
     EPOCH = "epoch"
@@ -43,40 +43,40 @@ class Criterion(Enum):
 
 
 class Equals(NamedTuple):
-    """Verdicts on pairs of entries by content; neither holds where their order keys differ."""
+    """Entry pairs with equal order keys, by content; both masks are false elsewhere."""
 
     are_duplicates: Mask
-    """Pairs with equal contents, too."""
+    """Pairs with equal contents."""
     are_tied: Mask
     """Pairs with different contents."""
 
 
 class Standing(NamedTuple):
-    """How entries stand against older ones of their keys."""
+    """Results for entries compared with older entries for their keys."""
 
     win: Mask
-    """Entries that take effect. An entry that neither does nor is a duplicate is *stale*."""
+    """Entries that take effect; others are *stale* unless they are duplicates."""
     are_duplicates: Mask
-    """Entries that repeat the older one: no effect."""
+    """Entries that repeat the older entry, without effect."""
     are_tied: Mask
-    """Entries with the order key of the older entry and another content, whichever wins."""
+    """Entries with the older entry's order key and different contents, whichever wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precedence:
-    """The rule of one table; the first criterion that differs decides.
+    """A table's precedence rule; the first criterion that differs decides.
 
     ========  ===============  ==================================================================
-    scope     compared by      the winner of a key
+    scope     compared by      the winner for a key
     ========  ===============  ==================================================================
-    table     order, epoch     the greatest order key; of equal ones that of the latest epoch
-    epoch     epoch, order     that of the latest epoch; in it the greatest order key
+    table     order, epoch     the greatest order key; among equal keys the latest epoch
+    epoch     epoch, order     the latest epoch; within it the greatest order key
     arrival   place            the latest entry by (epoch, task, position)
     ========  ===============  ==================================================================
 
-    Equal entries of one task: the later row wins; of several tasks: the greater content, by an
-    arbitrary fixed order. With `Ties.FIRST` the earlier epoch or row wins a tie. With ``first-row``
-    the smallest order key wins, then the earliest epoch or place.
+    Among equal entries from one task, the later row wins; from several tasks, the greater content
+    in an arbitrary fixed order. With `Ties.FIRST` the earlier epoch or row wins a tie. With
+    ``first-row`` the smallest order key wins, then the earliest epoch or position.
     """
 
     scope: Scope
@@ -86,12 +86,12 @@ class Precedence:
 
     @classmethod
     def of(cls, schema: TableSchema) -> Precedence:
-        """Return the rule of a table."""
+        """Return a table's precedence rule."""
         return cls(schema.scope, schema.ties, schema.engine.kind is Engine.FIRST_ROW)
 
     @property
     def criteria(self) -> tuple[tuple[Criterion, bool], ...]:
-        """The criteria, each with whether the greater wins; the first that differs decides."""
+        """The criteria in order, each with whether the greater value wins."""
         last = not self.first_row
         match self.scope:
             case Scope.TABLE:
@@ -103,22 +103,22 @@ class Precedence:
 
     @property
     def later_wins_ties(self) -> bool:
-        """Whether the later of two entries with equal order keys wins."""
+        """Whether the later entry wins among equal order keys."""
         return self.ties is not Ties.FIRST
 
     @property
     def has_order(self) -> bool:
-        """Whether there are order keys: otherwise nothing is tied or a duplicate."""
+        """Whether there are order keys: without them, nothing is tied or a duplicate."""
         return self.scope is not Scope.ARRIVAL
 
     @property
     def order_reaches_back(self) -> bool:
-        """Whether order keys are compared with those of earlier epochs."""
+        """Whether order keys are compared across epochs."""
         return self.scope is Scope.TABLE
 
     @property
     def newest_wins(self) -> bool:
-        """Whether an entry wins over all of earlier epochs, whatever the two say."""
+        """Whether an entry always wins over entries from earlier epochs."""
         return not (self.order_reaches_back or self.first_row)
 
     # -- many entries ------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Precedence:
         epochs: EpochOf | None = None,
         contents: ContentOf | None = None,
     ) -> Positions:
-        """Return the winner of each group of entries."""
+        """Return each group's winner."""
         best = keep_greatest(self._ranks(members, order, epochs), firsts)
         if np.count_nonzero(best) == len(firsts):
             decided: Positions = members[best]
@@ -143,13 +143,13 @@ class Precedence:
         return _earliest(members, best, firsts)
 
     def _ranks(self, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
-        """Yield words, most significant first; of two entries that with the greater ones wins."""
+        """Yield words, most significant first; the entry with the greater words wins."""
         for by, greater_wins in self.criteria:
             for word in _words(by, members, order, epochs):
                 yield word if greater_wins else ~word
 
     def one_of_tied(self, places: Positions, candidate: Mask, firsts: Positions) -> Positions:
-        """Return the latest candidate of each group, or the earliest, as ties say; or `NONE`."""
+        """Return each group's latest candidate, with `Ties.FIRST` the earliest; `NONE` if none."""
         if self.later_wins_ties:
             latest: Positions = np.maximum.reduceat(np.where(candidate, places, NONE), firsts)
             return latest
@@ -158,7 +158,7 @@ class Precedence:
     # -- two entries -------------------------------------------------------------------
 
     def compare(self, *, order: Signs, epoch: Signs | int, place: Signs | int) -> Signs:
-        """Return +1 where the first of two entries wins, -1 where the other does, 0 in a tie."""
+        """Return +1 where the first entry wins, -1 where the second wins, 0 for a tie."""
         signs = {Criterion.ORDER: order, Criterion.EPOCH: epoch, Criterion.PLACE: place}
         result = np.zeros(len(order), dtype=np.int8)
         for by, greater_wins in self.criteria:
@@ -167,7 +167,7 @@ class Precedence:
         return result
 
     def against_older(self, order: Signs, same: Same, arrived: Same | None = None) -> Standing:
-        """Return how entries stand against ones of earlier epochs."""
+        """Compare entries with entries from earlier epochs; arguments as in `equals`."""
         win = self.compare(order=order, epoch=1, place=1) > 0
         if not self.order_reaches_back:
             nothing = np.zeros(len(order), dtype=np.bool_)
@@ -176,7 +176,10 @@ class Precedence:
         return Standing(win & ~duplicates, duplicates, tied)
 
     def equals(self, order: Signs, same: Same, arrived: Same | None = None) -> Equals:
-        """Tell duplicates from ties, where order keys are equal."""
+        """Separate duplicates from ties, where order keys are equal.
+
+        ``arrived`` returns a mask of pairs that never count as tied.
+        """
         duplicates, tied = (np.zeros(len(order), dtype=np.bool_) for _ in range(2))
         equal = np.flatnonzero(order == 0)
         if self.has_order and len(equal):
@@ -187,7 +190,7 @@ class Precedence:
 
 
 NEW_CONTENTS = Precedence(Scope.ARRIVAL, Ties.LAST, first_row=False)
-"""The rule by which an overwrite meets what it replaces: all of it wins."""
+"""Rule for an overwrite: its entries always win."""
 
 
 def _words(
@@ -207,7 +210,7 @@ def _words(
 def _keep_greatest_contents(
     members: Positions, firsts: Positions, candidate: Mask, contents: ContentOf
 ) -> None:
-    """Leave the candidates with the greatest content of each group."""
+    """Keep the candidates with the greatest content per group, in place."""
     counts = np.diff(firsts, append=len(members))
     rivals = np.add.reduceat(candidate.astype(np.int64), firsts) > 1
     tied = np.flatnonzero(np.repeat(rivals, counts) & candidate)
@@ -227,7 +230,7 @@ Epoch = NewType("Epoch", int)
 
 
 class Fate(Enum):
-    """The fate of a stashed command at a seal."""
+    """Decision about a stashed command at a seal."""
 
     DROP = "drop"
     EMIT = "emit"
@@ -235,9 +238,10 @@ class Fate(Enum):
 
 
 def fate_of(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Fate:
-    """Decide the fate of a stashed command; pure, total, and the only copy of the rule.
+    """Decide whether a seal drops, emits or keeps a stashed command.
 
-    An epoch before ``state_upper`` is already durable, so keeping it would stop the frontier.
+    Pure, total, and the only copy of this rule. An epoch before ``state_upper`` is already durable,
+    so keeping it would stop the frontier.
 
     Source: Materialize, ``upsert_continual_feedback_v2.rs``.
     """
@@ -267,5 +271,5 @@ class Interval:
 
     @classmethod
     def at(cls, epoch: int) -> Interval:
-        """Return the interval that holds one epoch."""
+        """Return the interval with a single epoch."""
         return cls(lower=Epoch(epoch), upper=Epoch(epoch + 1))

@@ -22,13 +22,13 @@ from spark_upsert.errors import OptionError
 T = TypeVar("T")
 
 _UNIFORM = frozenset({bool, float, str, bytes, date})
-"""Types of which Arrow makes one array without a look at each value."""
+"""Types that Arrow converts to one array without a check per value."""
 
 _ONE_VALUE = (str, bytes, bytearray, memoryview, Mapping, pa.Scalar, np.generic)
-"""Types that are one value, although they have a length or elements."""
+"""Types that are a single value, although they have a length or elements."""
 
 _POWER_MAX = 400
-"""Larger powers of ten are out of range for every number; their text could be of any length."""
+"""Powers of ten above this are out of range for every number; their text has any length."""
 
 _INT64_END = 1 << 63
 
@@ -36,7 +36,7 @@ _POLARS_OBJECT = "Object"
 
 
 def is_many(given: Any) -> bool:
-    """Return whether an argument holds several values: a sequence, a set, an array or a column."""
+    """Return whether an argument holds several values: a sequence, set, array or column."""
     if isinstance(given, _ONE_VALUE):
         return False
     if isinstance(given, np.ndarray):
@@ -45,12 +45,14 @@ def is_many(given: Any) -> bool:
 
 
 def array_of(values: Any, type_: pa.DataType) -> pa.Array:
-    """Return several values as one Arrow array.
+    """Convert several values to one Arrow array.
 
     Each value is converted alone, so that its meaning does not depend on its neighbours.
     """
     if _is_column(values):
-        return _equal_to(_checked(_array_of_column, values, type(values).__name__), type_)
+        return _convert_exactly(
+            _convert_or_raise(_array_of_column, values, type(values).__name__), type_
+        )
     listed = list(values)
     kinds = set(map(type, listed))
     if len(kinds) == 1 and kinds <= _UNIFORM:
@@ -76,16 +78,16 @@ def _is_arrow(given: Any) -> bool:
 
 
 def object_columns(frame: Any) -> list[str]:
-    """Return the columns of a frame of Polars that hold Python objects.
+    """Return the columns with Python objects in a Polars frame.
 
-    Polars gives their addresses to Arrow, as binary values of eight bytes.
+    Polars passes their addresses to Arrow, as binary values with eight bytes.
     """
     types = zip(getattr(frame, "columns", ()), getattr(frame, "dtypes", ()), strict=False)
     return [str(name) for name, type_ in types if str(type_) == _POLARS_OBJECT]
 
 
 def _is_column(values: Any) -> bool:
-    """Return whether values have one type already, other than objects of Python."""
+    """Return whether values already have one type, other than Python objects."""
     has_objects = str(getattr(values, "dtype", "")) in ("object", _POLARS_OBJECT)
     return (_is_arrow(values) or hasattr(values, "__array__")) and not has_objects
 
@@ -109,14 +111,16 @@ _UNEQUAL = frozenset(
         *(("boolean", kind) for kind in ("integer", "float")),
     }
 )
-"""Kinds of values, and kinds of columns with values that a write makes of them: a look-up of
-``True`` or ``1.0`` does not mean ``1`` or ``'1'``."""
+"""Kinds of values and columns that a write converts and a look-up does not.
+
+A look-up for ``True`` or ``1.0`` does not mean ``1`` or ``'1'``.
+"""
 
 _ROUNDED = frozenset({("float", "float"), ("float", "decimal"), ("decimal", "float")})
 
 
-def _equal_to(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the values of a type that equal values of another type, or raise `UnfitError`."""
+def _convert_exactly(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Convert values to equal values in another type, or raise `UnfitError`."""
     value_type = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     kinds = kind_of(value_type), kind_of(type_)
     if kinds in _UNEQUAL:
@@ -131,7 +135,7 @@ def _equal_to(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _is_same(values: pa.Array, found: pa.Array) -> pa.Array:
-    """Return whether numbers are equal, or have the same shortest text: 0.1 of 32 and 64 bits."""
+    """Return whether numbers are equal or have the same shortest text, as 0.1 in 32 and 64 bits."""
     back, _ = try_convert(convert(found, pa.string()), values.type)
     is_same = pc.equal(back, values).fill_null(False)
     if pa.types.is_decimal(values.type):
@@ -145,7 +149,7 @@ def _is_same(values: pa.Array, found: pa.Array) -> pa.Array:
 
 _Rule: TypeAlias = Callable[[Sequence[Any], pa.DataType], pa.Array]
 _Group: TypeAlias = tuple[_Rule, Any]
-"""A rule, and a hashable key of the values that the rule may convert together."""
+"""A rule, and a hashable key for values that the rule may convert together."""
 
 
 def _group_of(value: Any) -> _Group:
@@ -170,8 +174,8 @@ def _group_of(value: Any) -> _Group:
     return _array_of_plain, kind
 
 
-def _checked(make: Callable[[Any], T], values: Any, quoted: Any) -> T:
-    """Return what Arrow, numpy or pandas makes of values, or raise `UnfitError`."""
+def _convert_or_raise(make: Callable[[Any], T], values: Any, quoted: Any) -> T:
+    """Convert values with Arrow, numpy or pandas; raise `UnfitError` on failure."""
     try:
         return make(values)
     except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
@@ -183,17 +187,17 @@ def _array_of_missing(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _array_of_plain(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    return _equal_to(_checked(pa.array, values, values[0]), type_)
+    return _convert_exactly(_convert_or_raise(pa.array, values, values[0]), type_)
 
 
 def _array_of_numpy(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     array = np.array(values, values[0].dtype)
-    return _equal_to(_checked(pa.array, array, values[0]), type_)
+    return _convert_exactly(_convert_or_raise(pa.array, array, values[0]), type_)
 
 
 def _array_of_times(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if hasattr(values[0], "to_pydatetime"):  # Of pandas, whose units Arrow does not read.
-        times = _checked(
+        times = _convert_or_raise(
             lambda given: [moment.to_pydatetime() for moment in given], values, values[0]
         )
         return _array_of_plain(times, type_)
@@ -201,14 +205,14 @@ def _array_of_times(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _array_of_nanoseconds(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return times of pandas in UTC: with nanoseconds, the date of no zone is exact."""
+    """Convert pandas times by way of UTC: with nanoseconds, no zone makes an exact date."""
     numbers = np.array([value.to_datetime64() for value in values], "datetime64[ns]")
     zone = None if values[0].tzinfo is None else "UTC"
     return convert(pa.array(numbers).view(pa.timestamp("ns", zone)), type_)
 
 
 def _array_of_decimals(values: Sequence[Decimal], type_: pa.DataType) -> pa.Array:
-    """Return decimals by their text: Arrow believes an exponent, whatever memory it takes."""
+    """Convert decimals through text: Arrow allocates memory for any exponent."""
     is_whole = pa.types.is_integer(type_)
     if not (is_whole or pa.types.is_decimal(type_) or pa.types.is_floating(type_)):
         _refuse(values, type_)
@@ -228,7 +232,7 @@ def _array_of_decimals(values: Sequence[Decimal], type_: pa.DataType) -> pa.Arra
 
 
 def _array_of_large_integers(values: Sequence[int], type_: pa.DataType) -> pa.Array:
-    """Return integers beyond 64 bits, which no float tells apart from their neighbours."""
+    """Convert integers beyond 64 bits; refuse floats, which round them."""
     if pa.types.is_floating(type_) or any(abs(value) >> 1024 for value in values):
         _refuse(values, type_)
     return _array_of_decimals([Decimal(value) for value in values], type_)
@@ -239,16 +243,16 @@ def _refuse(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 WHOLE_MAX: Final = 2**63 - 1
-"""The largest integer that a record of a table may contain."""
+"""Largest integer in a table's records."""
 
 DURATION_MS_MAX: Final = 253_402_300_800_000
-"""The longest duration in milliseconds: the year 9999, counted from 1970."""
+"""Longest duration in milliseconds: from 1970 through the year 9999."""
 
 
 def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_MAX) -> int:
     """Return an argument as an integer within bounds.
 
-    Accepts ``__index__``; refuses floats and truth values, which records cannot store exactly.
+    Accepts ``__index__``; refuses floats and booleans, which records cannot store exactly.
     """
     number = _integer(value)
     if number is None or not least <= number <= most:
@@ -257,17 +261,17 @@ def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_M
 
 
 def version_argument(name: str, value: Any) -> int:
-    """Return a version as an integer of any sign; the log refuses versions that it lacks."""
+    """Return a version as an integer with any sign; the log refuses missing versions."""
     return whole_argument(name, value, least=-WHOLE_MAX)
 
 
 def optional(convert: Callable[..., int], name: str, value: Any, **bounds: int) -> int | None:
-    """Return an argument as one of the other functions does, or None if the caller passed None."""
+    """Validate an argument with another function, or return None for None."""
     return None if value is None else convert(name, value, **bounds)
 
 
 def duration_argument(name: str, value: Any, *, least: int = 0) -> int:
-    """Return a duration in milliseconds as an integer; raises as `whole_argument`."""
+    """Return a duration in milliseconds as an integer; raises like `whole_argument`."""
     number = _integer(value)
     if number is None or not least <= number <= DURATION_MS_MAX:
         expected = f"a whole number of milliseconds from {least} to {DURATION_MS_MAX}"
@@ -276,7 +280,7 @@ def duration_argument(name: str, value: Any, *, least: int = 0) -> int:
 
 
 def _integer(value: Any) -> int | None:
-    """Return the integer that a value is; None for all else, truth values included."""
+    """Return a value as an integer; None for other types, including booleans."""
     if isinstance(value, bool):
         return None
     try:

@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from spark_upsert.errors import ContentionError, DataError, OptionError, setting
 
 BINLOG_NAMES = "binlogNames"
-"""The property with the base names of the log, comma separated, the oldest first."""
+"""Property with the binlogs' base names, comma separated, oldest first."""
 
 _DIGITS = 6
 _FILE = re.compile(r"(?s)(.+)\.(:*)([0-9]+)")
 _LSN = "^([0-9a-f]{8}:[0-9a-f]{8}:[0-9a-f]{4})?$"
-"""The empty text is the key of a row that a snapshot read without an LSN."""
+"""Pattern for an LSN; empty for a row that a snapshot read without an LSN."""
 
 _FLATTENED = "__"
 _TEXTS = frozenset(
@@ -30,18 +30,18 @@ _TEXTS = frozenset(
         *("txid", "commit_lsn", "change_lsn", "begin_lsn", "vgtid", "server_transaction_id"),
     }
 )
-"""Fields with numbers as text, which flattened events have under names such as ``__scn``."""
+"""Text fields that flattened events contain under names such as ``__scn``."""
 
 _INSTEAD = {
     "gtid": "source.file,source.pos,source.row",
     "sequence": "source.lsn",
     "change_lsn": "source.commit_lsn,offset",
 }
-"""The order to give instead of a field; for others that of the topic."""
+"""Recommended order for a field; for others, the topic's order."""
 
 
 class LogPosition(Enum):
-    """The meaning of a text of the ``source`` block as an order key."""
+    """Meaning of a text in the ``source`` block as an order key."""
 
     BINLOG = "the name of a binlog such as 'mysql-bin.000007'"
     LSN = "an LSN such as '00000027:00000758:0005'"
@@ -49,7 +49,7 @@ class LogPosition(Enum):
 
 
 def position_of(field: pa.Field) -> LogPosition | None:
-    """Return the position that an order column holds; None if its values are what they are."""
+    """Return an order column's log position; None if its values need no conversion."""
     name = _source_field(field.name)
     if name is None or not pa.types.is_string(field.type):
         return None
@@ -59,7 +59,7 @@ def position_of(field: pa.Field) -> LogPosition | None:
 
 
 def _source_field(name: str) -> str | None:
-    """Return the field of a ``source`` or ``transaction`` block that a column holds, if it does."""
+    """Return a column's field in a ``source`` or ``transaction`` block; None for other columns."""
     *above, last = name.lower().split(".")
     if above and above[-1] in ("source", "transaction"):
         return last
@@ -70,9 +70,9 @@ def _source_field(name: str) -> str | None:
 
 
 def require_ordered(fields: Iterable[pa.Field], *, is_new: bool) -> None:
-    """Refuse order columns whose text is in another order than the log.
+    """Refuse order columns whose text order differs from the log order.
 
-    ``change_lsn`` is refused for new tables only: a later command of a transaction may have a
+    ``change_lsn`` is refused for new tables only: a later command in a transaction may have a
     smaller one.
     """
     for field in fields:
@@ -91,9 +91,9 @@ def require_ordered(fields: Iterable[pa.Field], *, is_new: bool) -> None:
 def order_keys(
     fields: Sequence[pa.Field], columns: Sequence[pa.Array], names: Sequence[str]
 ) -> tuple[list[pa.Array], pa.Array | None]:
-    """Return order columns in which positions compare as in the log.
+    """Return order columns in which positions compare as in the log, and error reasons.
 
-    Keys of positions stay as they are.
+    Other columns stay unchanged. A reason is null for a valid row; None if all rows are valid.
     """
     keys, reasons = [], None
     for field, column in zip(fields, columns, strict=True):
@@ -117,14 +117,14 @@ def order_keys(
 
 
 def _file_keys(column: pa.Array, names: Sequence[str]) -> pa.Array:
-    """Return the keys of file names, of which a batch has few."""
+    """Return order keys for binlog names, each distinct name once."""
     texts = column.dictionary_encode()
     keys = [_file_key(text, names) for text in texts.dictionary.to_pylist()]
     return pa.array(keys, pa.string()).take(texts.indices)
 
 
 def _file_key(text: str, names: Sequence[str]) -> str | None:
-    """Return the order key of a binlog name; None if it is no such name.
+    """Return a binlog name's order key; None if the name is invalid.
 
     ``mysql-bin.1000000`` becomes ``mysql-bin.:1000000``, with a ``:`` per digit beyond six.
 
@@ -150,14 +150,14 @@ def _file_key(text: str, names: Sequence[str]) -> str | None:
 def log_names(names: Sequence[str]) -> dict[str, str]:
     """Return the log name for each base name.
 
-    A server counts from 1 again under a new base name, so a later name becomes the first one with
-    its index, as in ``mysql-bin.~01``. The first name is its own log name.
+    A server counts from 1 again under a new base name, so a later name becomes the first name with
+    its index, as in ``mysql-bin.~01``. The first base name is its own log name.
     """
     return {name: name if i == 0 else f"{names[0]}.~{i:02}" for i, name in enumerate(names)}
 
 
 def parse_binlog_names(text: str) -> tuple[str, ...]:
-    """Return the base names of binlogs, the oldest first."""
+    """Parse binlog base names, oldest first."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names) or len(names) > _NAMES_MAX:
         raise OptionError.invalid(
@@ -167,7 +167,7 @@ def parse_binlog_names(text: str) -> tuple[str, ...]:
 
 
 _NAMES_MAX = 99
-"""A log name has two digits for the place of a base name."""
+"""Maximum base names: a log name has two digits for the index."""
 
 
 def logs_in(columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> frozenset[str]:
@@ -182,7 +182,7 @@ def logs_in(columns: Sequence[pa.Array], fields: Sequence[pa.Field]) -> frozense
 
 
 def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, str] | None:
-    """Return the properties of a table after an epoch with some logs; None if they stay."""
+    """Return a table's properties after an epoch with some logs; None if unchanged."""
     if not logs:
         return None
     text = properties.get(BINLOG_NAMES)
@@ -209,7 +209,7 @@ def with_logs(properties: Mapping[str, str], logs: frozenset[str]) -> dict[str, 
 
 
 def require_extended(old: str | None, new: str | None) -> None:
-    """Refuse base names that do not continue those of a table: their order keys are stored."""
+    """Refuse base names that do not extend the table's: its order keys are stored."""
     if old is None or new is None:
         return
     names = parse_binlog_names(old)
@@ -223,7 +223,7 @@ def require_extended(old: str | None, new: str | None) -> None:
 
 
 def unknown_log(base: str, names: Sequence[str]) -> DataError:
-    """Return the error of a binlog that the table's order does not cover."""
+    """Return the error for a binlog that the table's order does not cover."""
     log_bases = ",".join(names)
     return DataError(
         f"the events name a binlog '{base}', and the table is ordered by the binlogs "

@@ -13,11 +13,11 @@ from spark_upsert.core.threads import Undecodable, shown
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 DAYS_MIN, DAYS_MAX = dt.date.min.toordinal() - _EPOCH, dt.date.max.toordinal() - _EPOCH
-"""Days since 1970 that are dates."""
+"""Range of valid dates, in days since 1970."""
 
 _DAY_US = 86_400_000_000
 MICROS_MIN, MICROS_MAX = DAYS_MIN * _DAY_US, (DAYS_MAX + 1) * _DAY_US - 1
-"""Microseconds since 1970 that are times."""
+"""Range of valid times, in microseconds since 1970."""
 
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIME = re.compile(
@@ -44,33 +44,33 @@ _DATE_CHARS = len("2024-02-29")
 
 
 def times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Return texts as dates or times, and which of them are bad.
+    """Parse texts as dates or times; also return a mask of invalid texts.
 
     Notes
     -----
     A DATE is ``2024-02-29``. A TIMESTAMP_NTZ is a date, or a date, ``T`` or a space, and
     ``12:30[:00[.123456]]``. A TIMESTAMP is the same with ``Z``, ``+02``, ``+0200``, ``+02:00`` or,
-    for UTC, nothing. Finer fractions, and a zone in a TIMESTAMP_NTZ, are bad.
+    for UTC, nothing. Finer fractions, and a zone in a TIMESTAMP_NTZ, are invalid.
 
-    The usual forms are converted at once; others (a zone without minutes, zeros beyond the
-    microsecond) one by one, at some 3 us each.
+    The usual forms are converted in one step; others (a zone without minutes, zeros beyond the
+    microsecond) one by one, at about 3 us each.
     """
-    moments = _usual(texts, type_)
+    moments = _try_cast(texts, type_)
     if moments is not None:
         return moments, np.zeros(len(texts), dtype=np.bool_)
     if pa.types.is_date32(type_):
         is_plain = pc.match_substring_regex(texts, rf"\A{_DAY}\z").fill_null(True)
-        moments = _kept(texts, is_plain).cast(type_)
+        moments = _null_unless(texts, is_plain).cast(type_)
     else:
         zone = "" if type_.tz is None else f"{_ZONE}?"
         is_plain = pc.match_substring_regex(texts, rf"\A{_DAY}(?:{_CLOCK}{zone})?\z")
         is_plain = is_plain.fill_null(True)
-        moments = _instants(_kept(texts, is_plain), type_)
+        moments = _instants(_null_unless(texts, is_plain), type_)
         # A zone may lead out of the calendar.
         micros = moments.view(pa.int64())
         is_inside = pc.and_(pc.greater_equal(micros, MICROS_MIN), pc.less_equal(micros, MICROS_MAX))
         is_plain = pc.and_(is_plain, is_inside.fill_null(True))
-        moments = _kept(moments, is_plain)
+        moments = _null_unless(moments, is_plain)
     bad = np.zeros(len(texts), dtype=np.bool_)
     others = np.flatnonzero(~is_plain.to_numpy(zero_copy_only=False))
     if not len(others):
@@ -83,10 +83,10 @@ def times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     return pa.concat_arrays([moments, mended]).take(pa.array(row_indices)), bad
 
 
-def _usual(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """Return texts that all are of the usual form; None if one is not.
+def _try_cast(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
+    """Cast texts if all have the usual form; None otherwise.
 
-    The form knows no calendar, which makes it several times as fast as `_DAY`.
+    The form ignores the calendar, so it matches several times as fast as `_DAY`.
     """
     is_date = pa.types.is_date32(type_)
     form = _USUAL_DATE if is_date else _USUAL_TIME + ("" if type_.tz is None else _USUAL_ZONE)
@@ -105,13 +105,13 @@ def _usual(texts: pa.Array, type_: pa.DataType) -> pa.Array | None:
     return moments if lowest is None or least <= lowest <= highest <= most else None
 
 
-def _kept(array: pa.Array, mask: pa.Array) -> pa.Array:
-    """Return an array with nulls where a mask is false; it mostly is true."""
+def _null_unless(array: pa.Array, mask: pa.Array) -> pa.Array:
+    """Set values to null where a mask is false; optimized for a mask that is mostly true."""
     return array if pc.all(mask, min_count=0).as_py() else pc.if_else(mask, array, None)
 
 
 def _instants(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return plain texts as times; Arrow wants a zone in each if the type has one."""
+    """Parse plain texts as times; Arrow requires a zone in each if the type has one."""
     if type_.tz is None:
         return texts.cast(type_)
     has_zone = pc.match_substring_regex(texts, "[Z+]|:.*-")
@@ -123,7 +123,7 @@ def _instants(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def days_of(text: str) -> int:
-    """Return the days since 1970 of a date."""
+    """Parse a date into days since 1970; raise `Undecodable` if it is invalid."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise Undecodable(f"'{shown(text)}' is no date")
@@ -134,7 +134,7 @@ def days_of(text: str) -> int:
 
 
 def micros_of(text: str, *, has_zone: bool) -> int:
-    """Return the microseconds since 1970 of a time."""
+    """Parse a time into microseconds since 1970; raise `Undecodable` if it is invalid."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise Undecodable(f"'{shown(text)}' is no time")
@@ -156,14 +156,14 @@ def micros_of(text: str, *, has_zone: bool) -> int:
 
 
 def require_day(days: int) -> int:
-    """Return days since 1970 that are a date, or raise `Undecodable`."""
+    """Return ``days`` if they are a valid date, or raise `Undecodable`."""
     if not DAYS_MIN <= days <= DAYS_MAX:
         raise Undecodable(f"day {days} since 1970 is outside the years 1 to 9999")
     return days
 
 
 def require_time(micros: int) -> int:
-    """Return microseconds since 1970 that are a time, or raise `Undecodable`."""
+    """Return ``micros`` if they are a valid time, or raise `Undecodable`."""
     if not MICROS_MIN <= micros <= MICROS_MAX:
         raise Undecodable(f"microsecond {micros} since 1970 is outside the years 1 to 9999")
     return micros

@@ -77,7 +77,7 @@ def _() -> Patch:
     def cut(values: Any, type_: pa.DataType) -> pa.Array:
         return convert(values, type_, Rounding.DOWN)
 
-    return patch.object(python_values, "_equal_to", cut)
+    return patch.object(python_values, "_convert_exactly", cut)
 
 
 @bug("a list is converted by the type of its first value", LOOKED_UP)
