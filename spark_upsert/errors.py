@@ -20,7 +20,7 @@ _USER_INFO = re.compile(
 """
 
 _QUERY = re.compile(r"""(:/[^\s'"?#]*)([?#][^\s'"]+)""")
-"""The query and the fragment of a URL."""
+"""A URL's query and fragment."""
 
 _PARAMETER = re.compile(r"([?#&;])([^=&;?#]*)=*([^&;?#]*)")
 
@@ -31,20 +31,20 @@ _PUBLIC_PARAMETERS = frozenset(
         *("x-amz-algorithm", "x-amz-date", "x-amz-expires", "x-amz-signedheaders"),
     }
 )
-"""Parameters in the requests of object stores that help to find a failure and are no secrets."""
+"""Object store request parameters that help to diagnose a failure and contain no secrets."""
 
 _CREDENTIAL = re.compile(
     r"""([?&;](?:sig|[\w.-]*(?:secret|passw(?:or)?d|pwd|token|signature|credential|"""
     r"""(?:access|account|api|auth|private|sas|shared)[_-]?key)[\w.-]*)=)[^&;\s'"]+""",
     re.IGNORECASE,
 )
-"""A parameter that is a credential by its name, wherever it is."""
+"""A parameter with a credential's name, anywhere in a text."""
 
 
 def masked(text: str) -> str:
-    """Return a text without the secrets of the URLs in it.
+    """Mask the secrets in URLs within a text.
 
-    The values in a query or fragment are hidden, but for those of `_PUBLIC_PARAMETERS`.
+    Query and fragment values are hidden, except those in `_PUBLIC_PARAMETERS`.
     """
     if ":/" not in text and "=" not in text:
         return text
@@ -61,63 +61,63 @@ def _without_value(parameter: re.Match[str]) -> str:
 
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/+)([^/?#]*)([^?#]*)([?#]?)", re.DOTALL)
-"""The scheme of a URL (Hadoop's may have one slash), its authority and path, and a mark of more."""
+"""A URL's scheme (Hadoop's may have one slash), authority, path and next delimiter."""
 
 _AUTHORITY = re.compile(r"[^:@\[\]]*(@[^:@\[\]]*)?(:\d*)?")
-"""A host or a bucket, or Azure's container and account."""
+"""A host or bucket, or Azure's container and account."""
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL, and so not the name of a folder."""
+    """Return whether a path is a URL instead of a local path."""
     return _URL.match(path) is not None
 
 
 _SETTING = re.compile(r"⟨(\w[\w.]*)(:?)=([^⟨⟩]*)⟩")
-"""A setting in a hint; the colon marks a property of a table."""
+"""A setting in a hint; the colon marks a table property."""
 
 
 class Setting(NamedTuple):
-    """What a hint tells a reader to set, by its name in ``docs/options.md``."""
+    """A setting that a hint recommends, with its name in ``docs/options.md``."""
 
     name: str
     value: str
     is_property: bool
-    """Whether it is a property: `Table.create` and `alter` take it, by this name."""
+    """Whether it is a table property, which `Table.create` and `alter` accept by this name."""
 
 
 SettingForm = Callable[[Setting], str]
-"""How a setting is given."""
+"""Formats a setting for a reader."""
 
 
 def setting(name: str, value: str = "...", *, is_property: bool = False) -> str:
-    """Return the place of a `Setting` in a hint."""
+    """Return a placeholder for a `Setting` in a hint."""
     return f"⟨{name}{':' * is_property}={re.sub('[⟨⟩]', '', value)}⟩"
 
 
 def as_argument(given: Setting) -> str:
-    """Return a setting as plain Python gives it: ``late_rows=apply``."""
+    """Format a setting for plain Python: ``late_rows=apply``."""
     if given.is_property:
         return f"{given.name}={given.value}"
     return f"{re.sub('(?=[A-Z])', '_', given.name).lower()}={given.value}"
 
 
 def as_option(given: Setting) -> str:
-    """Return a setting as Spark is given it, by a call of ``option``."""
+    """Format a setting for Spark, as a call to ``option``."""
     value = given.value if given.value == "..." else f'"{given.value}"'
     return f'.option("{given.name}", {value})'
 
 
 def as_flag(given: Setting) -> str:
-    """Return a setting as `upsertflow unpark` is given it: ``--set mergeSchema=true``."""
+    """Format a setting for `upsertflow unpark`: ``--set mergeSchema=true``."""
     return f"--set {shlex.quote(f'{given.name}={given.value}')}"
 
 
 Subject = Literal["input", "node", "operator", "table"]
-"""The kind of thing an error is about: one of several in a stream, a plan, a graph or a write."""
+"""An error's subject type: one of several in a stream, plan, graph or write."""
 
 
 class UpsertFlowError(Exception):
-    """Any failure that this package reports on purpose."""
+    """Base class for every failure that this package raises on purpose."""
 
     code: ClassVar[str] = "UPSERTFLOW"
 
@@ -130,18 +130,18 @@ class UpsertFlowError(Exception):
 
     @property
     def hint(self) -> str:
-        """What to do."""
+        """Recommended action."""
         return self.hint_as(self._form)
 
     def hint_as(self, form: SettingForm) -> str:
-        """Return what to do, with settings as another reader gives them."""
+        """Return the recommended action, with settings formatted for another reader."""
         return _SETTING.sub(
             lambda found: form(Setting(found[1], found[3], bool(found[2]))), self._marked_hint
         )
 
     @property
     def told(self) -> str:
-        """The message without values of rows: what is logged, and kept beside data.
+        """The message without row values, for logs and dead-letter tables.
 
         It is the field ``told``, else the message without its field ``example``.
         """
@@ -150,23 +150,23 @@ class UpsertFlowError(Exception):
         return str(self.fields.get("told", without))
 
     def name_settings(self, form: SettingForm) -> None:
-        """Name the settings of the hint as its reader gives them.
+        """Format the hint's settings for its reader.
 
         Parameters
         ----------
         form : callable
-            A function of a module, which travels with the error.
+            A module-level function, because it is pickled with the error.
         """
         self._form = form
         self.args = (self._text(),)
 
     def advise(self, more: str) -> None:
-        """Add to the hint."""
+        """Append a sentence to the hint."""
         self._marked_hint = f"{self._marked_hint} {masked(more)}".strip()
         self.args = (self._text(),)
 
     def say_about(self, kind: Subject, name: str) -> None:
-        """Say which of several things of a kind it is about; of each kind, the first name stays."""
+        """Add the error's subject to the message; for each kind, the first name stays."""
         name = masked(str(name))
         field, value = ("operators", (name,)) if kind == "operator" else (kind, name)
         if field not in self.fields:
@@ -196,16 +196,16 @@ def _masked_field(value: Any) -> Any:
 
 
 class about:
-    """Let errors from within say what they are about; of each kind, the first name stays.
+    """Add a subject to errors raised within the block; for each kind, the first name stays.
 
-    An error of ours says it in its message and in a field, another one in a note. It is a class,
-    because it stands around every batch: a generator takes three times as long.
+    Package errors get it in message and field, others in a note. It is a class, because every batch
+    uses it: a generator takes three times as long.
 
     Parameters
     ----------
     kind : {"input", "node", "operator", "table"}
     name : str
-        ``""`` stands for the only one of its kind, which needs no name.
+        ``""``: the only subject with this kind, which needs no name.
     """
 
     __slots__ = ("_kind", "_name")
@@ -235,7 +235,7 @@ class about:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that a mistyped ``name`` most likely meant, if any is near."""
+    """Return the candidate nearest to a mistyped name; None if none is near."""
     import difflib  # Imported here: a worker that meets no error needs none of it.
 
     by_lower = {candidate.lower(): candidate for candidate in candidates}
@@ -244,14 +244,14 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Return a sentence that names the nearest candidate, else lists them all."""
+    """Return a sentence with the nearest candidate, or with all candidates."""
     names = list(candidates)
     near = nearest(name, names)
     return f"Did you mean '{near}'?" if near else f"Choose one of: {', '.join(sorted(names))}."
 
 
 class OptionError(UpsertFlowError, ValueError):
-    """An option is unknown, malformed, missing or contradicts another."""
+    """An option is unknown, malformed, missing or contradicts another option."""
 
     code = "OPTION"
 
@@ -280,7 +280,7 @@ class OptionError(UpsertFlowError, ValueError):
 
     @classmethod
     def conflict(cls, name: str, other: str, *, why: str = "", hint: str = "") -> Self:
-        """Return the error of two options that do not go together, each with its value or not."""
+        """Return the error for two contradictory options, each with or without its value."""
         return cls(
             f"options '{name}' and '{other}' contradict each other{why and ': '}{why}.",
             hint=hint or "give one of them.",
@@ -290,12 +290,12 @@ class OptionError(UpsertFlowError, ValueError):
 
     @classmethod
     def refused(cls, name: str, reason: str, *, hint: str) -> Self:
-        """Return the error of an option that does not apply here."""
+        """Return the error for an option that does not apply here."""
         return cls(f"option '{name}' {reason}.", hint=hint, option=name)
 
     @classmethod
     def fixed(cls, name: str, value: str, own: str | None, *, why: str = "") -> Self:
-        """Return the error of an option that differs from what the table is."""
+        """Return the error for an option that differs from the table's fixed value."""
         current = f"the table has '{own}'" if own else "the table has none"
         return cls(
             f"option '{name}' is '{value}', but {current}, and its first write fixed that"
@@ -315,7 +315,7 @@ class OptionError(UpsertFlowError, ValueError):
 
 
 def require_plain(path: str, *, option: str = "path") -> None:
-    """Refuse a URL that contains credentials, a query or a fragment.
+    """Raise `OptionError` for a URL with credentials, a query or a fragment.
 
     Every location is checked where it is read, so that no later error, log line, plan or metric can
     show a secret. Local paths may contain any character.
@@ -341,7 +341,7 @@ def require_plain(path: str, *, option: str = "path") -> None:
 
 
 class SchemaError(UpsertFlowError, ValueError):
-    """The columns of the rows and those of the table do not fit."""
+    """The row columns do not fit the table's columns."""
 
     code = "SCHEMA"
 
@@ -358,13 +358,13 @@ class SchemaError(UpsertFlowError, ValueError):
 
 
 class DataError(UpsertFlowError, ValueError):
-    """A row cannot be a command: its key or order is null, or its order is ambiguous."""
+    """A row cannot become a command: its key or order is null, or its order is ambiguous."""
 
     code = "DATA"
 
 
 class PlanError(UpsertFlowError, ValueError):
-    """A plan cannot be run as it is: a node, or an expression in it, is not what it may be."""
+    """A plan cannot be run: a node or an expression in it is invalid."""
 
     code = "PLAN"
 
@@ -380,7 +380,7 @@ class PlanError(UpsertFlowError, ValueError):
 
 
 class GraphError(UpsertFlowError, ValueError):
-    """A graph cannot be run as it is; the field ``operators`` has the names that it is about."""
+    """A graph cannot be run; the field ``operators`` names the operators involved."""
 
     code = "GRAPH"
 
@@ -388,7 +388,7 @@ class GraphError(UpsertFlowError, ValueError):
 class PlacementError(GraphError):
     """Two replicas must share a processing element, and must not.
 
-    Their names are the fields ``one`` and ``other``.
+    The fields ``one`` and ``other`` contain their names.
     """
 
     code = "PLACEMENT"
@@ -406,13 +406,13 @@ class PlacementError(GraphError):
 
 
 class WidthError(UpsertFlowError, ValueError):
-    """A region cannot get the width that is asked for."""
+    """A region cannot get the requested width."""
 
     code = "WIDTH"
 
 
 class TaskError(UpsertFlowError, RuntimeError):
-    """A task was asked for what it cannot do where it stands."""
+    """A task cannot perform the requested call in its current state."""
 
     code = "TASK"
 
@@ -424,7 +424,7 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
 
     @classmethod
     def at(cls, path: str, *, may_wait: bool = False) -> Self:
-        """Return the error of a path without a table."""
+        """Return the error for a path without a table."""
         wait = f" (a read waits for it with {setting('tableTimeout', '5 minutes')})"
         hint = (
             "check the 'path' option, or write to it once: the first write makes the table"
@@ -445,7 +445,7 @@ class TableNotFoundError(UpsertFlowError, FileNotFoundError):
 
 
 class TableExistsError(UpsertFlowError, FileExistsError):
-    """There is a table at the path already."""
+    """A table already exists at the path."""
 
     code = "TABLE_EXISTS"
 
@@ -459,7 +459,7 @@ class TableExistsError(UpsertFlowError, FileExistsError):
 
 
 class CorruptionError(UpsertFlowError):
-    """A file of the table is missing, short or altered. Never retry; restore it."""
+    """A table file is missing, short or altered. Do not retry; restore the file."""
 
     code = "CORRUPTION"
 
@@ -485,7 +485,7 @@ class CorruptionError(UpsertFlowError):
 
 
 class NewerFormatError(UpsertFlowError):
-    """A newer version of this package wrote it, in a form that this one does not know."""
+    """A newer version of this package wrote the data in an unknown format."""
 
     code = "NEWER_FORMAT"
 
@@ -502,7 +502,7 @@ class NewerFormatError(UpsertFlowError):
 
 
 class EarlierFormatError(UpsertFlowError):
-    """A development version of this package wrote it, in a form that is not read any more."""
+    """A development version of this package wrote the data in an unsupported format."""
 
     code = "EARLIER_FORMAT"
 
@@ -519,16 +519,16 @@ class EarlierFormatError(UpsertFlowError):
 
 
 class DataLossError(UpsertFlowError):
-    """Changes that a reader has yet to read are gone, or a version does not exist."""
+    """Changes that a reader has not read are gone, or a version does not exist."""
 
     code = "DATA_LOSS"
 
     @classmethod
     def changes_expired(cls, asked: str, *, lower: int, since: int, newest: int) -> Self:
-        """Return the error of changes that are gone.
+        """Return the error for expired changes.
 
-        Its fields tell what: the versions from ``gap_from`` to ``gap_to``, both inclusive, and the
-        ``reason``.
+        Its fields contain the lost versions from ``gap_from`` to ``gap_to``, both inclusive, and
+        the ``reason``.
         """
         return cls(
             f"{asked} was asked for, but changes can be read from version {since + 1} to "
@@ -549,10 +549,10 @@ class DataLossError(UpsertFlowError):
 
 
 class VersionNotFoundError(DataLossError, LookupError):
-    """The version, time or batch that a read names is expired, or does not exist yet.
+    """The version, time or batch in a read is expired, or does not exist yet.
 
-    Nothing is lost: the caller names another one. It is a `DataLossError`, because a program that
-    handles an expiry handles both.
+    Nothing is lost: you can read another version. It is a `DataLossError`, so that code for expired
+    data handles this error, too.
     """
 
     code = "VERSION_NOT_FOUND"
@@ -572,7 +572,7 @@ class VersionNotFoundError(DataLossError, LookupError):
     def future(
         cls, name: str, version: int, *, since: int, newest: int, last: int | None = None
     ) -> Self:
-        """Return the error of a version that does not exist yet."""
+        """Return the error for a version that does not exist yet."""
         return cls(
             f"{name} {version} does not exist: the newest version is {newest}.",
             hint=f"give a version from {since} to {newest if last is None else last}.",
@@ -583,7 +583,7 @@ class VersionNotFoundError(DataLossError, LookupError):
 
 
 class OtherTableError(UpsertFlowError):
-    """At the path lies not what the caller knows: another table, an older copy, or nothing."""
+    """The path contains another table, an older copy, or nothing, instead of the expected table."""
 
     code = "OTHER_TABLE"
 
@@ -599,7 +599,7 @@ class OtherTableError(UpsertFlowError):
 
 
 class ClockError(UpsertFlowError):
-    """The clock of this machine, or of one that committed, is far beyond the storage's own."""
+    """This machine's clock, or a committer's clock, is far ahead of the storage clock."""
 
     code = "CLOCK"
 
@@ -632,7 +632,7 @@ class ContentionError(UpsertFlowError, TimeoutError):
 
 
 class TableFullError(UpsertFlowError):
-    """The backlog of the slowest consumer fills the table's caps; nothing was stored."""
+    """The slowest consumer's backlog fills the table's caps; nothing was stored."""
 
     code = "TABLE_FULL"
 
@@ -649,7 +649,7 @@ class TableFullError(UpsertFlowError):
         consumer: str,
         version: int,
     ) -> Self:
-        """Return the error of a write for which there is no room."""
+        """Return the error for a write without room."""
         caps = (("epochs", epochs, epochs_max), ("bytes", bytes, bytes_max))
         parts = [f"{held} of {most} {label}" for label, held, most in caps if most is not None]
         return cls(
@@ -673,7 +673,7 @@ class TableFullError(UpsertFlowError):
 
 
 class BatchTooLargeError(UpsertFlowError, ValueError):
-    """One batch is larger than all that may lie behind a consumer; to repeat it is of no use."""
+    """A single batch exceeds the maximum backlog in bytes; retries cannot succeed."""
 
     code = "BATCH_TOO_LARGE"
 
@@ -692,7 +692,7 @@ class BatchTooLargeError(UpsertFlowError, ValueError):
 
 
 class ThrottledError(UpsertFlowError):
-    """A consumer is overloaded, and the table lets it slow writers down; nothing was stored."""
+    """A consumer is overloaded, and the table lets it slow down writers; nothing was stored."""
 
     code = "THROTTLED"
 
@@ -712,7 +712,7 @@ class ThrottledError(UpsertFlowError):
 
 
 class MemoryLimitError(UpsertFlowError, MemoryError):
-    """More memory is needed than was allowed."""
+    """The required memory exceeds the limit."""
 
     code = "MEMORY_LIMIT"
 
@@ -727,6 +727,6 @@ class MemoryLimitError(UpsertFlowError, MemoryError):
 
 
 class StorageError(UpsertFlowError, OSError):
-    """The storage did not do what was asked: no answer, no room, no permission, a broken disk."""
+    """A storage operation failed: no answer, no space, no permission, or a broken disk."""
 
     code = "STORAGE"

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass, replace
 
 SAMPLE_MS = 100
-"""The least time between two samples; a sample that comes sooner is left out."""
+"""Minimum time between two samples; an earlier one is ignored."""
 
 LATENCY_WEIGHT = 0.2
-"""The weight of a new sample in the moving average: ten samples make a difference, one does not."""
+"""Weight for a new sample in the moving average: a single sample has little effect, ten do."""
 
 COALESCE_ABOVE = 0.2
 COALESCE_MS_MAX = 20.0
@@ -23,27 +23,27 @@ WINDOW_MS_MAX = 10.0
 DEFER_ABOVE = 0.8
 RELEASE_BELOW = 0.6
 SUSTAINED_SAMPLES = 10
-"""Samples of a second; also the least number of samples between two deferrals."""
+"""Samples in a row, one second, that start a deferral."""
 REFUSE_FROM = 0.99
 
 RETRY_AFTER_MS = 1000
-"""The time that a refused writer is asked to wait: ten samples, in which pressure can change."""
+"""Time before a refused writer should retry: ten samples, in which pressure can change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The three signals at one time; None where there was nothing to measure."""
+    """Measured load signals; None means that there was nothing to measure."""
 
     waiting: int = 0
-    """Inputs that have something and are not being served yet."""
+    """Number of inputs with changes that are not being served yet."""
     slots: int = 1
-    """The number of inputs that could be served at once; 1 or more."""
+    """Number of inputs that can be served at the same time; 1 or more."""
     latency_ms: float | None = None
-    """The time from a commit to its planning, for what was planned since the last sample."""
+    """Time from commit to planning, for changes planned since the last sample."""
     busy: float | None = None
-    """The share of the time since the last sample in which all slots worked, from 0 to 1."""
+    """Share of time since the last sample in which all slots were busy, from 0 to 1."""
     is_full: bool = False
-    """Whether there is no room for more: what waits is beyond what the next batch may hold."""
+    """Whether there is no room: the waiting changes exceed the next batch's capacity."""
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -52,20 +52,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Governor:
-    """How much pressure there is, and what it makes others do.
+    """The current pressure and its effects; immutable.
 
     Parameters
     ----------
     target_ms : float
-        The latency that counts as a pressure of 1.
+        Latency that counts as a pressure of 1.
     latency_ms : float, optional
-        The moving average; None before there was any.
+        Moving average; None before the first latency.
     sampled_ms : int, optional
-        When the last sample was taken that counted.
+        Time of the last sample that was not ignored.
     pressure : float
         From 0 to 1.
     high_count : int
-        The samples in a row that asked for a deferral, up to `SUSTAINED_SAMPLES`.
+        Number of samples in a row above the deferral limit, up to `SUSTAINED_SAMPLES`.
     is_deferring : bool
         Whether the lowest band waits.
     is_full : bool
@@ -85,20 +85,20 @@ class Governor:
             raise ValueError(f"target_ms is a positive number, found {self.target_ms}")
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether a sample at a time would count.
+        """Return whether a sample at ``now_ms`` would count.
 
-        A clock that went back makes one due: the last sample may never be that old again.
+        True also if the clock went back: otherwise samples could stop for a long time.
         """
         return self.sampled_ms is None or not 0 <= now_ms - self.sampled_ms < SAMPLE_MS
 
     def after(self, sample: Sample, now_ms: int) -> Governor:
-        """Return the governor after a sample; the very same object if none was due.
+        """Return the governor after a sample; the same object if none was due.
 
-        Missing samples count for nothing, however many they are: they neither defer nor release.
+        Missing samples have no effect: they neither start nor end a deferral.
         """
         if not self.is_due(now_ms):
             return self
-        latency_ms = _averaged(self.latency_ms, sample)
+        latency_ms = _update_average(self.latency_ms, sample)
         pressure = pressure_of(sample, latency_ms, target_ms=self.target_ms)
         high_count = min(SUSTAINED_SAMPLES, self.high_count + 1) if pressure > DEFER_ABOVE else 0
         stays_deferring = self.is_deferring and pressure >= RELEASE_BELOW
@@ -114,16 +114,16 @@ class Governor:
 
     @property
     def refuses(self) -> bool:
-        """Whether writes are refused, to be repeated after `RETRY_AFTER_MS`."""
+        """Whether writes are refused, to be retried after `RETRY_AFTER_MS`."""
         return self.pressure >= REFUSE_FROM and self.is_full
 
     @property
     def rung(self) -> int:
-        """The highest rung of the ladder that has an effect, 0 if none has.
+        """Highest escalation level in effect; 0 for none.
 
         1: above 0.2 batches coalesce. 2: above 0.4 the commit window grows. 3: above 0.8 in
         `SUSTAINED_SAMPLES` samples in a row the lowest band is deferred, until below 0.6. 4: from
-        0.99 on, without room for more, writes are refused.
+        0.99, without room for more, writes are refused.
         """
         if self.refuses:
             return 4
@@ -133,35 +133,35 @@ class Governor:
 
     @property
     def coalesce_ms(self) -> float:
-        """How long a batch waits for more (`coalesce_ms`)."""
+        """Batch delay at this pressure (`coalesce_ms`)."""
         return coalesce_ms(self.pressure)
 
     @property
     def commit_window_ms(self) -> float:
-        """How long a group commit waits for more (`commit_window_ms`)."""
+        """Group commit delay at this pressure (`commit_window_ms`)."""
         return commit_window_ms(self.pressure)
 
 
 def pressure_of(sample: Sample, latency_ms: float | None, *, target_ms: float) -> float:
-    """Return the greatest of the three ratios, each kept within 0 and 1."""
+    """Return the greatest of three ratios, each clamped to the range from 0 to 1."""
     ratios = (sample.waiting / sample.slots, (latency_ms or 0.0) / target_ms, sample.busy or 0.0)
-    return max(map(_clamped, ratios))
+    return max(map(_clamp, ratios))
 
 
 def coalesce_ms(pressure: float) -> float:
-    """Return how long a batch waits for more: 0 up to a pressure of 0.2, then up to 20 ms."""
-    share = (_clamped(pressure) - COALESCE_ABOVE) / (1 - COALESCE_ABOVE)
+    """Return a batch's delay for coalescing: 0 up to a pressure of 0.2, then up to 20 ms."""
+    share = (_clamp(pressure) - COALESCE_ABOVE) / (1 - COALESCE_ABOVE)
     return COALESCE_MS_MAX * max(0.0, share)
 
 
 def commit_window_ms(pressure: float) -> float:
-    """Return how long a group commit waits for more: 0.5 ms up to a pressure of 0.4, then to 10."""
-    share = (_clamped(pressure) - WINDOW_ABOVE) / (1 - WINDOW_ABOVE)
+    """Return a group commit's delay: 0.5 ms up to a pressure of 0.4, then up to 10 ms."""
+    share = (_clamp(pressure) - WINDOW_ABOVE) / (1 - WINDOW_ABOVE)
     return WINDOW_MS_MIN + (WINDOW_MS_MAX - WINDOW_MS_MIN) * max(0.0, share)
 
 
-def _averaged(before: float | None, sample: Sample) -> float | None:
-    """Return the moving average after a sample; a latency that is not finite counts as none."""
+def _update_average(before: float | None, sample: Sample) -> float | None:
+    """Return the moving average after a sample; a latency that is not finite counts as None."""
     latency_ms = sample.latency_ms
     if latency_ms is None or not math.isfinite(latency_ms):
         if sample.waiting or before is None:
@@ -171,6 +171,6 @@ def _averaged(before: float | None, sample: Sample) -> float | None:
     return latency_ms if before is None else before + LATENCY_WEIGHT * (latency_ms - before)
 
 
-def _clamped(ratio: float) -> float:
-    """Return a ratio within 0 and 1; what is no number is no pressure."""
+def _clamp(ratio: float) -> float:
+    """Clamp a ratio to the range from 0 to 1; NaN becomes 0."""
     return min(1.0, max(0.0, ratio)) if ratio == ratio else 0.0

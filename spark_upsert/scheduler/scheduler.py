@@ -18,21 +18,21 @@ import numpy.typing as npt
 from spark_upsert.errors import OptionError
 
 PROPERTY = "priority"
-"""The name of the write option and of the table's property."""
+"""Name for both the write option and the table property."""
 
 PRIORITY_MIN = -1000
 PRIORITY_MAX = 1000
 
 WAITED_MAX_MS = 10_000
-"""The wait from which on an input grows no more urgent."""
+"""Waiting time after which an input's priority stops growing."""
 
 IDLE_MAX_MS = 300_000
-"""The time without a read after which an input counts as never read."""
+"""Time without a read after which an input counts as never read."""
 
 HALF_LIFE_MS = 30_000
 
 SCALE = 10 << 20
-"""Units in a point: the number halves twenty times without a remainder, and a tenth is whole."""
+"""Units per point: it can be halved twenty times, and a tenth is an integer."""
 
 _AUTO_MAX = 500 * SCALE
 _AGE_PER_MS = SCALE // 10
@@ -52,22 +52,22 @@ def parse_priority(text: str, *, option: str = PROPERTY) -> int:
 
 
 def priority_in(properties: Mapping[str, str]) -> int | None:
-    """Return the priority that a table's properties set, None if they set none."""
+    """Return the priority in a table's properties; None if it is not set."""
     priority_text = properties.get(PROPERTY)
     return None if priority_text is None else parse_priority(priority_text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Urgency:
-    """An input's set priority and last read, from which its base priority follows."""
+    """An input's configured priority and last read, from which its base priority follows."""
 
     manual: int | None = None
-    """The set priority; beyond the bounds it counts as the bound."""
+    """Configured priority, clamped to the bounds; None if it is not set."""
     read_ms: int | None = None
-    """The time at which it was last read; None: never, or reads are not asked for."""
+    """Time of the last read; None: never, or not requested."""
 
     def base(self, now_ms: int) -> int:
-        """Return the priority without its age, in units."""
+        """Return the priority before aging, in units."""
         if self.manual is not None:
             return min(max(self.manual, PRIORITY_MIN), PRIORITY_MAX) * SCALE
         if self.read_ms is None:
@@ -80,11 +80,11 @@ class Urgency:
 
 
 def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
-    """Return the priorities of inputs, in points.
+    """Return the inputs' priorities, in points.
 
-    A set priority (-1000 to 1000), else ``500 * 2 ** (-idle / 30 s)``, none from 300 s on; plus 100
-    a second of waiting, 1000 at most; rounded half away from zero. All numbers are integers, so
-    that every process computes the same.
+    A configured priority (-1000 to 1000), else ``500 * 2 ** (-idle / 30 s)``, 0 from 300 s on; plus
+    100 per second of waiting, at most 1000; rounded half away from zero. All numbers are integers,
+    so that every process computes the same.
     """
     units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
     # Half away from zero, which is not what `round` does.
@@ -93,7 +93,7 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
 
 
 def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
-    """Return the priority of one input, in points.
+    """Return a single input's priority, in points.
 
     >>> priority_of(Urgency(manual=-1000), now_ms=0, waited_ms=7_500)
     -250
@@ -106,7 +106,7 @@ def priority_of(standing: Urgency, *, now_ms: int, waited_ms: int) -> int:
 
 @cache
 def _decay() -> Numbers:
-    """Return the units that are left after each millisecond of one half-life."""
+    """Return the remaining units after each millisecond in one half-life."""
     share = np.exp2(np.arange(HALF_LIFE_MS) / -HALF_LIFE_MS)
     scores: Numbers = np.rint(_AUTO_MAX * share).astype(np.int64)
     return scores
@@ -114,12 +114,12 @@ def _decay() -> Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Priorities from a floor up to the next one."""
+    """Priorities from a floor up to the next band's floor."""
 
     floor: int | None
-    """The least priority in the band; None: it has none, and the band may be deferred."""
+    """Lowest priority; None: unbounded, and the band may be deferred."""
     weight: int
-    """The number of its inputs that are served in a round."""
+    """Number of its inputs served per round."""
 
 
 BANDS = (
@@ -129,20 +129,20 @@ BANDS = (
     Band(floor=500, weight=4),
     Band(floor=750, weight=8),
 )
-"""The bands, the lowest first: ``BANDS[4]`` is called B4 elsewhere."""
+"""The bands, lowest first; other modules call ``BANDS[4]`` B4."""
 
 LOWEST = 0
 
 WEIGHTS: Numbers = np.array([band.weight for band in BANDS])
 
 ROUND = int(WEIGHTS.sum())
-"""The most inputs that a round serves."""
+"""Maximum inputs served per round."""
 
 _FLOORS = np.array([band.floor for band in BANDS if band.floor is not None])
 
 
 def bands_of(priorities: Numbers) -> Numbers:
-    """Return the band of each priority, as its index.
+    """Return the band index for each priority.
 
     >>> bands_of(np.array([-1, 0, 249, 250, 749, 2000])).tolist()
     [0, 1, 1, 2, 3, 4]
@@ -151,12 +151,12 @@ def bands_of(priorities: Numbers) -> Numbers:
 
 
 class DirtySet:
-    """Names of inputs and since when each waits, the first one first; a value.
+    """Waiting inputs in order of arrival, each with its start time; immutable.
 
     Parameters
     ----------
     waiting : iterable of (str, int)
-        The name of an input and since when it waits, in milliseconds; times do not fall.
+        Input names and start times in milliseconds, in ascending time order.
     """
 
     __slots__ = ("_since_ms",)
@@ -186,24 +186,24 @@ class DirtySet:
     __hash__ = None  # type: ignore[assignment]
 
     def items(self) -> Iterable[tuple[str, int]]:
-        """Return the names and since when each waits, in order."""
+        """Return names and start times in milliseconds, in order."""
         return self._since_ms.items()
 
     def waited_ms(self, now_ms: int) -> Numbers:
-        """Return how long each waits, in order."""
+        """Return each input's waiting time, in order."""
         since_ms = np.fromiter(self._since_ms.values(), np.int64, len(self._since_ms))
         return now_ms - since_ms
 
     def marked(self, names: Iterable[str], now_ms: int) -> DirtySet:
-        """Return the queue with further inputs at its end; an input that is in it keeps its place.
+        """Return the queue with new inputs at its end; a queued input keeps its position.
 
-        If the clock went back, waiting times later than now are set to now: a time yet to come
-        would keep its input, and all inputs behind it, from growing older.
+        If the clock went back, start times after ``now_ms`` become ``now_ms``: a future time would
+        keep its input, and all later inputs, from aging.
         """
         return self._with({}, names, now_ms)
 
     def served(self, names: Iterable[str], left: Iterable[str], now_ms: int) -> DirtySet:
-        """Return the queue without served inputs; those with more wait anew, behind all."""
+        """Return the queue without served inputs; those in ``left`` rejoin at its end."""
         return self._with(dict.fromkeys(names), left, now_ms)
 
     def _with(self, gone: dict[str, None], names: Iterable[str], now_ms: int) -> DirtySet:
@@ -220,12 +220,12 @@ class DirtySet:
 
 
 TICK_MS = 50
-"""Bands change at multiples of this: a caller that asks more often gets the same answer."""
+"""Bands change only at multiples of this; calls in between get the same result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Where a round stands: the band that has the turn, and how many of it may still be served."""
+    """A round's state: the current band, and how many more of its inputs may be served."""
 
     band: int = LOWEST
     credit: int = 0
@@ -237,14 +237,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """An order in which inputs are to be served; it does not depend on how many will be."""
+    """Service order for the waiting inputs, independent of how many will be served."""
 
     names: list[str]
-    """The inputs, each once, the first one first; inputs of a deferred band are left out."""
+    """Input names without repetition, in service order; deferred bands are left out."""
     bands: Numbers
-    """The band of each."""
+    """Band index per input."""
     rounds: Numbers
-    """The round of each; 0 is the one under way."""
+    """Round number per input; 0 is the current round."""
     turn: Turn
     """The turn before any input is served."""
 
@@ -253,7 +253,7 @@ class Service:
         return zip(self.names, WEIGHTS[self.bands].tolist(), strict=True)
 
     def turn_behind(self, count: int) -> Turn:
-        """Return the turn after so many inputs are served."""
+        """Return the turn after ``count`` inputs are served."""
         if not count:
             return self.turn
         band, round_ = int(self.bands[count - 1]), self.rounds[count - 1]
@@ -262,7 +262,10 @@ class Service:
         return Turn(band=band, credit=had - spent)
 
     def is_drained(self, band: int, count: int, left: Collection[str]) -> bool:
-        """Return whether a band is empty after a service."""
+        """Return whether a band is empty after ``count`` inputs are served.
+
+        Inputs in ``left`` have more changes and stay in the band.
+        """
         indices = np.flatnonzero(self.bands == band)
         has_others = len(indices) and indices[-1] >= count
         return not (has_others or any(self.names[index] in left for index in indices))
@@ -270,13 +273,13 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The waiting inputs and the turn; a value. A service is a function of it and of arrivals."""
+    """The waiting inputs and the turn; immutable. Services depend only on it and on arrivals."""
 
     dirty: DirtySet = field(default_factory=DirtySet)
     turn: Turn = Turn()
 
     def marked(self, names: Collection[str], now_ms: int) -> Schedule:
-        """Return the schedule with further inputs that have something (`DirtySet.marked`)."""
+        """Return the schedule with further inputs that have changes (`DirtySet.marked`)."""
         return replace(self, dirty=self.dirty.marked(names, now_ms))
 
     def service(
@@ -286,13 +289,13 @@ class Schedule:
         *,
         defers_lowest: bool = False,
     ) -> Service:
-        """Return the order in which the waiting inputs are served.
+        """Return the order in which to serve the waiting inputs.
 
-        In a round each band, the highest first, gets its weight as credit and spends one per input;
-        an empty band forfeits the rest. So one band holds credit, and the state is two numbers.
+        In a round each band, highest first, gets its weight as credit and spends one per input; an
+        empty band forfeits the rest. So only one band holds credit, and the state is two numbers.
         """
         bands = self._bands(now_ms, urgencies or {})
-        turn = _settled(self.turn, bands)
+        turn = _forfeit_credit(self.turn, bands)
         indices = np.flatnonzero(bands != LOWEST) if defers_lowest else np.arange(len(bands))
         bands = bands[indices]
         rounds = _rounds(bands, turn)
@@ -313,7 +316,7 @@ class Schedule:
         left: Collection[str],
         now_ms: int,
     ) -> Schedule:
-        """Return the schedule after a service."""
+        """Return the schedule after ``count`` inputs are served; those in ``left`` wait again."""
         dirty = self.dirty.served(names, left, now_ms)
         turn = service.turn_behind(count)
         if service.is_drained(turn.band, count, set(left)):
@@ -321,7 +324,7 @@ class Schedule:
         return Schedule(dirty=dirty, turn=turn)
 
     def waiting(self, now_ms: int, urgencies: Mapping[str, Urgency] | None = None) -> list[int]:
-        """Return how many inputs wait in each band, the lowest first; arguments as of `service`."""
+        """Return the waiting inputs per band, lowest band first; arguments as in `service`."""
         bands = self._bands(now_ms, urgencies or {})
         return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
 
@@ -338,13 +341,13 @@ class Schedule:
         return bands_of(priorities(bases, self.dirty.waited_ms(tick_ms)))
 
 
-def _settled(turn: Turn, bands: Numbers) -> Turn:
-    """Return the turn, with its credit forfeited if the band is empty."""
+def _forfeit_credit(turn: Turn, bands: Numbers) -> Turn:
+    """Return the turn, without credit if its band is empty."""
     return turn if np.any(bands == turn.band) else replace(turn, credit=0)
 
 
 def _rounds(bands: Numbers, turn: Turn) -> Numbers:
-    """Return the round in which each waiting input is served; 0 is the round under way."""
+    """Return each waiting input's round; 0 is the current round."""
     rounds = np.empty(len(bands), np.int64)
     for band, weight in enumerate(WEIGHTS.tolist()):
         indices = np.flatnonzero(bands == band)
