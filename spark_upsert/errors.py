@@ -599,7 +599,7 @@ class OtherTableError(UpsertFlowError):
 
 
 class ClockError(UpsertFlowError):
-    """This machine's clock, or a committer's clock, is far ahead of the storage clock."""
+    """The clock on this machine or a committer's is far ahead of the storage clock."""
 
     code = "CLOCK"
 
