@@ -75,18 +75,18 @@ _BATCH_ID = "streaming.sql.batchId"
 
 def query_of_task() -> str | None:
     """Return this task's query id; None if Spark does not report it."""
-    return _told(_QUERY_ID)
+    return _read_local_property(_QUERY_ID)
 
 
 def of_task() -> Transaction | None:
     """Return the transaction for this task's batch; None if Spark does not report it."""
-    query_id, batch_id = _told(_QUERY_ID), _told(_BATCH_ID)
+    query_id, batch_id = _read_local_property(_QUERY_ID), _read_local_property(_BATCH_ID)
     if not (query_id and batch_id):
         return None
     return Transaction(writer=Transaction.writer_of_query(query_id), number=int(batch_id))
 
 
-def _told(name: str) -> str | None:
+def _read_local_property(name: str) -> str | None:
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
 

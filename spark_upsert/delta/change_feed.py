@@ -166,15 +166,15 @@ def _nullable(columns: pa.Schema) -> pa.Schema:
 def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
     before, after_images = _pairs(schema, old, new)
     columns = [
-        [_whole(side.column(name)).take(pa.array(at)) for name in schema.columns.names]
+        [_combine_chunks(side.column(name)).take(pa.array(at)) for name in schema.columns.names]
         for side, at in ((old, before), (new, after_images))
     ]
     differ = ~identical_rows(*columns)
     parts = (
-        ("delete", old, _others(before, old.num_rows)),
+        ("delete", old, _unlisted_positions(before, old.num_rows)),
         ("update_preimage", old, before[differ]),
         ("update_postimage", new, after_images[differ]),
-        ("insert", new, _others(after_images, new.num_rows)),
+        ("insert", new, _unlisted_positions(after_images, new.num_rows)),
     )
     differences = []
     for kind, side, at in parts:
@@ -186,7 +186,10 @@ def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
 def _pairs(schema: TableSchema, old: pa.Table, new: pa.Table) -> tuple[Positions, Positions]:
     """Return the old and new positions for keys that both sides have."""
     words = sort_words(
-        [pa.concat_arrays([_whole(side.column(key)) for side in (old, new)]) for key in schema.keys]
+        [
+            pa.concat_arrays([_combine_chunks(side.column(key)) for side in (old, new)])
+            for key in schema.keys
+        ]
     )
     order = np.lexsort(words[::-1])  # Stable: of equal keys the old one is first.
     same = np.ones(max(0, len(order) - 1), dtype=np.bool_)
@@ -197,11 +200,11 @@ def _pairs(schema: TableSchema, old: pa.Table, new: pa.Table) -> tuple[Positions
     return order[at], order[at + 1] - old.num_rows
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def _others(positions: Positions, count: int) -> Positions:
+def _unlisted_positions(positions: Positions, count: int) -> Positions:
     """Return the positions below a count that are not listed, ascending."""
     is_other = np.ones(count, dtype=np.bool_)
     is_other[positions] = False

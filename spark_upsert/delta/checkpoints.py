@@ -97,10 +97,10 @@ def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, n
         "protocol": pa.array([state.protocol], _PROTOCOL),
         "metaData": pa.array([_with_pairs(state.metadata)], _METADATA),
         "txn": pa.array(_transactions(state.shown, now_ms), _TXN),
-        "add": pa.array([_added(action) for action in state.live.values()], _ADD),
+        "add": pa.array([_to_add_row(action) for action in state.live.values()], _ADD),
         "remove": tombstones,
     }
-    table = _one_below_the_other(pieces)
+    table = _stack_actions(pieces)
 
     def encode() -> bytes:
         sink = pa.BufferOutputStream()
@@ -147,7 +147,7 @@ def _without_files(state: DeltaState) -> DeltaState:
         version=state.version,
         shown=state.shown,
         protocol={name: value for name, value in protocol.items() if value is not None},
-        metadata=_of_maps(metadata),
+        metadata=_restore_maps(metadata),
         checkpoint=state.version,
     )
 
@@ -229,13 +229,13 @@ def _state_of(actions: pa.Table, version: int) -> DeltaState:
     """Build the state from a checkpoint's actions."""
     rows = {name: _rows(actions[name]) for name in ("protocol", "metaData", "txn", "add")}
     [protocol], [metadata] = rows["protocol"], rows["metaData"]
-    live = [_plain(action) for action in rows["add"]]
+    live = [_to_add_fields(action) for action in rows["add"]]
     return DeltaState(
         version=version,
-        shown=_shown(rows["txn"]),
+        shown=_find_shown_version(rows["txn"]),
         live={action["path"]: action for action in live},
         protocol={name: value for name, value in protocol.items() if value is not None},
-        metadata=_of_maps(metadata),
+        metadata=_restore_maps(metadata),
         checkpoint=version,
     )
 
@@ -250,7 +250,7 @@ def _rows(column: pa.ChunkedArray) -> list[dict[str, Any]]:
     ]
 
 
-def _one_below_the_other(pieces: Mapping[str, pa.Array]) -> pa.Table:
+def _stack_actions(pieces: Mapping[str, pa.Array]) -> pa.Table:
     """Return one row per action, with null in the other actions' columns."""
     count, at, columns = sum(map(len, pieces.values())), 0, {}
     for name, piece in pieces.items():
@@ -270,7 +270,7 @@ def _transactions(shown: MirroredVersion | None, now_ms: int) -> list[dict[str, 
     ]
 
 
-def _shown(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
+def _find_shown_version(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
     """Return the shown version: the most recently updated table's; None if there is none."""
     numbers = {transaction["appId"]: transaction["version"] for transaction in transactions}
     own_transactions = [
@@ -284,7 +284,7 @@ def _shown(transactions: Iterable[Mapping[str, Any]]) -> MirroredVersion | None:
     return MirroredVersion(table_id=table_id, version=last["version"], token=token)
 
 
-def _added(add: DeltaAction) -> dict[str, Any]:
+def _to_add_row(add: DeltaAction) -> dict[str, Any]:
     """Return a live file as a checkpoint row, without a data change."""
     names = ("path", "size", "modificationTime", "stats", "deletionVector")
     return {
@@ -294,7 +294,7 @@ def _added(add: DeltaAction) -> dict[str, Any]:
     }
 
 
-def _plain(add: dict[str, Any]) -> dict[str, Any]:
+def _to_add_fields(add: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint row as `add` fields.
 
     An empty map reads as an empty list, and a missing vector possibly as a struct of nulls.
@@ -321,7 +321,7 @@ def _with_pairs(metadata: DeltaAction) -> dict[str, Any]:
     }
 
 
-def _of_maps(metadata: dict[str, Any]) -> dict[str, Any]:
+def _restore_maps(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's metadata in the form used by commits."""
     present = {name: value for name, value in metadata.items() if value is not None}
     form = present.get("format") or {}

@@ -218,7 +218,7 @@ def _run_ends(words: _Words) -> tuple[_Words, _Words]:
     return words & ~before, words & ~after_run
 
 
-def _lows(words: _Words) -> npt.NDArray[np.uint16]:
+def _offsets_in_container(words: _Words) -> npt.NDArray[np.uint16]:
     """Return all set-bit positions, container by container, as offsets within their container."""
     data = words.view(np.uint8).reshape(-1)
     # Most bytes of such containers are zero: only the others are unpacked.
@@ -234,7 +234,7 @@ def _fill(pieces: dict[int, bytes], chosen: Positions, keys: Positions, words: _
         some = chosen[first : first + _GROUP]
         selected = words[keys[some]]
         ends = np.cumsum(_popcount(selected).sum(axis=1, dtype=np.int64)).tolist()
-        values = _lows(selected)
+        values = _offsets_in_container(selected)
         for at, start, stop in zip(some.tolist(), [0, *ends], ends, strict=False):
             pieces[at] = values[start:stop].tobytes()
 
@@ -247,7 +247,7 @@ def _fill_runs(
         some = chosen[first : first + _GROUP]
         run_starts = begins[keys[some]]
         stops = np.cumsum(_popcount(run_starts).sum(axis=1, dtype=np.int64)).tolist()
-        low, high = _lows(run_starts), _lows(ends[keys[some]])
+        low, high = _offsets_in_container(run_starts), _offsets_in_container(ends[keys[some]])
         runs = np.column_stack([low, high - low]).astype("<u2")
         for at, start, stop in zip(some.tolist(), [0, *stops], stops, strict=False):
             pieces[at] = struct.pack("<H", stop - start) + runs[start:stop].tobytes()
@@ -396,11 +396,11 @@ def by_manifest(store: Store, manifest: Manifest) -> Vectors:
     """
     files = files_of(manifest)
     vectors = {path: Vector(file.rows) for path, file in files.items()}
-    _mark_cut(store, manifest, vectors)
+    _mark_outside_live_ranges(store, manifest, vectors)
     snapshot = Snapshot(store, manifest)
     for chunk in snapshot.chunks():
-        lined = _lined(store, manifest, chunk)
-        lined.mark(vectors, np.flatnonzero(_settled(manifest.schema, lined)))
+        lined = _align_entries(store, manifest, chunk)
+        lined.mark(vectors, np.flatnonzero(_find_deleted(manifest.schema, lined)))
         RUNS.settle(len(lined.rows))
     return vectors
 
@@ -409,7 +409,7 @@ def by_change(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
     """Compute deletion vectors from known vectors and the keys in new runs."""
-    vectors = _begun(store, manifest, known, new)
+    vectors = _initial_vectors(store, manifest, known, new)
     for path in new:
         for span in _spans_of(store, manifest, path):
             for start in range(span.start, span.stop, CHUNK_ROWS):
@@ -431,7 +431,7 @@ def by_deaths(
     None if the live row count differs from the table's: some superseded rows were not recorded
     (`delta.prepared_files`).
     """
-    vectors = _begun(store, manifest, known, new)
+    vectors = _initial_vectors(store, manifest, known, new)
     for superseded in deaths:
         for path in superseded.keys() & vectors.keys():
             vectors[path].mark(superseded[path].astype(np.int64))
@@ -439,18 +439,18 @@ def by_deaths(
     return vectors if live == manifest.live_rows else None
 
 
-def _begun(
+def _initial_vectors(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
     """Return known vectors, copied, and new runs' vectors; rows outside live ranges are marked."""
     files = files_of(manifest)
     vectors = {path: known[path].copy() for path in known if path in files}
     vectors |= {path: Vector(files[path].rows) for path in new}
-    _mark_cut(store, manifest, vectors)
+    _mark_outside_live_ranges(store, manifest, vectors)
     return vectors
 
 
-def _mark_cut(store: Store, manifest: Manifest, vectors: Vectors) -> None:
+def _mark_outside_live_ranges(store: Store, manifest: Manifest, vectors: Vectors) -> None:
     """Mark the rows outside their runs' live ranges as deleted."""
     for path, vector in vectors.items():
         reached = 0
@@ -469,7 +469,9 @@ def _spans_of(store: Store, manifest: Manifest, path: str) -> list[Span]:
     return sorted((span for span in spans if len(span)), key=lambda span: span.start)
 
 
-def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES) -> _AlignedEntries:
+def _align_entries(
+    store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES
+) -> _AlignedEntries:
     """Return the entries in a hash range, as `Snapshot.parts` does."""
     spans: list[Span] = []
     epochs: list[int] = []
@@ -481,7 +483,7 @@ def _lined(store: Store, manifest: Manifest, hash_range: HashRange = ALL_HASHES)
     return _AlignedEntries(Rows(manifest.schema, list(map(RunPart, spans))), spans, epochs)
 
 
-def _settled(schema: TableSchema, lined: _AlignedEntries) -> Mask:
+def _find_deleted(schema: TableSchema, lined: _AlignedEntries) -> Mask:
     """Return which rows are deleted; the rows must include all entries for their keys."""
     rows, dead = lined.rows, np.ones(len(lined.rows), dtype=np.bool_)
     if not len(rows):
@@ -508,7 +510,7 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
     key_rows = Rows(schema, [RunPart(chunk)])
     [hashes, *keys] = key_rows.slice(0, [HASH, *schema.identity], 0, len(chunk))
     probes = hashes.to_numpy()
-    lined = _lined(store, manifest, HashRange.spanning(probes[0], probes[-1]))
+    lined = _align_entries(store, manifest, HashRange.spanning(probes[0], probes[-1]))
     hits = list(hits_of(lined.rows, probes, keys))
     gathered = mechanism_of(schema).gather(lined.rows, lined.epochs, hits, len(probes))
     [diffs] = gathered.rows.take([DIFF], gathered.at)

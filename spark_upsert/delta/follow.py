@@ -274,7 +274,7 @@ def facts_below(table: ObservedTable) -> MirrorFacts | None:
     if at is None or facts is None:
         return None
     lag = facts.versions_behind, facts.ms_behind
-    versions, ms = _with_unsettled(lag, table, head, at)
+    versions, ms = _add_unsettled(lag, table, head, at)
     return replace(facts, versions_behind=versions, ms_behind=ms)
 
 
@@ -315,15 +315,15 @@ def lag_below(table: ObservedTable) -> tuple[int, int] | None:
     head = table.log.head()
     shown = settled_below(table) if keeps_groups(head) else table
     if shown is table:
-        return _lag_of(MIRRORS.of(table, target_of(table.store, head.properties)))
+        return _measure_lag(MIRRORS.of(table, target_of(table.store, head.properties)))
     at = settled_at(table, head)
     if at is None:
         return None
-    lag = _lag_of(MIRRORS.of(shown, target_of(table.store, head.properties)))
-    return None if lag is None else _with_unsettled(lag, table, head, at)
+    lag = _measure_lag(MIRRORS.of(shown, target_of(table.store, head.properties)))
+    return None if lag is None else _add_unsettled(lag, table, head, at)
 
 
-def _with_unsettled(
+def _add_unsettled(
     found: tuple[int, int], table: ObservedTable, head: Manifest, at: int
 ) -> tuple[int, int]:
     """Add the versions that a materialized view has not settled yet to its mirror's lag."""
@@ -333,7 +333,7 @@ def _with_unsettled(
     return found[0] + head.version - at, max(found[1], ms)
 
 
-def _lag_of(mirror: Mirror) -> tuple[int, int] | None:
+def _measure_lag(mirror: Mirror) -> tuple[int, int] | None:
     state, head = mirror.state(), mirror.log.head()
     shown = None if state is None else shown_of(state, head.table_id)
     return None if shown is None else (max(0, head.version - shown), _ms_behind(mirror, shown))

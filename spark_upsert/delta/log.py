@@ -223,7 +223,7 @@ class DeltaLog:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{commit_path(version)}", "the commit of a checkpoint", "none"
             )
-        commit_info = self._told(version, data)
+        commit_info = self._state_of_commit(version, data)
         foreign, at = None, version
         while commit_info.shown is None:
             foreign = commit_info.foreign or foreign
@@ -232,14 +232,14 @@ class DeltaLog:
             if checkpoint is None or version - at > _BACK_MAX:
                 foreign = foreign or Foreign(version=version, operation="commits that are gone")
                 break
-            commit_info = self._told(at, checkpoint)
-        own_commit = self._told(version, data)
+            commit_info = self._state_of_commit(at, checkpoint)
+        own_commit = self._state_of_commit(version, data)
         self._state = replace(
             state, time_ms=own_commit.time_ms, last_id=own_commit.last_id, foreign=foreign
         )
         self._crc = zlib.crc32(data)
 
-    def _told(self, version: int, data: bytes) -> DeltaState:
+    def _state_of_commit(self, version: int, data: bytes) -> DeltaState:
         """Return the state from a single commit."""
         return applied(DeltaState(version=version - 1), version, self._parsed(version, data))
 

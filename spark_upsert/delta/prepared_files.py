@@ -59,7 +59,7 @@ def prepared(store: Store, manifest: Manifest) -> Preparing | None:
         require_mirrored(schema, manifest.properties)
         return Preparing(target_of(store, manifest.properties), schema)
     except Exception as error:  # noqa: BLE001 - the publication meets it, and tells
-        _tell(store.url, error)
+        _log_failure(store.url, error)
         return None
 
 
@@ -91,7 +91,7 @@ class Preparing:
         try:
             twin = write_twin(self._target, file, columns, of_batch(rows, columns), now_ms=now_ms)
         except Exception as error:  # noqa: BLE001 - the publication makes it then
-            _tell(self._target.url, error)
+            _log_failure(self._target.url, error)
         else:
             self._twins[file.path] = twin
 
@@ -172,23 +172,23 @@ class PreparationCache:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._told: list[tuple[int, PreparedFiles]] = []
+        self._preparations: list[tuple[int, PreparedFiles]] = []
         self._lock = threading.Lock()
 
     def add(self, version: int, told: Iterable[PreparedFiles]) -> None:
         """Add preparations for a version; above the limits, the oldest are dropped."""
         with self._lock:
-            self._told += [(version, run_files) for run_files in told]
-            twins = sum(len(run_files.twins) for _, run_files in self._told)
-            deaths = sum(map(_death_count, (run_files for _, run_files in self._told)))
-            while self._told and (twins > TWINS_MAX or deaths > DEATHS_MAX):
-                _, gone = self._told.pop(0)
+            self._preparations += [(version, run_files) for run_files in told]
+            twins = sum(len(run_files.twins) for _, run_files in self._preparations)
+            deaths = sum(map(_death_count, (run_files for _, run_files in self._preparations)))
+            while self._preparations and (twins > TWINS_MAX or deaths > DEATHS_MAX):
+                _, gone = self._preparations.pop(0)
                 twins, deaths = twins - len(gone.twins), deaths - _death_count(gone)
 
     def twins(self, place: str, columns: pa.Schema) -> dict[str, Twin]:
         """Return the Parquet copies that a publication may name, by run id."""
         with self._lock:
-            recorded = [run_files for _, run_files in self._told]
+            recorded = [run_files for _, run_files in self._preparations]
         now_ms = int(self._clock() * 1000)
         return {
             id_of(path): twin
@@ -202,16 +202,22 @@ class PreparationCache:
         """Return the known superseded rows for the versions ``after < version <= upto``."""
         with self._lock:
             return [
-                run_files.deaths for version, run_files in self._told if after < version <= upto
+                run_files.deaths
+                for version, run_files in self._preparations
+                if after < version <= upto
             ]
 
     def drop(self, upto: int | None, place: str) -> list[str]:
         """Drop preparations up to a version, or all; return their Parquet copies at `place`."""
         with self._lock:
             gone = [
-                run_files for version, run_files in self._told if upto is None or version <= upto
+                run_files
+                for version, run_files in self._preparations
+                if upto is None or version <= upto
             ]
-            self._told = [entry for entry in self._told if upto is not None and entry[0] > upto]
+            self._preparations = [
+                entry for entry in self._preparations if upto is not None and entry[0] > upto
+            ]
         return [
             twin.path
             for run_files in gone
@@ -224,6 +230,6 @@ def _death_count(ahead: PreparedFiles) -> int:
     return sum(map(len, ahead.deaths.values()))
 
 
-def _tell(place: str, error: Exception) -> None:
+def _log_failure(place: str, error: Exception) -> None:
     reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
     _LOGGER.warning("twin not written: %s error=%s", Fields(place=place), masked(reason))

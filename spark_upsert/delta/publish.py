@@ -146,11 +146,11 @@ def plan(
         # Files of the base without a twin have no live row, and gain none but by an overwrite.
         old = files_of(base.manifest)
         new = [path for path in files if path not in known_vectors and path not in old]
-        vectors = _dead(store, head, known_vectors, new, deaths)
+        vectors = _updated_vectors(store, head, known_vectors, new, deaths)
     return _plan(files, vectors, twins, known_vectors, live, new)
 
 
-def _dead(
+def _updated_vectors(
     store: Store,
     head: Manifest,
     known: Mapping[str, Vector],
@@ -560,7 +560,7 @@ class Mirror:
             return False
         self._remember(head, self._delta.seen or current, planned)
         self.published_ms = self.log.now_ms()
-        self._tell(before, head, planned)
+        self._log_publication(before, head, planned)
         self.upkeep.follow(now_ms=self.log.now_ms(), retention_ms=header.retention_ms)
         return True
 
@@ -709,7 +709,7 @@ class Mirror:
             ) from error
         return in_file(data, described["offset"], size)
 
-    def _tell(self, before: int | None, head: Manifest, planned: FileChanges) -> None:
+    def _log_publication(self, before: int | None, head: Manifest, planned: FileChanges) -> None:
         fields = Fields(
             path=self.table.url,
             place=self.place,

@@ -109,7 +109,7 @@ class Upkeep:
                 # The first hour of a process, or of a clock that went back, removes nothing.
                 self._cleaned_ms = now_ms
             if not self._waiting and now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
-                paths = self._old(now_ms=now_ms, retention_ms=retention_ms).paths
+                paths = self._find_removable(now_ms=now_ms, retention_ms=retention_ms).paths
                 self._waiting.extend(islice(paths, WAITING_MAX))
                 self._cleaned_ms = now_ms
             self._remove_some()
@@ -167,13 +167,17 @@ class Upkeep:
             times = [i.modified_s for i in self._store.list(FOLDER) if i.path == probe]
         finally:
             self._store.delete(probe)
-        done = self._old(now_ms=now_ms, retention_ms=retention_ms, now_s=max(times, default=0.0))
+        done = self._find_removable(
+            now_ms=now_ms, retention_ms=retention_ms, now_s=max(times, default=0.0)
+        )
         if not dry_run:
             for path in done.paths:
                 self._store.delete(path)
         return done
 
-    def _old(self, *, now_ms: int, retention_ms: int, now_s: float = 0.0) -> CleanupResult:
+    def _find_removable(
+        self, *, now_ms: int, retention_ms: int, now_s: float = 0.0
+    ) -> CleanupResult:
         """Return the removable files, oldest first.
 
         First log entries before the newest checkpoint older than the retention; that checkpoint's
@@ -186,7 +190,7 @@ class Upkeep:
         now_s = max((now_s, *(info.modified_s for info in (*log, *infos, *feeds))))
         # The clock of this machine counts only where it is behind.
         now_ms = min(now_ms, int(now_s * 1000))
-        named = self._named(since_ms=now_ms - retention_ms)
+        named = self._find_named_paths(since_ms=now_ms - retention_ms)
         day_s = now_s - ORPHAN_MS / 1000
         # A commit names a feed within the hour in which it is written.
         feed_s = min(day_s, now_s - retention_ms / 1000 - CLEAN_EVERY_MS / 1000)
@@ -196,11 +200,11 @@ class Upkeep:
         gone = [info for info in gone if info.modified_s < day_s and not info.is_link]
         gone += [i for i in feeds if _FEED.fullmatch(i.path) and i.modified_s < feed_s]
         return CleanupResult(
-            log=tuple(_below_the_cut(log, now_s - retention_ms / 1000)),
+            log=tuple(_expired_log_entries(log, now_s - retention_ms / 1000)),
             files=tuple(sorted(gone, key=lambda info: info.modified_s)),
         )
 
-    def _named(self, *, since_ms: int) -> set[str]:
+    def _find_named_paths(self, *, since_ms: int) -> set[str]:
         """Return the paths named by live files, or by removals since `since_ms`."""
         state = self._log.seen
         if state is None:
@@ -209,11 +213,11 @@ class Upkeep:
             self._store, state.checkpoint, state.removed, since_ms=since_ms
         )
         named = {*state.live, *tombstones.field("path").to_pylist()}
-        named |= set(_names(add.get("deletionVector") for add in state.live.values()))
-        return named | set(_names(vectors_of(tombstones)))
+        named |= set(_vector_files(add.get("deletionVector") for add in state.live.values()))
+        return named | set(_vector_files(vectors_of(tombstones)))
 
 
-def _below_the_cut(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
+def _expired_log_entries(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
     """Yield the log entries that no version since `until_s` needs, oldest first."""
     infos = list(infos)
     matches = [(info, ENTRY.fullmatch(info.path)) for info in infos]
@@ -235,7 +239,7 @@ def _is_ours(info: ObjectInfo) -> bool:
     return run_of(info.path) is not None or _VECTORS.fullmatch(info.path) is not None
 
 
-def _names(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
+def _vector_files(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
     """Yield the files that store deletion vectors."""
     for vector in vectors:
         if vector is not None and vector["storageType"] == "u":

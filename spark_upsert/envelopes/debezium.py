@@ -229,7 +229,7 @@ class DebeziumEnvelope:
         if self._is_ordered_by_events and not self.schema.has_quarantine:
             is_nothing |= read.tombstones
         faults = _faults(op, has_after, has_key, key_rows.reasons)
-        faults = _named(faults, op, read.raw_values)
+        faults = _add_message_types(faults, op, read.raw_values)
         unread = _first(not_sent, explain_text(read.reasons), _NO_REASON)
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
         if read.is_cut is not None:
@@ -401,7 +401,9 @@ def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array 
     )
 
 
-def _named(faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array]) -> pa.Array:
+def _add_message_types(
+    faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array]
+) -> pa.Array:
     """Add the message type to faults for messages that are not change events."""
     message = pc.if_else(pc.equal(op, _MESSAGE).fill_null(False), _LOGICAL_MESSAGE, faults)
     rows = np.flatnonzero(_mask(pc.equal(faults, _NO_OP).fill_null(False)))
@@ -513,9 +515,9 @@ class Events(NamedTuple):
 class EventDecoder:
     """Decodes record values into change events.
 
-    A bad event is read again with fewer fields until that succeeds: without ``before``; then ``op``,
-    order and all keys; ``op``, order and the key in ``after``; ``op`` and order. From the second
-    attempt on, the event is an error for its key; a delete needs no other values.
+    A bad event is read again with fewer fields until that succeeds: without ``before``; then
+    ``op``, order and all keys; ``op``, order and the key in ``after``; ``op`` and order. From the
+    second attempt on, the event is an error for its key; a delete needs no other values.
 
     Parameters
     ----------
@@ -542,10 +544,12 @@ class EventDecoder:
         events = pa.StructArray.from_arrays(list(read.columns), fields=fields)
         reasons, is_cut = read.reasons, np.zeros(len(payloads), dtype=np.bool_)
         if reasons is not None:
-            events, reasons, is_cut = self._again(payloads, events, reasons)
+            events, reasons, is_cut = self._decode_again(payloads, events, reasons)
         return Events(events, self._nulls(events, reasons), is_cut)
 
-    def _again(self, payloads: pa.Array, events: pa.StructArray, reasons: pa.Array) -> Events:
+    def _decode_again(
+        self, payloads: pa.Array, events: pa.StructArray, reasons: pa.Array
+    ) -> Events:
         """Read bad events again with fewer fields, once per decoder in `fewer`."""
         left = np.flatnonzero(_valid(reasons))
         row_indices = np.arange(len(payloads))
@@ -557,12 +561,12 @@ class EventDecoder:
             rows, good = left[is_read], pa.array(np.flatnonzero(is_read))
             columns = dict(zip(step.decoder.fields.names, decoded_rows.columns, strict=True))
             taken = {name: column.take(good) for name, column in columns.items()}
-            pieces.append(_laid_out(taken, events.type, len(rows)))
+            pieces.append(_expand_structs(taken, events.type, len(rows)))
             row_indices[rows] = count + np.arange(len(rows))
             count += len(rows)
             is_cut[rows] = not step.knows_after
             if step.has_values:
-                reasons = _renewed(reasons, left, decoded_rows.reasons)
+                reasons = _replace_reasons(reasons, left, decoded_rows.reasons)
             left = left[~is_read]
         is_cut[left] = True
         merged = pa.concat_arrays(pieces).take(pa.array(row_indices))
@@ -583,14 +587,16 @@ def _reasons_of(reasons: pa.Array | None, count: int) -> pa.Array:
     return pa.nulls(count, pa.string()) if reasons is None else reasons
 
 
-def _renewed(reasons: pa.Array, rows: Positions, found: pa.Array | None) -> pa.Array:
+def _replace_reasons(reasons: pa.Array, rows: Positions, found: pa.Array | None) -> pa.Array:
     """Replace the reasons for some rows; `found` None clears them."""
     row_indices = np.arange(len(reasons))
     row_indices[rows] = len(reasons) + np.arange(len(rows))
     return pa.concat_arrays([reasons, _reasons_of(found, len(rows))]).take(pa.array(row_indices))
 
 
-def _laid_out(columns: Mapping[str, pa.Array], type_: pa.StructType, count: int) -> pa.StructArray:
+def _expand_structs(
+    columns: Mapping[str, pa.Array], type_: pa.StructType, count: int
+) -> pa.StructArray:
     """Return columns as structs with more fields; missing fields are null."""
     parts = []
     for wanted_field in type_:
@@ -602,7 +608,7 @@ def _laid_out(columns: Mapping[str, pa.Array], type_: pa.StructType, count: int)
         else:
             names = [inner.name for inner in column.type]
             inside = dict(zip(names, column.flatten(), strict=True))
-            combined = _laid_out(inside, wanted_field.type, count)
+            combined = _expand_structs(inside, wanted_field.type, count)
             parts.append(pc.if_else(column.is_valid(), combined, None))
     return pa.StructArray.from_arrays(parts, fields=list(type_))
 

@@ -92,7 +92,7 @@ def record_form(
     key = PayloadFormat.parse(KEY, payload_format, options.schema_ids, default=value.name)
     refused: tuple[RefusedField, ...] = ()
     if VALUE in found:
-        image, event, make_values = _found(found[VALUE])
+        image, event, make_values = _inferred_parts(found[VALUE])
         refused = found[VALUE].refused
     elif value.format == AVRO:
         image, event, make_values, refused = _avro(value, unsaid)
@@ -121,7 +121,7 @@ def record_form(
     )
 
 
-def _found(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+def _inferred_parts(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
     """Return the row's columns, the event's other fields, and a decoder factory."""
     image, envelope_fields = value.event()
     return image, with_event_fields(envelope_fields), value.decoder
@@ -132,16 +132,16 @@ def with_event_fields(beside: pa.Schema) -> pa.Schema:
 
     So an order's type does not depend on a batch's schema.
     """
-    return pa.schema(_overlaid(EVENT_FIELDS, beside))
+    return pa.schema(_merge_fields(EVENT_FIELDS, beside))
 
 
-def _overlaid(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.Field]:
+def _merge_fields(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.Field]:
     fixed_by_name = {field.name: field for field in fixed}
     for field in found:
         if field.name not in fixed_by_name:
             fixed_by_name[field.name] = field
         elif pa.types.is_struct(field.type) and pa.types.is_struct(fixed_by_name[field.name].type):
-            parts = _overlaid(fixed_by_name[field.name].type, field.type)
+            parts = _merge_fields(fixed_by_name[field.name].type, field.type)
             fixed_by_name[field.name] = field.with_type(pa.struct(parts))
         elif not widens(field.type, fixed_by_name[field.name].type):
             fixed_by_name[field.name] = field
@@ -548,7 +548,7 @@ class ParsedForm:
         return DebeziumEnvelope(
             schema=schema,
             reader=_ParsedReader(
-                {key: where for key in schema.keys if (where := self._apart(key))}
+                {key: where for key in schema.keys if (where := self._separate_key_path(key))}
             ),
             event=self._root,
             before=before[0] if before and self._is_row(before[0]) else None,
@@ -567,7 +567,7 @@ class ParsedForm:
     def _is_row(self, name: str) -> bool:
         return bool(pa.types.is_struct(self._event.field(name).type))
 
-    def _apart(self, key: str) -> Path | None:
+    def _separate_key_path(self, key: str) -> Path | None:
         """Return the path to a key outside the event; None if there is none."""
         columns = {name.lower(): name for name in self.rows.names}
         if key.lower() in columns:

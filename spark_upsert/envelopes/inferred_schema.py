@@ -102,7 +102,9 @@ def found_options(
     narrowed = {side: _RequiredFields(counted_of(envelope, side)) for side in envelope.sources}
     is_expected = is_tolerant and known is not None
     expected = {
-        side: _instead(envelope, side, None, known, 0) for side in envelope.sources if is_expected
+        side: _substitute_fields(envelope, side, None, known, 0)
+        for side in envelope.sources
+        if is_expected
     }
     for batch in batches:
         count += batch.num_rows
@@ -130,7 +132,7 @@ def found_options(
     is_described = True
     for side in envelope.sources:
         if side not in schema_by_side:
-            fields = _instead(
+            fields = _substitute_fields(
                 envelope, side, schema_by_side.get(_KEY), known, count, whys.get(side)
             )
             schema_by_side[side] = _with_mark(fields, options.deletes) if side == _VALUE else fields
@@ -183,7 +185,7 @@ class _RequiredFields:
         return counted.of(own.fields, own.refused)
 
 
-def _instead(
+def _substitute_fields(
     envelope: EnvelopeOptions,
     side: str,
     key: pa.Schema | None,
@@ -230,12 +232,12 @@ def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
     return {
         side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
         if side in envelope.found
-        else _planned(envelope, side)
+        else _latest_columns(envelope, side)
         for side in envelope.sources
     }
 
 
-def _planned(envelope: EnvelopeOptions, side: str) -> FoundSide:
+def _latest_columns(envelope: EnvelopeOptions, side: str) -> FoundSide:
     """Return the columns in a subject's newest schema, before any row is read."""
     subject = envelope.subjects.get(side)
     schemas = schemas_of(envelope, side)

@@ -29,7 +29,7 @@ def _() -> Patch:
     def again(_: Any, self: Any, payloads: Any, events: Any, reasons: Any) -> debezium.Events:
         return debezium.Events(events, reasons, reasons.is_valid().to_numpy(zero_copy_only=False))
 
-    return wrapped(debezium.EventDecoder, "_again", again)
+    return wrapped(debezium.EventDecoder, "_decode_again", again)
 
 
 @bug(

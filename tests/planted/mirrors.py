@@ -68,7 +68,9 @@ def _() -> Patch:
 
 @bug("rows that were cut away stay in the mirror", SHOWN)
 def _() -> Patch:
-    return patch.object(deletion_vectors, "_mark_cut", lambda store, manifest, vectors: None)
+    return patch.object(
+        deletion_vectors, "_mark_outside_live_ranges", lambda store, manifest, vectors: None
+    )
 
 
 @bug("the bits of a vector stand in the other order within a byte", SHOWN)
@@ -100,7 +102,8 @@ def _() -> Patch:
         return found
 
     return together(
-        wrapped(deletion_vectors, "_settled", settled), patch.object(plan, "_SETTLED_FROM", 1 << 40)
+        wrapped(deletion_vectors, "_find_deleted", settled),
+        patch.object(plan, "_SETTLED_FROM", 1 << 40),
     )
 
 
@@ -237,7 +240,7 @@ def _() -> Patch:
 def _() -> Patch:
     def any_columns(original: Any, self: Any, place: str, columns: Any) -> Any:
         found: dict[str, Any] = {}
-        for _, each in self._told:
+        for _, each in self._preparations:
             found |= original(self, place, each.columns)
         return found
 

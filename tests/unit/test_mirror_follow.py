@@ -258,7 +258,7 @@ def test_a_clock_that_went_back_is_cleaned_behind_an_hour_later() -> None:
     case.append(1)
     mirror.state()
     begin_ms = int(case.now() * 1000)
-    with patch.object(mirror.upkeep, "_old", wraps=mirror.upkeep._old) as old:
+    with patch.object(mirror.upkeep, "_find_removable", wraps=mirror.upkeep._find_removable) as old:
         for now_ms in (begin_ms, begin_ms - 100 * CLEAN_EVERY_MS, begin_ms - 99 * CLEAN_EVERY_MS):
             mirror.upkeep.follow(now_ms=now_ms, retention_ms=CLEAN_EVERY_MS)
     assert [call.kwargs["now_ms"] for call in old.mock_calls] == [begin_ms - 99 * CLEAN_EVERY_MS]
