@@ -191,7 +191,7 @@ def simple_latest(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
 
         return reader.latestOffset(start, ReadAllAvailable())
-    # It remembers by itself where it stands, and keeps a piece for each look that found nothing.
+    # It stores its own offset, and caches an entry for each poll without rows.
     before: Any = reader
     before.current_offset = start
     end = before.latestOffset()

@@ -61,7 +61,7 @@ def task() -> Iterator[None]:
     settle_in()
     with frugal():
         yield
-    # Not behind an error: what it refers to is not freed yet, and Spark ends the process.
+    # Not after an error: its objects are still in use, and Spark ends the process.
     give_back()
 
 

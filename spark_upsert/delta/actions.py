@@ -122,7 +122,7 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
                 live[fields["path"]] = fields
     shown, foreign = new_state.shown, new_state.foreign
     if numbers:
-        # Who takes a place over is the only one shown there from then on.
+        # A table that takes a location over is the only one shown there from then on.
         [(table_id, number)] = numbers.items()
         shown = MirroredVersion(table_id=table_id, version=number, token=tokens.get(table_id))
         foreign = None

@@ -224,7 +224,7 @@ def _offsets_in_container(words: _Words) -> npt.NDArray[np.uint16]:
     # Most bytes of such containers are zero: only the others are unpacked.
     byte_indices = np.flatnonzero(data.view(np.bool_))
     at = np.flatnonzero(np.unpackbits(data[byte_indices], bitorder="little").view(np.bool_))
-    # A number of 16 bits is the place within a container, whatever stands above.
+    # The low 16 bits are the offset within a container; higher bits overflow.
     return (byte_indices.astype("<u2")[at >> 3] << 3 | (at & 7).astype("<u2")).astype("<u2")
 
 

@@ -79,7 +79,7 @@ class DeltaLog:
     def follow(self) -> DeltaState | None:
         """Read new commits and return the newest state; None if the log is empty."""
         if self._state is not None and not self._is_as_seen(self._state.version):
-            self._state = None  # Removed, or made anew: what was seen is of no use.
+            self._state = None  # Removed or created again: the cached state is invalid.
         for _ in range(_LOADS_MAX):
             begun, newest = self._state, -1
             if begun is None:

@@ -58,7 +58,7 @@ def prepared(store: Store, manifest: Manifest) -> Preparing | None:
     try:
         require_mirrored(schema, manifest.properties)
         return Preparing(target_of(store, manifest.properties), schema)
-    except Exception as error:  # noqa: BLE001 - the publication meets it, and tells
+    except Exception as error:  # noqa: BLE001 - the publication meets and reports it
         _log_failure(store.url, error)
         return None
 

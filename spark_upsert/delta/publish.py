@@ -143,7 +143,7 @@ def plan(
         new = [path for path in files if path not in known_vectors]
         vectors = by_manifest(store, head)
     else:
-        # Files of the base without a twin have no live row, and gain none but by an overwrite.
+        # Base files without a Parquet copy have no live row; only an overwrite can add one.
         old = files_of(base.manifest)
         new = [path for path in files if path not in known_vectors and path not in old]
         vectors = _updated_vectors(store, head, known_vectors, new, deaths)
@@ -396,7 +396,7 @@ class Mirror:
             return False
         return any(True for _ in self.target.list(""))
 
-    # -- what lies there -----------------------------------------------------------------
+    # -- the location --------------------------------------------------------------------
 
     def _shown_before(
         self, state: DeltaState | None, head: Manifest, *, rebuild: bool
@@ -528,7 +528,7 @@ class Mirror:
             self._remember(head, current, planned)
             return True
         shown_ms = head.time_ms(head.version, head.timestamp_ms)
-        # A removal is not older than its commit: a clock that is behind would let files go early.
+        # A removal is not older than its commit: a slow clock would let files go early.
         now_ms = max(self.log.now_ms(), shown_ms)
         for file, vector in planned.new:
             if id_of(file.path) not in written:
@@ -539,7 +539,7 @@ class Mirror:
             if feed is None:
                 gone, come = self._differing(planned, base, written)
                 feed = write_compared(self.target, before, head, gone, come)
-        # Where no feed tells, the last version that may have changed rows does.
+        # Without a change feed, the last version that may have changed rows decides.
         changed = before is None or head.changed > before
         data_change = rebuild or (changed if feed is None else feed.has_changes)
         id_ = str(uuid.uuid4())
@@ -580,7 +580,7 @@ class Mirror:
                 manifest = self.log.at(before)
             commits = list(self.log.commits(manifest.version + 1, head.upper))
         except DataLossError:
-            # What lies between is expired: the step is made from the newest version alone.
+            # Versions between are expired: the step is computed from the newest version alone.
             return Base(manifest=None, twins=twins, vectors=vectors), []
         return Base(manifest=manifest, twins=twins, vectors=vectors), commits
 

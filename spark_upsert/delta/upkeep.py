@@ -188,7 +188,7 @@ class Upkeep:
         infos = [*self._store.list("")]
         feeds = [*self._store.list(FEED_FOLDER)]
         now_s = max((now_s, *(info.modified_s for info in (*log, *infos, *feeds))))
-        # The clock of this machine counts only where it is behind.
+        # This machine's clock counts only if it is slower.
         now_ms = min(now_ms, int(now_s * 1000))
         named = self._find_named_paths(since_ms=now_ms - retention_ms)
         day_s = now_s - ORPHAN_MS / 1000

@@ -244,7 +244,7 @@ class DebeziumEnvelope:
             own_order={n: _column(read.batch, path) for n, path in self.own_order.items()},
             tombstones=is_delete | read.tombstones,
             bad_values=reasons,
-            # Without a key there is nothing that an inline error could stand at.
+            # Without a key there is no row for an inline error.
             bad_keys=_first(
                 pc.if_else(pa.array(has_key), _NO_REASON, reasons),
                 pc.if_else(
@@ -259,11 +259,11 @@ class DebeziumEnvelope:
         )
         has_order = _all_valid(order, batch.num_rows)
         if self._is_ordered_by_events and self.schema.has_quarantine:
-            # The record that takes such an error away has no order either: the later one says.
+            # The record that clears such an error has no order either: the later one wins.
             decoded = replace(
                 decoded, order=[pc.if_else(pa.array(has_key), column, None) for column in order]
             )
-        # A row that moved is gone from its old key, whatever it holds at the new one.
+        # A moved row is deleted at its old key, even if its new values are bad.
         moved = self._moved(columns, old_keys, has_after) & has_order
         moved &= ~_mask(faults.is_valid())
         commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
