@@ -84,7 +84,7 @@ def as_keys(
     """
     names = tuple(schema.keys if names is None else names)
     fields = [schema.columns.field(name) for name in names]
-    columns = _columns_of(names, given)
+    columns = _key_columns(names, given)
     arrays = [as_values(column, field) for column, field in zip(columns, fields, strict=True)]
     lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
@@ -108,25 +108,25 @@ def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Ar
         ) from error
 
 
-def _columns_of(keys: tuple[str, ...], given: Any) -> list[Any]:
+def _key_columns(keys: tuple[str, ...], given: Any) -> list[Any]:
     """Return the values per key column."""
     if isinstance(given, pa.Array | pa.ChunkedArray):
-        return _of_one_column(keys, given)
+        return _single_column(keys, given)
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
         try:
             has_stream = hasattr(given, "__arrow_c_stream__")
             table = as_table(given) if has_stream else pa.table(given)
-        except pa.ArrowInvalid:  # A column of Polars.
-            return _of_one_column(keys, given)
-        return [table.column(_place_of(name, table.column_names)) for name in keys]
+        except pa.ArrowInvalid:  # A Polars column.
+            return _single_column(keys, given)
+        return [table.column(_column_index(name, table.column_names)) for name in keys]
     if isinstance(given, Mapping):
-        return _row(keys, given)
+        return _key_values(keys, given)
     if not is_many(given):
-        return _of_one_column(keys, [given])
+        return _single_column(keys, [given])
     if len(keys) == 1 and getattr(given, "ndim", 1) == 1 and not _has_rows(given):
-        return _of_one_column(keys, given)
+        return _single_column(keys, given)
     is_one_key = isinstance(given, tuple) and len(given) == len(keys) > 1 and not _has_rows(given)
-    rows = [_row(keys, row) for row in ([given] if is_one_key else given)]
+    rows = [_key_values(keys, row) for row in ([given] if is_one_key else given)]
     return [[row[index] for row in rows] for index in range(len(keys))]
 
 
@@ -137,11 +137,11 @@ def _has_rows(given: Iterable[Any]) -> bool:
     return isinstance(given, Collection) and any(isinstance(item, _ROWS) for item in given)
 
 
-def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
+def _key_values(keys: tuple[str, ...], given: Any) -> list[Any]:
     """Return a mapping's or a sequence's value per key column."""
     if isinstance(given, Mapping):
         columns, values = [str(name) for name in given], list(given.values())
-        return [values[_place_of(name, columns)] for name in keys]
+        return [values[_column_index(name, columns)] for name in keys]
     if isinstance(given, _ROWS) and len(given) == len(keys):
         return list(given)
     raise SchemaError(
@@ -150,7 +150,7 @@ def _row(keys: tuple[str, ...], given: Any) -> list[Any]:
     )
 
 
-def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
+def _single_column(keys: tuple[str, ...], values: Any) -> list[Any]:
     if len(keys) == 1:
         return [values]
     raise SchemaError(
@@ -159,7 +159,7 @@ def _of_one_column(keys: tuple[str, ...], values: Any) -> list[Any]:
     )
 
 
-def _place_of(name: str, available: Sequence[str]) -> int:
+def _column_index(name: str, available: Sequence[str]) -> int:
     """Return the column index for a key column; raise if the name is missing or ambiguous."""
     matches = [at for at, column in enumerate(available) if column.lower() == name.lower()]
     if not matches:

@@ -64,11 +64,11 @@ def keep_history(
 ) -> Commit | None:
     """Update a materialized history by one step; create its table if needed."""
     return despite_expiry(
-        lambda: _kept_up(table, kept, columns, by, tracked, untracked), table.store.url
+        lambda: _update_history(table, kept, columns, by, tracked, untracked), table.store.url
     )
 
 
-def _kept_up(
+def _update_history(
     table: Table,
     kept: Table,
     columns: Sequence[str] | None,
@@ -84,7 +84,7 @@ def _kept_up(
         reached = None if history_head is None else history_head.transactions.get(_writer(source))
         lower = min(max(reached or 0, source.since), source.version)
         spans = schemas_between(look, lower, source)
-        fields = _shown(source.schema, spans, history_head)
+        fields = _source_schema(source.schema, spans, history_head)
         named = fields.names if columns is None else _select(columns, fields, "columns")
         history_options = HistoryOptions(
             columns=tuple(dict.fromkeys((*source.schema.keys, *named))),
@@ -95,7 +95,7 @@ def _kept_up(
         for name in source.schema.unreadable.intersection(history_options.columns):
             raise unreadable_column(name, source.schema.columns.field(name).type)
         fields = pa.schema([fields.field(name) for name in history_options.columns])
-        head = _made(kept, source, history_options, fields, is_of_all=columns is None)
+        head = _ensure_table(kept, source, history_options, fields, is_of_all=columns is None)
         guard = UnchangedRowsGuard(head)
         try:
             return _step(table, kept, source, spans, head, history_options, guard)
@@ -145,16 +145,18 @@ def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaS
     ]
 
 
-def _shown(newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | None) -> pa.Schema:
+def _source_schema(
+    newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | None
+) -> pa.Schema:
     """Return the source columns that a history may show, including dropped ones."""
-    stored_names = [] if known is None else _of_source(known.schema.columns)
+    stored_names = [] if known is None else _source_fields(known.schema.columns)
     fields = {field.name: field for field in newest.columns}
     for field in (*(field for span in spans for field in span.schema.columns), *stored_names):
         fields.setdefault(field.name, field)
     return pa.schema(list(fields.values()))
 
 
-def _of_source(columns: pa.Schema) -> list[pa.Field]:
+def _source_fields(columns: pa.Schema) -> list[pa.Field]:
     """Return a materialized history's source columns."""
     return [field for field in columns if field.name not in (*VALID_NAMES, FROM_VERSION)]
 
@@ -170,7 +172,7 @@ def _writer(source: Manifest) -> str:
     return f"{HISTORY}{source.table_id}"
 
 
-def _made(
+def _ensure_table(
     kept: Table,
     source: Manifest,
     wanted: HistoryOptions,
@@ -186,7 +188,7 @@ def _made(
         "columns": None if is_of_all else list(wanted.columns),
         "tracked": list(wanted.tracked),
     }
-    if wanted.untracked:  # Histories that were kept before there was such a list lack it.
+    if wanted.untracked:  # Older histories lack this list.
         identity["untracked"] = list(wanted.untracked)
     expected = json.dumps(identity, separators=(",", ":"))
     columns = [*fields, *valid_fields(source_schema, wanted), pa.field(FROM_VERSION, pa.int64())]
@@ -221,7 +223,7 @@ def _step(
 ) -> Commit | None:
     writer = _writer(source)
     consumer = f"history-{head.table_id}"
-    position = _position(kept, head, writer, source)
+    position = _reached_version(kept, head, writer, source)
     if position is not None:
         _require_same_past(table, kept, head, position, source)
     if position is None:
@@ -235,13 +237,13 @@ def _step(
         lower = begin + 1
     else:
         stretches = []
-        lower = _lower(table, position, source)
+        lower = _first_version(table, position, source)
         table.keep_held(consumer, lower - 1)
     for span in spans:
         begins = max(lower, span.lower)
         stretches += cut_into_stretches(table.log, begins, span.upper, span.schema)
     require_axis(stretches, wanted.by)
-    # Epochs without rows are a step: behind them nothing else tells that nothing was lost.
+    # An epoch without rows is a step, too: otherwise its expiry would look like a loss.
     if position is not None and source.changed <= position:
         table.hold(consumer, source.version)
         return None
@@ -259,7 +261,7 @@ def _step(
     return done
 
 
-def _position(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
+def _reached_version(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
     """Return the source version that the history has reached; None before its first step."""
     position = head.transactions.get(writer)
     is_lost = position is None and head.has_forgotten(writer)
@@ -307,10 +309,10 @@ def _require_same_past(
         )
 
 
-def _lower(table: Table, position: int, source: Manifest) -> int:
+def _first_version(table: Table, position: int, source: Manifest) -> int:
     """Return the first version whose changes a step reads."""
     lower = position + 1
-    # Versions that changed no row may expire without a loss.
+    # Versions without row changes may expire without a loss.
     if lower < source.first_changes and table.log.at(source.since).changed <= position:
         return source.first_changes
     return lower

@@ -53,7 +53,7 @@ def compact(log: Log, store: Store, *, full: bool, run: Runner | None, commit: C
         if full:
             jobs = later
         else:
-            # What came out may be due in turn. Nothing done: others compact, and are faster.
+            # The output may be due again. If nothing was committed, other compactions are faster.
             jobs = due_jobs(log, log.now_ms()) if done_count else []
     return count
 

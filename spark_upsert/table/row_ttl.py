@@ -137,11 +137,11 @@ def expire_rows(table: WritableTable) -> ExpiredRows | None:
     ttl = RowTtl.of(head.schema, head.properties)
     if ttl is None:
         return None
-    # By a clock that is far ahead all rows would be too old.
+    # By a clock far ahead, all rows would be expired.
     require_clock(table.store, table.log.now_ms())
     now_ms = max(table.log.now_ms(), head.timestamp_ms)
     cutoff_ms = max(0, now_ms - ttl.ttl_ms, last_cutoff_ms(head))
-    pieces = _keys(table, Snapshot(table.store, head), ttl, cutoff_ms)
+    pieces = _expired_key_batches(table, Snapshot(table.store, head), ttl, cutoff_ms)
     piece, deletes, versions = next(pieces, None), 0, []
     while piece is not None:
         following = next(pieces, None)
@@ -158,24 +158,24 @@ def _transaction(cutoff_ms: int) -> Transaction:
     return Transaction(writer=f"{_WRITER}{cutoff_ms // _WRITER_MS}", number=cutoff_ms)
 
 
-def _keys(
+def _expired_key_batches(
     table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield the keys of expired rows, about `KEYS_MAX` at a time."""
     held: list[pa.RecordBatch] = []
     count = 0
-    for expired in _expired(table, snapshot, ttl, cutoff_ms):
+    for expired in _find_expired(table, snapshot, ttl, cutoff_ms):
         if expired.num_rows:
             held.append(expired)
             count += expired.num_rows
         if count >= KEYS_MAX:
-            yield _joined(held)
+            yield _join(held)
             held, count = [], 0
     if held:
-        yield _joined(held)
+        yield _join(held)
 
 
-def _expired(
+def _find_expired(
     table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield all keys of rows that are expired at a version."""
@@ -186,15 +186,15 @@ def _expired(
             yield ttl.expired(batch, cutoff_ms).select(keys)
         return
     last = table.log.version_at(cutoff_ms)
-    # Of what came before the first version that can be read no row is known to be that old.
+    # Commit times before the first readable version are unknown.
     if last < 0 or last < manifest.since:
         return
     for piece in snapshot.chunks():
         if held := list(snapshot.read(keys, hash_range=piece)):
-            yield _not_written(table, _joined(held), last + 1, manifest, piece)
+            yield _drop_written(table, _join(held), last + 1, manifest, piece)
 
 
-def _not_written(
+def _drop_written(
     table: WritableTable,
     keys: pa.RecordBatch,
     lower: int,
@@ -215,12 +215,12 @@ def _not_written(
     return keys
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=None)
     return joined
 
 
-def _still(
+def _still_expired(
     table: WritableTable,
     snapshot: Snapshot,
     ttl: RowTtl,
@@ -230,7 +230,7 @@ def _still(
 ) -> pa.RecordBatch:
     """Return the keys whose rows are still expired at a later version."""
     if ttl.column is None:
-        return _not_written(table, keys, seen + 1, snapshot.manifest)
+        return _drop_written(table, keys, seen + 1, snapshot.manifest)
     key_names = list(snapshot.manifest.schema.keys)
     matches = snapshot.look_up(keys.columns, list(dict.fromkeys((*key_names, ttl.column))))
     return ttl.expired(matches.rows, cutoff_ms).select(key_names)
@@ -252,7 +252,7 @@ def _delete(
         snapshot = Snapshot(table.store, table.log.head())
         if recorded is not None and snapshot.manifest.has(recorded):
             return None
-        rows = deletes_of(snapshot, _still(table, snapshot, ttl, keys, seen, cutoff_ms))
+        rows = deletes_of(snapshot, _still_expired(table, snapshot, ttl, keys, seen, cutoff_ms))
         if not rows.num_rows:
             return None
         commands = commands_of(snapshot.manifest, rows, GONE)
@@ -268,7 +268,7 @@ def _delete(
         except ContentionError:
             if not guard.has_changed:
                 raise
-            table.discard(epoch.staged)  # It was not tried.
+            table.discard(epoch.staged)  # No commit was attempted.
         except UpsertFlowError:
             table.discard(epoch.staged)
             raise

@@ -87,7 +87,7 @@ class RowFilter:
         return replace(self, indexed=_choose_index(snapshot, self, index_of))
 
     def __getstate__(self) -> dict[str, object]:
-        # What is derived does not travel.
+        # Cached properties are not pickled.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     @cached_property
@@ -99,7 +99,7 @@ class RowFilter:
         fields = pa.schema([self.schema.field(name) for name in read])
         return bind_condition(self.condition, fields)
 
-    def _columns_beside(self, names: Sequence[str]) -> list[str]:
+    def _columns_to_read(self, names: Sequence[str]) -> list[str]:
         """Return the columns, followed by the condition's other columns."""
         filter_columns = () if self._bound is None else self._bound.columns
         read = set(names)
@@ -124,7 +124,7 @@ class RowFilter:
         index = None
         if self.indexed is not None:
             index = (index_of or partial(Index.of, snapshot.store))(self.indexed)
-        for batch in self._candidates(snapshot, self._columns_beside(names), hash_range, index):
+        for batch in self._candidates(snapshot, self._columns_to_read(names), hash_range, index):
             filtered = self.filter(batch)
             if filtered.num_rows:
                 yield filtered.select(list(names)) if names else filtered
@@ -197,7 +197,7 @@ def _count_proposed(index: Index, values: pa.Array) -> int | None:
     try:
         return index.count(values)
     except (DataLossError, CorruptionError):
-        return None  # As if there were none; building it anew is for its own commands to say.
+        return None  # As without an index; the index commands report that it must be rebuilt.
 
 
 def _by_index(
@@ -207,7 +207,7 @@ def _by_index(
     batches = rows_at(index, snapshot, snapshot.manifest.schema, index.column, values, names)
     try:
         first = next(batches, None)
-    except CorruptionError:  # Where it is the table that is damaged, that is found again.
+    except CorruptionError:  # If the table is damaged, this read raises, too.
         yield from snapshot.read(names)
         return
     yield from () if first is None else chain([first], batches)

@@ -118,7 +118,7 @@ def require_not_dropped(head: Manifest, columns: pa.Schema) -> None:
 
 
 def _require_droppable(head: Manifest, name: str) -> None:
-    reason = _use_of(head, name)
+    reason = _reason_to_keep(head, name)
     if reason is not None:
         raise SchemaError(
             f"the column '{name}' cannot be dropped: {reason}.",
@@ -128,7 +128,7 @@ def _require_droppable(head: Manifest, name: str) -> None:
         )
 
 
-def _use_of(head: Manifest, name: str) -> str | None:
+def _reason_to_keep(head: Manifest, name: str) -> str | None:
     """Return why a table needs a column; None if the column may be dropped."""
     schema: TableSchema = head.schema
     if any(property_name in head.properties for property_name in KEPT_PROPERTIES):
@@ -186,7 +186,7 @@ def require_free(store: Store, *, is_root: bool = False) -> None:
     checkpoints there.
     """
     contents = _format_of(store)
-    if contents is None and (names := list(_foreign(store, is_root=is_root))):
+    if contents is None and (names := list(_foreign_names(store, is_root=is_root))):
         more = f" and {len(names) - 1} further files or folders" if len(names) > 1 else ""
         contents = f"'{names[0]}'{more}"
     contents = format_above(store) if contents is None else f"it holds {contents}"
@@ -203,7 +203,7 @@ def require_free(store: Store, *, is_root: bool = False) -> None:
 def format_above(store: Store) -> str | None:
     """Return which parent folder holds another tool's table; None if there is none."""
     for above in store.iter_above() if isinstance(store, _HasFoldersAbove) else ():
-        # Who may write into a folder need not be allowed to list those above it.
+        # A writer may lack the permission to list parent folders.
         with suppress(UpsertFlowError, OSError):
             contents = _format_of(above)
             if contents is not None:
@@ -217,7 +217,7 @@ def _format_of(store: Store) -> str | None:
     return next((format_name for name, format_name in _MARKERS.items() if name in folders), None)
 
 
-def _foreign(store: Store, *, is_root: bool) -> Iterator[str]:
+def _foreign_names(store: Store, *, is_root: bool) -> Iterator[str]:
     """Yield a folder's names that do not belong to a table."""
     folders = set(store.folders(""))
     names = [*(info.path for info in store.list("")), *(() if is_root else folders - {_DATA})]

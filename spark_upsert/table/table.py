@@ -465,7 +465,7 @@ class Table(TableReader):
         rows = deletes_of(snapshot, key_rows)
         if not rows.num_rows and transaction is None:
             return None
-        # Also without rows: a later repetition must not delete newer rows.
+        # Even without rows: a later repetition must not delete newer rows.
         return self.upsert(rows, deletes=GONE, transaction=transaction)
 
     def admission(
@@ -654,7 +654,7 @@ class Table(TableReader):
             writers_ms=duration_argument("writers_ms", writers_ms),
         )
         for _ in self.below(
-            # The past of an index is never read.
+            # An index's older versions are never read.
             lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
         ):
             continue

@@ -226,7 +226,7 @@ class TableReader:
     ) -> pa.Table:
         """Return a version's rows, in no particular order (`scan`)."""
         reader = self.scan(columns, filter=filter, version=version)
-        if not reader.schema.names:  # Only the number of rows is asked for.
+        if not reader.schema.names:  # Only the row count is requested.
             return pa.Table.from_batches(list(reader) or [_NO_ROWS]).select([])
         return reader.read_all()
 
@@ -319,7 +319,7 @@ class TableReader:
         try:
             return by(self.index_of(column_field))
         except CorruptionError:
-            return by(None)  # Where it is the table that is damaged, that is found again.
+            return by(None)  # If the table is damaged, this raises, too.
 
     def quarantine(self, version: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the quarantined rows: those that could not be applied and are not cleared yet.

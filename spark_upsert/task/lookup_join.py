@@ -235,7 +235,7 @@ class LookupJoinRows:
         self._joined = None
         threads, self._threads = self._threads, None
         if threads is not None:
-            # The table may be closed right behind this, but never while a look-up reads it.
+            # The table may be closed directly after this, but never during a look-up.
             threads.shutdown(wait=True, cancel_futures=True)
 
     @property

@@ -311,7 +311,7 @@ class _Builder:
                 raise _other_columns(top, schema, exchange.schema)
             drivers = [
                 Driver(
-                    _told_name(chain.nodes[0]),
+                    _feed_name(chain.nodes[0]),
                     feed,
                     own_stages,
                     exchange.add_producer(),
@@ -441,7 +441,7 @@ def _own_reader(node: SplitScan) -> SplitReader | None:
             return None
 
 
-def _told_name(node: Node) -> str:
+def _feed_name(node: Node) -> str:
     """Return a feed's name for error messages; empty for a plan with a single unnamed scan."""
     return "" if isinstance(node, SplitScan) and node.schema is None else node.id
 

@@ -253,7 +253,7 @@ def _of_arrow(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
     with opened_regular(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index).select(columns)
-            # What a file says of itself is not trusted: an offset may point outside of it.
+            # A file's contents are untrusted: an offset may point outside the file.
             batch.validate(full=True)
             yield batch
 

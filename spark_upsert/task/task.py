@@ -280,7 +280,7 @@ class Task:
             The error of a failed operator or reader.
         """
         with self._progress.lock:
-            # A thread may have failed meanwhile: then that is what comes out.
+            # A thread may have failed meanwhile: then its error is raised.
             if self._failure is None:
                 self._apply(Plain.PULL)
                 self._start()

@@ -278,7 +278,7 @@ def check_settled(table: ObservedTable) -> Iterator[Finding]:
     try:
         manifest = table.log.at(at)
     except DataLossError:
-        return  # What it shows is expired.
+        return  # Its version is expired.
     snapshot, count = result_table.at(), 0
     for rows in ShownGroups(grouping, table.store).rows(manifest):
         stored_rows = snapshot.look_up([rows.column(name) for name in grouping.keys])

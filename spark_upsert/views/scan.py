@@ -297,7 +297,7 @@ class TableBase:
         versions = np.concatenate([versions for _, versions in pieces])
         if len(self._names) == len(self._own.columns):
             return pairs, versions
-        # What changed in other columns alone is nothing to the plan: it need not look it up.
+        # Changes in other columns do not affect the plan, so it need not look these rows up.
         differs = pairs.differs_by_bits()
         return pairs.where(differs), versions[differs]
 

@@ -281,7 +281,7 @@ def _() -> Patch:
         found = fixed_words(column)[-1].view(np.int64)
         return found if valid is None else found * valid
 
-    return patch.object(sums, "_small", low)
+    return patch.object(sums, "_as_int64", low)
 
 
 @bug("a sum beyond 38 digits loses what is beyond 64 bits", test_p2_sums_beyond_38_digits_come_back)

@@ -106,4 +106,4 @@ def _() -> Patch:
         lower: int = original(*given)
         return lower + 1
 
-    return wrapped(keep_history, "_lower", later)
+    return wrapped(keep_history, "_first_version", later)

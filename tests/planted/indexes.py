@@ -27,7 +27,7 @@ HELD = promises.test_p2_an_index_holds_the_keys_of_the_version_that_it_shows
 
 @bug("rows are found by the index alone, without a bridge", FOUND)
 def _() -> Patch:
-    return patch.object(rows, "keys_between", lambda index, shows, at: rows._none(at.schema))
+    return patch.object(rows, "keys_between", lambda index, shows, at: rows._no_keys(at.schema))
 
 
 @bug("the bridge of an index that leads is left out", FOUND)
@@ -57,7 +57,7 @@ def _() -> Patch:
         commands = original(schema, changes)
         return commands.filter(pa.compute.greater(commands.column("__diff"), 0))
 
-    return wrapped(build, "_commands", puts)
+    return wrapped(build, "_index_commands", puts)
 
 
 @bug("an index says that it shows the head, wherever a step has ended", HELD)
@@ -65,7 +65,7 @@ def _() -> Patch:
     def write(original: Any, index: Index, own: Any, commands: Any, place: Any, **how: Any) -> Any:
         return original(index, own, commands, index.table_log.head().place, **how)
 
-    return wrapped(build, "_write", write)
+    return wrapped(build, "_commit_entries", write)
 
 
 @bug("an index whose past is expired goes on as if nothing had been between", FOUND)

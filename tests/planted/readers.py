@@ -88,7 +88,7 @@ def _() -> Patch:
 def _() -> Patch:
     return wrapped(
         format,
-        "_is_read",
+        "_is_readable",
         lambda original, field: original(field) and not pa.types.is_fixed_size_list(field.type),
     )
 

@@ -139,7 +139,7 @@ def _() -> Patch:
         lasts = np.roll(begins, -1)
         return replace(original(found, begins), old=found.old[lasts])
 
-    return wrapped(changes, "_net", net)
+    return wrapped(changes, "_net_pairs", net)
 
 
 @bug(

@@ -63,7 +63,7 @@ def _() -> Patch:
 
 @bug("by commits, rows go that were written since", test_p1_rows_age_from_their_commits)
 def _() -> Patch:
-    return patch.object(row_ttl, "_not_written", lambda _, keys, *given: keys)
+    return patch.object(row_ttl, "_drop_written", lambda _, keys, *given: keys)
 
 
 @bug("no version is kept for the ages of rows", test_p1_rows_age_from_their_commits)

@@ -153,7 +153,7 @@ def test_p2_a_kept_history_has_dropped_columns() -> None:
 
 @bug("a kept history shows the newest columns alone", test_p2_a_kept_history_has_dropped_columns)
 def _() -> Patch:
-    return patch.object(keep_history, "_shown", lambda newest, spans, known: newest.columns)
+    return patch.object(keep_history, "_source_schema", lambda newest, spans, known: newest.columns)
 
 
 @bug(

@@ -179,7 +179,7 @@ def _() -> Patch:
             winners[place] = found.losers[0]
         return found._replace(at=winners), slices
 
-    return wrapped(worker, "_reduced", reduced)
+    return wrapped(worker, "_reduce_range", reduced)
 
 
 @bug(

@@ -208,5 +208,8 @@ class IndexedTable:
 @contextmanager
 def small_steps(rows: int) -> Iterator[None]:
     """Let a step behind a commit read so few entries."""
-    with patch.object(build_module, "STEP_ROWS", rows), patch.object(build_module, "_TIMES", 1):
+    with (
+        patch.object(build_module, "STEP_ROWS", rows),
+        patch.object(build_module, "_COMMIT_FACTOR", 1),
+    ):
         yield

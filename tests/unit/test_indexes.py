@@ -202,7 +202,7 @@ def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
         between = Table(store).indexes()[0]
         table.upsert(rows((1, 1)))
     latest = table.indexes()[0]
-    whole = advancing._of_changes
+    whole = advancing._commands_for_changes
 
     def slowly(index: Index, *how: Any) -> Any:
         yield from whole(index, *how)
@@ -210,7 +210,7 @@ def test_of_two_who_bring_an_index_up_to_date_one_does() -> None:
             with patch.object(between.table_log, "head", lambda: table.log.at(2)):
                 assert advance(between).shows == 2
 
-    with patch.object(advancing, "_of_changes", slowly):
+    with patch.object(advancing, "_commands_for_changes", slowly):
         assert not advance(latest).is_done
     assert shown_version(table) == 2
     assert entries(table, 1) == []
@@ -226,15 +226,15 @@ def test_an_index_whose_types_another_process_has_widened_shows_what_it_holds() 
     table.upsert(rows((1, 5), (2, 5)).cast(narrow))
     with WITHOUT_UPKEEP:
         table.upsert(rows((3, 5)), merge_schema=True)
-    widen = build._with_types_of
+    widen = build._widen_types
 
     def widen_late(*args: Any) -> Any:
-        with patch.object(build, "_with_types_of", widen):
+        with patch.object(build, "_widen_types", widen):
             other.delete(1)
         return widen(*args)
 
     before = table.log.head().version
-    with patch.object(build, "_with_types_of", widen_late):
+    with patch.object(build, "_widen_types", widen_late):
         advance(index_of(table))
     assert table.check().is_sound
     assert ids(table, 5, version=before) == [1, 2, 3]

@@ -55,14 +55,14 @@ def changes_of_commands(
 
     history = mechanism_of(schema).history(rows, epoch_of, look_up)
     changes = Changes(*history[:4], made_by=history.new)
-    return _of_rows(_net(changes, history.begins) if net else changes)
+    return _drop_absent(_net_pairs(changes, history.begins) if net else changes)
 
 
 def changes_of_overwrite(
     before: Entries, after: Entries, *, schema: TableSchema, version: int
 ) -> Changes:
     """Compare two contents; every change belongs to one version."""
-    sides = [_reduced(side, schema) for side in (before, after)]
+    sides = [_reduce_side(side, schema) for side in (before, after)]
     rows = Rows(schema, [part for side in sides for part in side.rows.parts])
     border = len(sides[0].rows)
 
@@ -76,10 +76,10 @@ def changes_of_overwrite(
     is_new = order >= border
     old[key_index[~is_new]] = order[~is_new]
     new[key_index[is_new]] = order[is_new]
-    return _of_rows(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64), new))
+    return _drop_absent(Changes(rows, old, new, np.full(len(old), version, dtype=np.int64), new))
 
 
-def _reduced(entries: Entries, schema: TableSchema) -> ReducedEntries:
+def _reduce_side(entries: Entries, schema: TableSchema) -> ReducedEntries:
     """Return one entry per key for one side of a comparison."""
     rows = Rows(schema, [part for part, _ in entries])
     epochs = epochs_by_part(rows, [epoch for _, epoch in entries])
@@ -89,7 +89,7 @@ def _reduced(entries: Entries, schema: TableSchema) -> ReducedEntries:
 # -- pairs ------------------------------------------------------------------------------
 
 
-def _net(changes: Changes, begins: Mask) -> Changes:
+def _net_pairs(changes: Changes, begins: Mask) -> Changes:
     """Combine each key's pairs into one: the first old entry and the last new one."""
     firsts = np.flatnonzero(begins)
     lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
@@ -97,7 +97,7 @@ def _net(changes: Changes, begins: Mask) -> Changes:
     return Changes(changes.rows, changes.old[firsts], new, changes.epochs[lasts], new)
 
 
-def _of_rows(changes: Changes) -> Changes:
+def _drop_absent(changes: Changes) -> Changes:
     """Replace entries other than rows by `ABSENT`; drop pairs without any row."""
     old, new = _live_only(changes.rows, changes.old), _live_only(changes.rows, changes.new)
     real = (old != ABSENT) | (new != ABSENT)
@@ -176,10 +176,12 @@ def cut_into_stretches(
     if net and any(commit.kind is Kind.OVERWRITE or _has_late(commit) for commit in epochs):
         first, last = epochs[0], epochs[-1]
         return [
-            _stretch(log, RangeBoundary.NET, first, [last], log.at(last.version).slices, schema)
+            _make_stretch(
+                log, RangeBoundary.NET, first, [last], log.at(last.version).slices, schema
+            )
         ]
     return [
-        _stretch(log, cut, commits[0], commits, _added(commits), schema)
+        _make_stretch(log, cut, commits[0], commits, _added_slices(commits), schema)
         for cut, commits in grouped(epochs)
     ]
 
@@ -208,11 +210,11 @@ def _has_late(commit: Commit) -> bool:
     return Counters.from_json(commit.counters).late > 0
 
 
-def _added(commits: Iterable[Commit]) -> tuple[Slice, ...]:
+def _added_slices(commits: Iterable[Commit]) -> tuple[Slice, ...]:
     return tuple(slice_ for commit in commits for slice_ in commit.slices())
 
 
-def _stretch(
+def _make_stretch(
     log: Versions,
     cut: RangeBoundary,
     first: Commit,

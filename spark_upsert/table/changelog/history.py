@@ -74,7 +74,7 @@ def events_of(
         for name in names
     ]
     if options.by is ValidBy.ORDER:
-        # Of a delete it is that of the tombstone: the row that it took away has its own.
+        # For a delete, the tombstone's order key: the deleted row has another one.
         parts = rows.take(schema.order_columns[-len(schema.order) :], changes.made_by)
         names_of_order = [field.name for field in schema.order]
         at = parts[0] if len(parts) == 1 else pa.StructArray.from_arrays(parts, names_of_order)
@@ -116,7 +116,7 @@ def validity(
     is_put = events.column(IS_PUT).to_numpy(zero_copy_only=False)
     is_new_key = np.diff(key, prepend=-1) != 0
     opens = is_put & (is_new_key | _differs(events, is_put, schema, options))
-    # A row ends where the next one opens, at a delete, and with its key.
+    # A row ends at the next opening row, at a delete, and with its key.
     edges = np.append(np.flatnonzero(opens | ~is_put | is_new_key), len(key))
     at_edge = np.flatnonzero(opens[edges[:-1]])
     first, following = edges[at_edge], edges[at_edge + 1]

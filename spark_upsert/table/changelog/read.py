@@ -77,7 +77,7 @@ def changes_by_piece(
 
     main = before if stretch.is_comparison else after
     useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
-    # So finely that what is read of either side at once fits in memory.
+    # Fine enough for one piece from either side to fit in memory.
     cuts = [side.chunks(hash_range, at_least=useful) for side in (main, after)]
     is_uniform = not stretch.schema.hash_prefix
     pieces = max(cuts, key=len) if is_uniform else common(hash_range, cuts)

@@ -128,7 +128,7 @@ def _rows_of_pairs(
 ) -> tuple[Positions, list[pa.Array]]:
     """Return the source position for each changelog row, and the columns `CHANGELOG_FIELDS`."""
     is_update = (old != ABSENT) & (new != ABSENT) & options.compute_updates
-    # Two places per pair, the retraction first; absent ones are then left out.
+    # Two positions per pair, the retraction first; absent ones are then dropped.
     sources = np.column_stack([old, new]).reshape(-1)
     kinds = np.column_stack(
         [np.where(is_update, PREIMAGE, DELETE), np.where(is_update, POSTIMAGE, INSERT)]

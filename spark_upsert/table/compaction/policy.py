@@ -87,12 +87,12 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
         Number of adjacent runs per job, at least 2. With 2, any two runs in one tier suffice.
     """
     jobs: list[Job] = []
-    _visit(list(manifest.slices), ALL_HASHES, fanout, jobs)
-    jobs += _forgetting(manifest, jobs, forget_before)
+    _add_jobs(list(manifest.slices), ALL_HASHES, fanout, jobs)
+    jobs += _tombstone_jobs(manifest, jobs, forget_before)
     return sorted((replace(j, forget_before=forget_before) for j in jobs), key=lambda j: j.bytes)
 
 
-def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
+def _tombstone_jobs(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
     """Return jobs that rewrite the oldest files with many removable tombstones.
 
     A file is rewritten at most once: the remaining tombstones are then held (`Slice.is_held`).
@@ -119,13 +119,13 @@ def _forgetting(manifest: Manifest, jobs: list[Job], forget_before: int) -> list
     ]
 
 
-def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
+def _add_jobs(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
     """Add a range's jobs, or those for its halves if one job would be too large."""
     runs = _runs(slices)
     sizes = [sum(s.bytes_within(hash_range) for s in run) for run in runs]
     scale = ALL_HASHES.width / hash_range.width
     neighbors = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
-    occupied = _occupied(slices, hash_range)
+    occupied = _occupied_range(slices, hash_range)
     is_one_hash = occupied.width <= 1
     if neighbors is not None and (
         is_one_hash or sum(sizes[neighbors[0] : neighbors[1]]) <= JOB_BYTES
@@ -139,10 +139,10 @@ def _visit(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[J
         and (neighbors is not None or not _is_uniform(slices, hash_range))
     ):
         for half in hash_range.split_at((occupied.first + occupied.end) // 2):
-            _visit([s for s in slices if s.overlaps(half)], half, fanout, jobs)
+            _add_jobs([s for s in slices if s.overlaps(half)], half, fanout, jobs)
 
 
-def _occupied(slices: list[Slice], hash_range: HashRange) -> HashRange:
+def _occupied_range(slices: list[Slice], hash_range: HashRange) -> HashRange:
     """Return the part of a range in which hashes can be."""
     stored = [s.file.hash_range for s in slices]
     first = min((slice_range.first for slice_range in stored), default=0)

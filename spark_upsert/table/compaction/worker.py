@@ -103,7 +103,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
     taken = job.taken
     prepared = prepare(store, manifest)
     for piece_range in _piece_ranges(store, manifest, job):
-        # A function of its own, so that one piece at a time is in memory.
+        # A separate function, so that only one piece is in memory.
         try:
             pieces.append(_merge_piece(store, manifest, job, piece_range, prepared))
         except DataError:
@@ -157,20 +157,20 @@ class _Piece(NamedTuple):
 def _merge_piece(
     store: Store, manifest: Manifest, job: Job, hash_range: HashRange, ahead: Preparation | None
 ) -> _Piece:
-    reduced, slices = _reduced(store, manifest, job, hash_range)
+    reduced, slices = _reduce_range(store, manifest, job, hash_range)
     rows, winners = reduced.rows, reduced.at
     forgotten, mark = np.empty(0, np.uint64), None
     schema = manifest.schema
     if schema.engine.multiplicity is not None:
-        # What is all zero adds nothing to what lies below it: it goes from any runs.
+        # An all-zero entry adds nothing to older entries, so it is dropped from any runs.
         if job.is_oldest:
             columns = rows.take(schema.columns.names, winners)
             entries = dict(zip(schema.columns.names, columns, strict=True))
             require_possible(schema, entries, store.url)
         winners = winners[is_live(rows.take([DIFF], winners)[0])]
     elif job.is_oldest:
-        gone = _forgettable(Snapshot(store, manifest), job, reduced, slices)
-        mark = _greatest(rows, winners[gone])
+        gone = _droppable_tombstones(Snapshot(store, manifest), job, reduced, slices)
+        mark = _greatest_mark(rows, winners[gone])
         forgotten = rows.hashes[winners[gone]]
         winners = winners[~gone]
     if not len(winners):
@@ -200,7 +200,7 @@ def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.Rec
     return batch.set_column(index, batch.schema.field(index), noted)
 
 
-def _forgettable(
+def _droppable_tombstones(
     snapshot: Snapshot, job: Job, reduced: ReducedEntries, slices: list[Slice]
 ) -> Mask:
     """Return which winners are tombstones that may be dropped."""
@@ -209,7 +209,7 @@ def _forgettable(
     dead = rows.take([DIFF], winners)[0].to_numpy() < 0
     if schema.scope is not Scope.TABLE:
         return dead
-    # Entries that were folded are of no one slice; those that have an order are never forgotten.
+    # Folded entries belong to no single slice; tombstones with an order are never dropped.
     is_old = np.array([s.epochs.upper <= job.forget_before for s in slices], dtype=np.bool_)
     dead &= is_old[rows.part_of(winners)] if len(is_old) else False
     row_indices = np.flatnonzero(dead)
@@ -222,7 +222,7 @@ def _forgettable(
     return dead
 
 
-def _greatest(rows: Rows, chosen: Positions) -> str | None:
+def _greatest_mark(rows: Rows, chosen: Positions) -> str | None:
     """Return the mark for the greatest order key among the given rows, None without an order."""
     schema = rows.schema
     if schema.scope is not Scope.TABLE or not len(chosen):
@@ -233,7 +233,7 @@ def _greatest(rows: Rows, chosen: Positions) -> str | None:
     return encode_mark([column.take(last) for column in order], schema)
 
 
-def _reduced(
+def _reduce_range(
     store: Store, manifest: Manifest, job: Job, hash_range: HashRange
 ) -> tuple[ReducedEntries, list[Slice]]:
     """Return a job's reduced entries in a hash range, and the slices that they come from."""
@@ -266,7 +266,7 @@ def _draft(store: Store, log: Log, each: CompactionResult, head: Manifest) -> Dr
     log.require_descent(head, each.base, "the compaction")
     if not each.taken or not head.accepts(each.base_version):
         return None
-    # What it takes may be live again, below other runs than it was planned under.
+    # After a restore, its input may be live again below other runs.
     between = log.commits(each.base_version + 1, head.upper)
     if any(commit.restored is not None for commit in between):
         return None

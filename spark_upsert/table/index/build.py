@@ -72,10 +72,10 @@ def advance(
     threads : int
         Maximum pieces computed in parallel.
     """
-    index_head = index.try_head() or _make(index)
+    index_head = index.try_head() or _create_index(index)
     head = index.table_log.head()
-    index_head = _with_types_of(head.schema, index, index_head)
-    # Of this head: another process may have brought the index further meanwhile.
+    index_head = _widen_types(head.schema, index, index_head)
+    # For this head: another process may have advanced the index meanwhile.
     usable = None if rebuild else index.usable(index_head)
     if usable is not None and usable.version >= head.version:
         return Advance(shows=usable.version, versions_left=0, is_done=True)
@@ -83,32 +83,34 @@ def advance(
         reached: TableVersion | None = head.place
         is_done = is_within = _is_within(_rows(head), rows_max)
         if is_done:
-            rows = _of_rows(index, head, index_head.schema)
-            is_done = _write(index, index_head, rows, head.place, overwrite=True)
+            rows = _puts_for_rows(index, head, index_head.schema)
+            is_done = _commit_entries(index, index_head, rows, head.place, overwrite=True)
     else:
-        reached = _reach(index, usable, head, rows_max)
+        reached = _choose_target(index, usable, head, rows_max)
         is_done = is_within = reached is not None
         if reached is not None:
-            commands = _of_changes(index, usable, reached, head, index_head.schema, threads)
-            is_done = _write(index, index_head, commands, reached, threads=threads)
+            commands = _commands_for_changes(
+                index, usable, reached, head, index_head.schema, threads
+            )
+            is_done = _commit_entries(index, index_head, commands, reached, threads=threads)
     now = reached if is_done else usable
     left = head.version + 1 if now is None else head.version - now.version
     shows = None if now is None else now.version
     return Advance(shows=shows, versions_left=left, is_done=is_done, is_too_much=not is_within)
 
 
-def _make(index: Index) -> Manifest:
+def _create_index(index: Index) -> Manifest:
     """Create the index, empty and not yet usable."""
     schema = index_schema(
         index.table_log.head().schema, index.column, hash_seed=secrets.randbits(64)
     )
-    # Nothing comes late: deletes need not be remembered.
+    # An index has no late rows, so it needs no tombstones.
     draft = Draft(kind=Kind.CREATE, schema=schema, properties={"tombstoneRetention": "0 epochs"})
     index.log.create(draft)
     return index.log.head()
 
 
-def _with_types_of(table: TableSchema, index: Index, own: Manifest) -> Manifest:
+def _widen_types(table: TableSchema, index: Index, own: Manifest) -> Manifest:
     """Widen the index's column types to the table's column types."""
 
     def propose(head: Manifest) -> Draft | None:
@@ -127,7 +129,7 @@ def _with_types_of(table: TableSchema, index: Index, own: Manifest) -> Manifest:
 # -- how far ------------------------------------------------------------------------------
 
 
-def _reach(
+def _choose_target(
     index: Index, place: TableVersion, head: Manifest, rows_max: int | None
 ) -> TableVersion | None:
     """Return the last version that a step may reach; None if the next one exceeds the limit."""
@@ -159,13 +161,13 @@ def _is_within(rows: int, rows_max: int | None) -> bool:
 # -- what --------------------------------------------------------------------------------
 
 
-def _of_rows(index: Index, head: Manifest, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+def _puts_for_rows(index: Index, head: Manifest, schema: TableSchema) -> Iterator[pa.RecordBatch]:
     """Yield puts for all table rows with a value in the indexed column."""
     for batch in Snapshot(index.table_store, head).read(schema.keys):
-        yield _commands(schema, batch.filter(pc.is_valid(batch.column(index.column))))
+        yield _index_commands(schema, batch.filter(pc.is_valid(batch.column(index.column))))
 
 
-def _of_changes(
+def _commands_for_changes(
     index: Index,
     place: TableVersion,
     reached: TableVersion,
@@ -179,7 +181,7 @@ def _of_changes(
     options = ChangeOptions(columns=schema.keys, deduplication=mode)
     for stretch in stretches:
         for batch in read_changes(index.table_store, stretch, options, threads=threads):
-            yield _commands(schema, _moved(batch, index.column))
+            yield _index_commands(schema, _value_changes(batch, index.column))
 
 
 def _stretches(
@@ -194,20 +196,20 @@ def _stretches(
     return stretches, Deduplication.NET_CHANGES
 
 
-def _moved(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
+def _value_changes(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
     """Keep changes with a value in the column; drop updates that leave the value unchanged."""
     values = changes.column(column)
     keep = np.asarray(pc.is_valid(values))
     kinds = changes.column(CHANGE_TYPE)
     before = np.flatnonzero(np.asarray(pc.equal(kinds, CHANGE_NAMES[PREIMAGE])))
-    # An update's new row stands right behind its old one.
+    # An update's new row directly follows its old one.
     old, new = (values.take(pa.array(row_indices)) for row_indices in (before, before + 1))
     same = before[equal_rows([old], [new])]
     keep[same] = keep[same + 1] = False
     return changes.filter(pa.array(keep))
 
 
-def _commands(schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
+def _index_commands(schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return a delete for each retracted row and a put for each other row."""
     gone = np.zeros(rows.num_rows, dtype=np.bool_)
     if CHANGE_DIFF in rows.schema.names:
@@ -222,7 +224,7 @@ def _commands(schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
 # -- the commit ----------------------------------------------------------------------------
 
 
-def _write(
+def _commit_entries(
     index: Index,
     own: Manifest,
     commands: Iterable[pa.RecordBatch],
@@ -254,7 +256,7 @@ _LOGGER = logging.getLogger(__name__)
 STEP_ROWS = 1 << 20
 """Minimum limit for the table entries read by the step after a commit."""
 
-_TIMES = 4
+_COMMIT_FACTOR = 4
 """The step's limit as a multiple of the commit's row count, if that exceeds `STEP_ROWS`."""
 
 
@@ -308,7 +310,7 @@ class Indexes:
     def follow(self, commit: Commit) -> None:
         """Update the indexes after a commit, within a limit on the work; raises no error."""
         cached_head = self._log.seen
-        # Behind the commit that made the table, nothing of it was read yet.
+        # After the commit that created the table, no head is cached yet.
         properties = (commit.properties or {}) if cached_head is None else cached_head.properties
         if not properties.get(INDEX_BY):
             return
@@ -319,7 +321,7 @@ class Indexes:
 
     def _follow(self, head: Manifest, commit: Commit) -> None:
         written = sum(file.rows for file in commit.added)
-        rows_max = max(STEP_ROWS, _TIMES * written)
+        rows_max = max(STEP_ROWS, _COMMIT_FACTOR * written)
         for index in self.of(head):
             try:
                 done = self._advance(index, rows_max=rows_max)
@@ -328,7 +330,7 @@ class Indexes:
                 self.note(index.column, error)
             else:
                 if done.is_too_much:
-                    self._tell(index, done)
+                    self._warn_lagging(index, done)
 
     def note(self, column: str, error: Exception) -> None:
         """Count and log an error that must not fail its caller."""
@@ -336,7 +338,7 @@ class Indexes:
         fields = Fields(path=self._store.url, column=column, failures=self.failures)
         _LOGGER.warning("index not kept up: %s error=%s", fields, masked(f"{error!r}"))
 
-    def _tell(self, index: Index, done: Advance) -> None:
+    def _warn_lagging(self, index: Index, done: Advance) -> None:
         fields = Fields(
             path=self._store.url,
             column=index.column,

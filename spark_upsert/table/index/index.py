@@ -98,7 +98,7 @@ class Index:
 
     def usable(self, own: Manifest) -> TableVersion | None:
         """Return the table version that an index manifest covers; None if it is unusable."""
-        # The table is looked at behind the index, which it must not be behind.
+        # The table is read after the index, so that its head is never older.
         state = self._readable(own, self.table_log.head())
         return None if state is None else state.shows
 
@@ -144,7 +144,7 @@ class Index:
 
         The cost follows the number of values, not the number of keys.
         """
-        return self._shown(self.state()).count_having_prefix([values.drop_null()])
+        return self._widened_snapshot(self.state()).count_having_prefix([values.drop_null()])
 
     def iter_keys_having(
         self, values: pa.Array, *, near: int | None = None
@@ -158,9 +158,11 @@ class Index:
 
     def keys_in(self, state: IndexState, values: pa.Array) -> Iterator[pa.RecordBatch]:
         """Return an index state's keys for the given values, in pieces."""
-        return self._shown(state).having_prefix([values.drop_null()], state.table.schema.keys)
+        return self._widened_snapshot(state).having_prefix(
+            [values.drop_null()], state.table.schema.keys
+        )
 
-    def _shown(self, state: IndexState) -> Snapshot:
+    def _widened_snapshot(self, state: IndexState) -> Snapshot:
         """Return an index state as a snapshot in the newest types; wider types keep the hashes."""
         seed = state.own.schema.hash_seed
         wide = index_schema(state.table.schema, self.column, hash_seed=seed)
@@ -185,7 +187,7 @@ class Index:
         return latest_state or later
 
 
-class _Sum(NamedTuple):
+class _EntrySums(NamedTuple):
     """Aggregates for comparing two sets of entries."""
 
     entries: int
@@ -214,10 +216,10 @@ def check_index(index: Index) -> Iterator[Finding]:
     try:
         table = Snapshot(index.table_store, index.table_log.at(usable.version))
         expected, actual = (
-            _sum(snapshot, names) for snapshot in (table, Snapshot(index.store, index_head))
+            _sum_entries(snapshot, names) for snapshot in (table, Snapshot(index.store, index_head))
         )
     except (CorruptionError, DataLossError):
-        return  # Of the table, or found above; or expired meanwhile.
+        return  # The table is damaged, the error is reported above, or a version expired meanwhile.
     if expected != actual:
         yield Finding(
             place=f"{folder}, version {index_head.version}",
@@ -226,14 +228,14 @@ def check_index(index: Index) -> Iterator[Finding]:
         )
 
 
-def _sum(snapshot: Snapshot, names: tuple[str, ...]) -> _Sum:
+def _sum_entries(snapshot: Snapshot, names: tuple[str, ...]) -> _EntrySums:
     count = hashes = 0
     for batch in snapshot.read(names):
         rows = batch.filter(pc.is_valid(batch.column(names[0])))
         count += rows.num_rows
         if rows.num_rows:
             hashes += int(np.sum(hash_keys(rows.columns, seed=0), dtype=np.uint64))
-    return _Sum(count, hashes % HASH_END)
+    return _EntrySums(count, hashes % HASH_END)
 
 
 KeyBatch: TypeAlias = pa.RecordBatch
@@ -256,7 +258,7 @@ def rows_at(
     """
     at = snapshot.manifest
     wide = at.schema.widened_to(newest)
-    state = None if index is None else _state(index, near=at.version)
+    state = None if index is None else _readable_state(index, near=at.version)
     if state is not None:
         wide = wide.widened_to(state.table.schema)
     values = values.drop_null().cast(wide.columns.field(column).type)
@@ -277,7 +279,7 @@ def rows_at(
             yield matches if matches.schema == fields else matches.cast(fields)
 
 
-def _state(index: Index, *, near: int) -> IndexState | None:
+def _readable_state(index: Index, *, near: int) -> IndexState | None:
     try:
         return index.state(near=near)
     except (DataLossError, CorruptionError):
@@ -289,10 +291,10 @@ def proposed(
 ) -> Iterator[KeyBatch] | None:
     """Return distinct keys in pieces, with all keys that match; None without a bridge."""
     between = keys_between(index, state.shows.version, at)
-    return None if between is None else _bridged(index.keys_in(state, values), between)
+    return None if between is None else _with_bridge(index.keys_in(state, values), between)
 
 
-def _bridged(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch]:
+def _with_bridge(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyBatch]:
     """Yield the bridge's keys, then the index's other keys.
 
     The index has each key once: a row has one value.
@@ -322,23 +324,23 @@ def keys_between(index: Index, shows: int, at: Manifest) -> KeyBatch | None:
     rows = sum(slice_.file.rows for commit in commits for slice_ in commit.slices())
     if rows > max(at.live_rows, CHUNK_ROWS) or any(c.kind is Kind.OVERWRITE for c in commits):
         return None
-    return distinct([_none(schema), *_keys_of(index, commits, at)])
+    return distinct([_no_keys(schema), *_command_keys(index, commits, at)])
 
 
-def _keys_of(index: Index, commits: Sequence[Commit], at: Manifest) -> Iterator[KeyBatch]:
+def _command_keys(index: Index, commits: Sequence[Commit], at: Manifest) -> Iterator[KeyBatch]:
     slices = tuple(slice_ for commit in commits for slice_ in commit.slices())
     commands = Snapshot(index.table_store, replace(at, slices=slices))
     for part, _ in commands.parts():
         columns = Rows(at.schema, [part]).slice(0, at.schema.keys, 0, len(part))
-        keys = pa.RecordBatch.from_arrays(columns, schema=_none(at.schema).schema)
+        keys = pa.RecordBatch.from_arrays(columns, schema=_no_keys(at.schema).schema)
         if at.schema.has_quarantine:
-            # Null keys are those of errors: they never were rows.
+            # Null keys belong to error entries, which never were rows.
             is_null = np.logical_and.reduce([np.asarray(column.is_null()) for column in columns])
             keys = keys.filter(pa.array(~is_null))
         yield keys
 
 
-def _none(schema: TableSchema) -> KeyBatch:
+def _no_keys(schema: TableSchema) -> KeyBatch:
     fields = pa.schema([schema.columns.field(name) for name in schema.keys])
     return pa.RecordBatch.from_pylist([], schema=fields)
 

@@ -226,7 +226,7 @@ def expire(
     if retain_versions is None and retain_ms is None:
         raise OptionError.missing("retain", "how much of the past to keep")
     outcome: list[Expiry] = []
-    # By a clock that is far ahead all leases would have lapsed.
+    # By a clock far ahead, all leases would have lapsed.
     require_clock(store, log.now_ms())
 
     def propose(head: Manifest) -> Draft | None:
@@ -250,7 +250,7 @@ def expire(
             )
         )
         since = max(head.since, choice.since)
-        # Else a table at rest would get a version for each expiry, to expire the last one.
+        # Otherwise each expiry in an idle table would commit a version to expire the last one.
         passed = log.commits(head.since + 1, since + 1)
         if all(commit.kind is Kind.EXPIRE for commit in passed):
             since = head.since
@@ -262,14 +262,14 @@ def expire(
             writers_before_ms = 0
         if since == head.since and not writers_before_ms:
             return None
-        return _frontiers(head, since=since, writers_before_ms=writers_before_ms)
+        return _propose_frontiers(head, since=since, writers_before_ms=writers_before_ms)
 
-    # Another expiry may take the versions that this one looks at.
+    # A concurrent expiry may remove the versions that this one reads.
     despite_expiry(lambda: log.append(propose), store.url)
     return outcome[-1]
 
 
-def _frontiers(
+def _propose_frontiers(
     head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
 ) -> Draft:
     """Return a draft that only advances frontiers."""
@@ -334,17 +334,21 @@ def vacuum(
     """
     # Files of versions after a gap are in use.
     log.require_no_gap(log.head())
-    look = _look(store)
-    limit_s = look.now_s - grace_ms / 1000
+    listing = _list_files(store)
+    limit_s = listing.now_s - grace_ms / 1000
     past, entries = log.stored.files_before(log.head().since), log.stored.entries()
-    unnamed = UnreferencedFiles.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+    unnamed = UnreferencedFiles.of(
+        listing.runs, named=_referenced_files(log), past=past, limit_s=limit_s
+    )
     fence = choose_fence(entries, limit_s)
     if unnamed.orphans and not dry_run:
         _raise_fence(log, entries, fence, unnamed)
         # A writer may have committed since; the fence refuses the writers of all other orphans.
-        unnamed = UnreferencedFiles.of(look.runs, named=_named(log), past=past, limit_s=limit_s)
+        unnamed = UnreferencedFiles.of(
+            listing.runs, named=_referenced_files(log), past=past, limit_s=limit_s
+        )
     orphans = unnamed.before(fence)
-    leftovers = tuple(file for file in look.passing if file.modified_s < limit_s)
+    leftovers = tuple(file for file in listing.passing if file.modified_s < limit_s)
     if not dry_run:
         for file in (*unnamed.expired, *orphans, *leftovers):
             store.delete(file.path)
@@ -352,9 +356,9 @@ def vacuum(
         expired=unnamed.expired,
         orphans=orphans,
         leftovers=leftovers,
-        foreign=look.foreign,
+        foreign=listing.foreign,
         log=tuple(
-            cut(store, log, now_s=look.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)
+            cut(store, log, now_s=listing.now_s, seconds_min=_times_needed_s(log), dry_run=dry_run)
         ),
         waiting_count=unnamed.young_count + len(unnamed.orphans) - len(orphans),
         is_dry_run=dry_run,
@@ -371,7 +375,7 @@ def _times_needed_s(log: Log) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Listing:
     """A vacuum's listing, by file type."""
 
     now_s: float
@@ -382,7 +386,7 @@ class _Look:
     foreign: tuple[str, ...]
 
 
-def _look(store: Store) -> _Look:
+def _list_files(store: Store) -> _Listing:
     """List the table's files; read the storage's time from a probe file."""
     probe = f"{_DATA}/{new_token()}.now"
     store.put(probe, b"")
@@ -393,7 +397,7 @@ def _look(store: Store) -> _Look:
     clock = files.pop(probe, None)
     infos = [info for info in files.values() if not info.is_link]
     runs = [info for info in infos if is_run_path(info.path)]
-    # If the listing should miss the probe, an older file makes everything look younger.
+    # If the listing misses the probe, an older time only makes files appear younger.
     now_s = (
         max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
     )
@@ -402,7 +406,7 @@ def _look(store: Store) -> _Look:
         others += store.temporaries(folder)
     passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
     known_paths = {info.path for info in (*runs, *passing)}
-    return _Look(
+    return _Listing(
         now_s=now_s,
         runs=tuple(runs),
         passing=tuple(passing),
@@ -410,7 +414,7 @@ def _look(store: Store) -> _Look:
     )
 
 
-def _named(log: Log) -> set[str]:
+def _referenced_files(log: Log) -> set[str]:
     """Return the files referenced by the versions from ``since`` to the newest."""
     for _ in range(COMMIT_TRIES_MAX):
         head = log.head()
@@ -419,7 +423,7 @@ def _named(log: Log) -> set[str]:
             for commit in log.commits(head.since + 1, head.upper):
                 files |= {slice_.file.path for slice_ in commit.slices()}
         except DataLossError:
-            continue  # An expiry came between; ask for its `since`.
+            continue  # A concurrent expiry: read its `since`.
         return files
     raise ContentionError(
         f"{COMMIT_TRIES_MAX} expiries came between two reads of the log.",
@@ -441,6 +445,6 @@ def _raise_fence(
     def propose(head: Manifest) -> Draft | None:
         if version <= head.fence and is_marked:
             return None
-        return _frontiers(head, fence=version)
+        return _propose_frontiers(head, fence=version)
 
     log.append(propose)

@@ -58,9 +58,9 @@ class BacklogCounter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begin_anew(-1)
+        self._reset(-1)
 
-    def _begin_anew(self, version: int) -> None:
+    def _reset(self, version: int) -> None:
         self._lower = self._last = version
         """Exclusive lower bound for the counted versions; ``_last`` is the inclusive upper bound.
         """
@@ -72,12 +72,12 @@ class BacklogCounter:
         """Return a lease's backlog at a version, counted until it exceeds the caps."""
         with self._lock:
             if not max(lease.version, head.since) <= self._last <= head.version:
-                self._begin_anew(head.version)
+                self._reset(head.version)
             for commit in log.commits(self._last + 1, head.upper):
                 self._add(commit)
             self._last = head.version
             self._drop(lease.version)
-            # The newest first: once there is no room, the rest need not be counted.
+            # Newest first: beyond the caps, older epochs need not be counted.
             while self._lower > max(lease.version, head.since) and caps.admits(
                 epochs=len(self._epochs), bytes=self._bytes
             ):
@@ -100,7 +100,7 @@ class BacklogCounter:
     def _drop(self, version: int) -> None:
         while self._epochs and self._epochs[0][0] <= version:
             self._bytes -= self._epochs.popleft()[1]
-        # A consumer may be ahead of what this writer has seen: what comes there is not counted yet.
+        # A consumer may be ahead of this writer's head: later versions are not counted yet.
         self._lower = min(max(self._lower, version), self._last)
 
 
@@ -173,10 +173,10 @@ def report_path(consumer: str) -> str:
     return f"{FOLDER}/{require_name(consumer)}.json"
 
 
-def report(store: Store, said: PressureReport) -> None:
+def report(store: Store, reported: PressureReport) -> None:
     """Write a consumer's pressure report, replacing its previous one."""
-    path, record = report_path(said.consumer), said.to_json()
-    stored = replace(said, pressure=record["pressure"] / _THOUSANDTHS)
+    path, record = report_path(reported.consumer), reported.to_json()
+    stored = replace(reported, pressure=record["pressure"] / _THOUSANDTHS)
     checked_record(path, stored, record, partial(_report_in, path), bytes_max=_BYTES_MAX).put(store)
 
 
@@ -226,19 +226,19 @@ class PressureGauge:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._looked_ms: int | None = None
-        self._seen: list[PressureReport] = []
+        self._listed_ms: int | None = None
+        self._reports: list[PressureReport] = []
 
     def refusing(self, store: Store, now_ms: int) -> PressureReport | None:
         """Return the first report, by consumer, that refuses writes; None if there is none."""
         with self._lock:
-            # After a clock went back, a look is due at once, not when the old time comes again.
-            if self._looked_ms is None or not 0 <= now_ms - self._looked_ms < LOOK_MS:
-                self._seen = reports(store, now_ms)
-                self._looked_ms = now_ms
+            # After the clock went back, list immediately, not when the old time is reached again.
+            if self._listed_ms is None or not 0 <= now_ms - self._listed_ms < LOOK_MS:
+                self._reports = reports(store, now_ms)
+                self._listed_ms = now_ms
             live = (
                 seen_report
-                for seen_report in self._seen
+                for seen_report in self._reports
                 if seen_report.is_live(now_ms) and seen_report.refuses
             )
             return next(live, None)
@@ -247,6 +247,10 @@ class PressureGauge:
         """Return the greatest cached pressure that is still live, without a listing; else 0."""
         with self._lock:
             return max(
-                (seen_report.pressure for seen_report in self._seen if seen_report.is_live(now_ms)),
+                (
+                    seen_report.pressure
+                    for seen_report in self._reports
+                    if seen_report.is_live(now_ms)
+                ),
                 default=0.0,
             )

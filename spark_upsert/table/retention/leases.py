@@ -149,7 +149,7 @@ def release(store: Store, consumer: str) -> bool:
 def leases(store: Store) -> list[Lease]:
     """Return all leases, including lapsed ones, sorted by consumer."""
     all_leases = (_read(store, info.path) for info in store.list(FOLDER))
-    return [lease for lease in all_leases if lease is not None]  # The others were released since.
+    return [lease for lease in all_leases if lease is not None]  # None: released meanwhile.
 
 
 def readable_leases(store: Store) -> list[Lease]:

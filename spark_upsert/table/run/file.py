@@ -105,7 +105,7 @@ class HashSearch:
         """Return the probes' positions; no probe may follow the last sample's stride."""
         stretch = np.maximum(np.searchsorted(sample, probes) - 1, 0)
         hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(stretch, axis=0)
-        # Eight bytes of 0 or 1 are a word, and the upper byte of this product is their sum.
+        # Eight bytes with 0 or 1 are a word; this product's upper byte is their sum.
         is_lower = (hashes < probes[:, None]).view(np.uint64)
         counts = ((is_lower * _ONES) >> np.uint64(56)).view(np.int64)
         return stretch * STRIDE + counts.sum(axis=1)
@@ -369,7 +369,7 @@ class Run:
         try:
             parsed = parse(buffer.slice(0, file.body_bytes), rows=file.rows)
         except (pa.ArrowException, OSError, ValueError, EOFError) as error:
-            raise self._unsound(error) from error
+            raise self._invalid_contents(error) from error
         self._batch, self._unreadable = parsed
         self.names: tuple[str, ...] = (*self._batch.schema.names, *self._unreadable)
         """Stored column names."""
@@ -433,7 +433,7 @@ class Run:
                 if not (layout.is_plain or layout.is_known):
                     require_sound(column)
         except pa.ArrowException as error:
-            raise self._unsound(error) from error
+            raise self._invalid_contents(error) from error
         return taken
 
     def verify(self) -> None:
@@ -459,7 +459,7 @@ class Run:
                 self._examine_rows(layout, 0, self.file.rows)
         self._verify_texts([layout for layout in unverified if layout.is_text], positions)
         for layout in unverified:
-            # It is only worth a look where much of the column was wanted.
+            # This pays off only if a large part of the column was requested.
             if len(positions) * 8 >= layout.block_count and not layout.is_nested:
                 self._learn(layout)
 
@@ -479,7 +479,7 @@ class Run:
         try:
             blocks = [layout.text_blocks_at(positions) for layout in layouts]
         except pa.ArrowException as error:
-            raise self._unsound(error) from error
+            raise self._invalid_contents(error) from error
         if not self._blocks.are_verified:
             self._verify(np.concatenate(blocks))
 
@@ -502,7 +502,7 @@ class Run:
         if rows is None:
             return
         low, high = rows
-        # With the one before, so that the borders of what is looked at are looked at, too.
+        # With the previous row, so that the borders between checked ranges are checked, too.
         self._verify_rows(layout, max(low - 1, 0), high)
         hashes = self.hashes[max(low - 1, 0) : high]
         bounds = (self.file.hash_range.first, self.file.hash_range.last)
@@ -525,9 +525,9 @@ class Run:
             self._verify_rows(layout, start, stop)
             layout.examine(start, stop)
         except pa.ArrowException as error:
-            raise self._unsound(error) from error
+            raise self._invalid_contents(error) from error
 
-    def _unsound(self, error: Exception) -> CorruptionError:
+    def _invalid_contents(self, error: Exception) -> CorruptionError:
         """Return the error for invalid contents with correct checksums."""
         self._report_damage()
         return CorruptionError.in_file(
@@ -647,13 +647,13 @@ class RunCache:
         key = (store.url, file.path)
         with self._lock:
             opened = self._runs.get(key)
-        # Before it is mapped, so that what is written meanwhile is another state.
+        # Read before the mapping, so that a concurrent write changes the state.
         mapped_buffer = store.mapped_file(file.path)
         if opened is not None and self._is_as_verified(opened, mapped_buffer):
             return opened.run
 
         def on_damage() -> None:
-            # It may be the local copy of a remote object: the next try fetches another.
+            # It may be a remote object's local copy: the next attempt fetches it again.
             store.forget(file.path)
             with self._lock:
                 self._runs.pop(key)
@@ -672,7 +672,7 @@ class RunCache:
             store.forget(file.path)
             run = mapped()
         with self._lock:
-            # A copy of an object was not there before it was fetched.
+            # A local copy did not exist before the fetch.
             mapped_buffer = mapped_buffer or store.mapped_file(file.path)
             self._runs.put(key, _OpenRun(run, mapped_buffer, self.clock()))
         return run

@@ -51,7 +51,7 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
     """
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
     schema = pa.ipc.read_schema(pa.ipc.read_message(reader))
-    unreadable = {field.name: field.type for field in schema if not _is_read(field)}
+    unreadable = {field.name: field.type for field in schema if not _is_readable(field)}
     if len(set(schema.names)) != len(schema):
         raise ValueError("columns of the same name")
     message = pa.ipc.read_message(reader)
@@ -73,19 +73,19 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
     return ParsedRun(batch, unreadable)
 
 
-def _is_read(field: pa.Field) -> bool:
+def _is_readable(field: pa.Field) -> bool:
     """Return whether a column is read, in its own type or as that type's storage type.
 
     Raises ValueError for a type that no release stored.
     """
     if find_unstorable_part(field.name, field.type) is None:
         return True
-    if not any(_is_earlier(part.type) for part, _ in walk_type(field.name, field.type)):
+    if not any(_is_earlier_type(part.type) for part, _ in walk_type(field.name, field.type)):
         raise ValueError(f"column '{field.name}' of type {field.type}, which is never stored")
     return find_unstorable_part(field.name, storage_type(field.type)) is None
 
 
-def _is_earlier(type_: pa.DataType) -> bool:
+def _is_earlier_type(type_: pa.DataType) -> bool:
     """Return whether a type was stored by earlier releases only."""
     types = pa.types
     return bool(
@@ -187,14 +187,14 @@ def checksums(words: npt.NDArray[np.uint64]) -> Sums:
     return (sums >> np.uint64(32)).astype("<u4")
 
 
-def _words_of(data: Any) -> npt.NDArray[np.uint64]:
+def _as_words(data: Any) -> npt.NDArray[np.uint64]:
     """Return bytes, a multiple of the block size, as blocks of words."""
     return np.frombuffer(data, dtype="<u8").reshape(-1, _WORDS)
 
 
-def _filled_up(data: Any) -> npt.NDArray[np.uint64]:
+def _padded_block(data: Any) -> npt.NDArray[np.uint64]:
     """Return less than a block's bytes as a zero-padded block."""
-    return _words_of(bytes(data).ljust(BLOCK_BYTES, b"\0"))
+    return _as_words(bytes(data).ljust(BLOCK_BYTES, b"\0"))
 
 
 class Blocks:
@@ -213,7 +213,7 @@ class Blocks:
     ) -> None:
         self._bring = bring
         block_bytes = len(body) // BLOCK_BYTES * BLOCK_BYTES
-        self._whole = _words_of(body[:block_bytes])
+        self._whole = _as_words(body[:block_bytes])
         self._rest = body[block_bytes:]
         self._sums = sums
         self._verified = np.zeros(len(sums), dtype=np.bool_)
@@ -268,7 +268,7 @@ class Blocks:
         count = len(blocks)
         if blocks[-1] == len(self._whole):
             count -= 1
-            sums[count:] = checksums(_filled_up(self._rest))
+            sums[count:] = checksums(_padded_block(self._rest))
         if count and blocks[count - 1] - blocks[0] == count - 1:
             sums[:count] = checksums(self._whole[blocks[0] : blocks[0] + count])
             return sums
@@ -311,17 +311,17 @@ class BlockSink:
             self._pending += view[:step]
             view = view[step:]
             if len(self._pending) == BLOCK_BYTES:
-                self._sums.append(checksums(_words_of(self._pending)))
+                self._sums.append(checksums(_as_words(self._pending)))
                 self._pending = bytearray()
         block_bytes = len(view) // BLOCK_BYTES * BLOCK_BYTES
         if block_bytes:
-            self._sums.append(checksums(_words_of(view[:block_bytes])))
+            self._sums.append(checksums(_as_words(view[:block_bytes])))
         self._pending += view[block_bytes:]
 
     def end_body(self) -> None:
         """End the body: all further bytes belong to the tail."""
         if self._pending:
-            self._sums.append(checksums(_filled_up(self._pending)))
+            self._sums.append(checksums(_padded_block(self._pending)))
         self.body_bytes = self.bytes
         self._tail = bytearray()
 
@@ -359,7 +359,7 @@ class Layout:
 
     def __init__(self, array: pa.Array, base: int) -> None:
         self.array = array
-        # Values in an extension type come from an earlier release, in a storage of any layout.
+        # Extension types come from earlier releases; their storage may have any layout.
         self.is_nested = pa.types.is_nested(array.type) or isinstance(array, pa.ExtensionArray)
         self.is_text = is_text(array.type)
         self.is_plain = is_plain(array.type)
@@ -376,7 +376,7 @@ class Layout:
         self.valid = None if valid is None else valid.address - base
         self.values = values.address - base
         if self.is_text:
-            # As they are never negative, a sign would make them too large.
+            # Offsets are never negative: as unsigned numbers, negative ones are too large.
             self.offsets = np.frombuffer(values, dtype=np.uint32, count=len(array) + 1)
             self.data = None if other_buffers[0] is None else other_buffers[0].address - base
             self.data_bytes = 0 if other_buffers[0] is None else other_buffers[0].size
@@ -409,7 +409,7 @@ class Layout:
         if self.valid is not None:
             yield (self.valid + positions // 8) // BLOCK_BYTES
         if self.is_text:
-            # A text ends where the next one begins.
+            # A string ends where the next one begins.
             yield (self.values + 4 * positions) // BLOCK_BYTES
             yield (self.values + 4 * positions + 4) // BLOCK_BYTES
             return

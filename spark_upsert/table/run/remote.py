@@ -56,7 +56,7 @@ class FarBytes:
         self._store = store
         self._path = path
         self._size = size
-        # Pages that nobody has written take no memory, those that are read included.
+        # Unwritten pages take no memory, even when read.
         self._memory = mmap.mmap(-1, size, flags=_PRIVATE)
         self._is_here = np.zeros(block_count(size), dtype=np.bool_)
         self.buffer: pa.Buffer = pa.py_buffer(self._memory)
@@ -277,7 +277,7 @@ class FarRuns:
     def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
         """Fetch the blocks that a look-up touches in remote parts, in parallel."""
         far = [part for part in parts if isinstance(part, RunPart) and isinstance(part.run, FarRun)]
-        touch = partial(_touch, hashes=hashes, names=names)
+        touch = partial(_fetch_matches, hashes=hashes, names=names)
         for _ in in_order(touch, far, min(len(far), self.at_once)):
             pass
 
@@ -286,7 +286,7 @@ FAR = FarRuns()
 """This process's remote runs."""
 
 
-def _touch(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
+def _fetch_matches(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
     """Read the blocks that a look-up needs from a part."""
     first, last = part.hash_ends
     probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]

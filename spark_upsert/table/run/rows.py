@@ -277,7 +277,7 @@ class Rows:
         if bool((owners[1:] >= owners[:-1]).all()):
             pieces = self._pieces(names, rows, owners)
             return [pa.concat_arrays(columns) for columns in zip(*pieces, strict=True)]
-        # Numbers of parts are small: as 16 bits they are sorted by counting.
+        # Part numbers are small: NumPy sorts 16-bit integers by radix.
         small = owners.astype(np.int16) if len(self.parts) < _INT16_MAX else owners
         order = np.argsort(small, kind="stable")
         pieces = self._pieces(names, rows[order], owners[order])
@@ -336,7 +336,7 @@ class Rows:
             return pa.nulls(count, type=type_)
         if column.type == type_:
             return column
-        if storage_type(column.type) == type_:  # Of an earlier release.
+        if storage_type(column.type) == type_:  # Stored by an earlier release.
             return convert(column, type_, Rounding.DOWN)
         if not widens(column.type, type_):
             raise CorruptionError.in_file(

@@ -174,7 +174,7 @@ def _check_file(store: Store, schema: TableSchema, file: RunFile) -> Iterator[Fi
     if isinstance(store, _KeepsCopies):
         store.forget(file.path)
     try:
-        # Opened anew: an open run remembers which of its blocks were good once.
+        # Opened again: an open run does not verify its blocks a second time.
         run = Run(file, store.map(file.path))
         run.verify()
         # Types and columns are compared where rows of several runs are put together.

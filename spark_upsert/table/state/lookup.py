@@ -68,7 +68,7 @@ def _search(
         equal = equal_rows(stored, [key.take(row_indices) for key in keys])
         found_keys.append(candidates[equal])
         found_positions.append(positions[equal])
-        # Another key may share the hash: it lies right behind.
+        # Another key may share the hash: its entry follows directly.
         candidates, positions = candidates[~equal], positions[~equal] + 1
         inside = positions < len(part_hashes)
         candidates, positions = candidates[inside], positions[inside]
@@ -230,7 +230,7 @@ class Prefixes:
         stops = np.searchsorted(run.hashes, self.lasts, side="right").astype(np.int64)
         count, ends = len(run.hashes), np.concatenate([starts, stops])
         run.verify_at([HASH], np.unique(np.clip([ends - 1, ends], 0, count - 1)))
-        # Each end lies between an entry that is before it and one that is not.
+        # Each end is between an entry before it and one after it.
         bounds = np.concatenate([self.firsts, self.lasts])
         is_last = np.arange(len(ends)) >= len(starts)
         before, after = run.hashes[np.maximum(ends - 1, 0)], run.hashes[np.minimum(ends, count - 1)]

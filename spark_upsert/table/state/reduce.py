@@ -132,7 +132,7 @@ def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positi
     if precedence.newest_wins:
         return effective
     hit = np.flatnonzero(base != ABSENT)
-    # The commands, and behind them what the table held before them.
+    # The commands, followed by the table's previous entries.
     entries = np.concatenate([chosen, base[hit]])
     names = rows.schema.order_columns if precedence.order_reaches_back else ()
     words = [word for column in rows.take(names, entries) for word in ordered_words(column)]

@@ -301,7 +301,7 @@ def _sharing(rows: Rows, start: int, stop: int) -> Positions:
     hit = low < len(slice_hashes)
     hit[hit] = slice_hashes[low[hit]] == other_hashes[hit]
     hit[1:] &= other_hashes[1:] != other_hashes[:-1]
-    # Where a hash stands in the part: +1 at its first row, -1 behind its last.
+    # A hash's row range in the part: +1 at its first row, -1 after its last.
     marks = np.zeros(len(slice_hashes) + 1, dtype=np.int64)
     marks[low[hit]] += 1
     marks[np.searchsorted(slice_hashes, other_hashes[hit], side="right")] -= 1

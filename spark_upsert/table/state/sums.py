@@ -37,10 +37,10 @@ def exact_sums(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
     """Return each group's sum over consecutive values, null if all are null."""
     valid = validity(column)
     no_value = ~np.logical_or.reduceat(valid, firsts) if valid is not None else None
-    small = _small(column, valid)
+    small = _as_int64(column, valid)
     if small is not None:
         running = np.cumsum(small)[np.append(firsts[1:], len(small)) - 1]
-        return _narrowed(np.diff(running, prepend=0), column.type, no_value)
+        return _cast_sums(np.diff(running, prepend=0), column.type, no_value)
     present = np.ones(len(column), dtype=np.bool_) if valid is None else valid
     limbs = [np.add.reduceat(limb * present, firsts) for limb in limbs_of(column)]
     mask = np.zeros(len(firsts), dtype=np.bool_) if no_value is None else no_value
@@ -69,11 +69,11 @@ def sums_that_fit(column: pa.Array, firsts: npt.NDArray[np.int64]) -> pa.Array:
     return pa.concat_arrays(parts)
 
 
-def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None:
+def _as_int64(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None:
     """Return the values, 0 for null, or None if a partial sum could exceed 64 bits."""
     words = [word.view(np.int64) for word in fixed_words(column)]
     low = words[-1]
-    if len(words) > 1:  # The high word of what fits into the low one repeats its sign.
+    if len(words) > 1:  # If the low word suffices, the high word repeats its sign.
         fits = words[0] == low >> 63
     elif pa.types.is_unsigned_integer(column.type):
         fits = low >= 0
@@ -86,11 +86,11 @@ def _small(column: pa.Array, valid: Mask | None) -> npt.NDArray[np.int64] | None
     return values if reach * len(values) < 1 << 63 else None
 
 
-def _narrowed(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | None) -> pa.Array:
+def _cast_sums(sums: npt.NDArray[np.int64], type_: pa.DataType, no_value: Mask | None) -> pa.Array:
     """Return 64-bit sums cast to a type, null where there is no value."""
     if pa.types.is_decimal(type_):
         mask = np.zeros(len(sums), dtype=np.bool_) if no_value is None else no_value
-        return _of_words(sums >> 63, sums.view(np.uint64), type_, mask)
+        return _decimals_from_words(sums >> 63, sums.view(np.uint64), type_, mask)
     try:
         return convert(pa.array(sums, mask=no_value), type_)
     except pa.ArrowInvalid:
@@ -153,8 +153,8 @@ def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     valid = validity(column)
     mask = np.zeros(len(column), dtype=np.bool_) if valid is None else ~valid
     return (
-        _of_words(remainder, low.view(np.uint64), column.type, mask),
-        _of_words(times >> 63, times.view(np.uint64), pa.decimal128(_DIGITS, 0), mask),
+        _decimals_from_words(remainder, low.view(np.uint64), column.type, mask),
+        _decimals_from_words(times >> 63, times.view(np.uint64), pa.decimal128(_DIGITS, 0), mask),
     )
 
 
@@ -203,10 +203,10 @@ def _decimals(limbs: LimbColumns, type_: pa.DataType, mask: Mask) -> pa.Array:
     shift = np.uint64(_LIMB_BITS)
     low = (limbs[1].astype(np.uint64) << shift) | limbs[0].astype(np.uint64)
     high = (highest.astype(np.uint64) << shift) | limbs[2].astype(np.uint64)
-    return _of_words(high.view(np.int64), low, type_, mask)
+    return _decimals_from_words(high.view(np.int64), low, type_, mask)
 
 
-def _of_words(
+def _decimals_from_words(
     high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], type_: pa.DataType, mask: Mask
 ) -> pa.Array:
     """Return decimals assembled from two words each."""
