@@ -77,8 +77,8 @@ def steps(path: str, rows: int, clock: Callable[[], float]) -> Iterator[Scene]:
     yield step("Its changes, exact: what each row was (-1), and what it is (+1).", rows=changes)
     yield step("Version 1 is still there:", rows=table.get(_SHOWN, version=1).to_pylist())
 
-    total = _total(table)
-    summed = sum(_summed(batch) for batch in table.scan_changes(1))
+    total = _sum_rows(table)
+    summed = sum(_sum_changes(batch) for batch in table.scan_changes(1))
     yield step(
         f"The sum of amount is {total:,}, and over all changes ever, times _diff: {summed:,}.",
         is_right=total == summed,
@@ -97,11 +97,11 @@ def orders(count: int) -> pa.Table:
     return pa.table(columns, schema=COLUMNS)
 
 
-def _total(table: Table) -> int:
+def _sum_rows(table: Table) -> int:
     return int(pc.sum(table.snapshot(columns=["amount"])["amount"]).as_py())
 
 
-def _summed(changes: pa.RecordBatch) -> int:
+def _sum_changes(changes: pa.RecordBatch) -> int:
     """Sum each amount times its row's `_diff`."""
     return int(pc.sum(pc.multiply(changes["amount"], changes["_diff"])).as_py() or 0)
 

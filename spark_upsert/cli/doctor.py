@@ -88,7 +88,9 @@ class Interpreter:
     def remedies(self) -> tuple[str, ...]:
         """Remedies for a missing package."""
         install = f"{self.executable} -m pip install {shlex.quote(requirement('spark'))}"
-        return (install,) if self.prefix == sys.prefix else (_point_here(_SOURCE_RULES), install)
+        return (
+            (install,) if self.prefix == sys.prefix else (_export_command(_SOURCE_RULES), install)
+        )
 
 
 def requirement(extra: str) -> str:
@@ -132,10 +134,10 @@ def examine(
     checks = [
         Check(name="java", found=java or "none", problem=java_problem),
         Check(name="this program", found=f"{sys.executable} (Python {here})"),
-        *_interpreters(environ),
+        *_check_interpreters(environ),
     ]
     if path is not None:
-        checks.append(_can_write(path, storage))
+        checks.append(_check_write(path, storage))
     return checks
 
 
@@ -152,21 +154,25 @@ def rendered(checks: Sequence[Check]) -> Iterator[str]:
         yield from (f"    {remedy}" for remedy in remedies)
 
 
-def _interpreters(environ: Mapping[str, str]) -> Iterator[Check]:
-    source, why = _chosen(environ, _SOURCE_RULES)
-    interpreter = _ask(source, environ)
-    yield _interpreter("interpreter of sources", f"{source} ({why})", interpreter, _SOURCE_RULES)
+def _check_interpreters(environ: Mapping[str, str]) -> Iterator[Check]:
+    source, why = _select_interpreter(environ, _SOURCE_RULES)
+    interpreter = _probe(source, environ)
+    yield _check_interpreter(
+        "interpreter of sources", f"{source} ({why})", interpreter, _SOURCE_RULES
+    )
     if isinstance(interpreter, Interpreter):
-        yield from _versions(interpreter)
-        yield _discovery(interpreter)
-    worker, why = _chosen(environ, _WORKER_RULES)
-    workers = interpreter if worker == source else _ask(worker, environ)
-    yield _interpreter("interpreter of workers", f"{worker} ({why})", workers, _WORKER_RULES)
+        yield from _check_versions(interpreter)
+        yield _check_discovery(interpreter)
+    worker, why = _select_interpreter(environ, _WORKER_RULES)
+    workers = interpreter if worker == source else _probe(worker, environ)
+    yield _check_interpreter("interpreter of workers", f"{worker} ({why})", workers, _WORKER_RULES)
 
 
-def _interpreter(name: str, chosen: str, asked: Interpreter | str, rules: Sequence[str]) -> Check:
+def _check_interpreter(
+    name: str, chosen: str, asked: Interpreter | str, rules: Sequence[str]
+) -> Check:
     """Check an interpreter's Python version."""
-    remedies = (_point_here(rules),)
+    remedies = (_export_command(rules),)
     if isinstance(asked, str):
         return Check(name=name, found=chosen, problem=asked, remedies=remedies)
     description = f"{chosen}, Python {asked.python}"
@@ -177,7 +183,7 @@ def _interpreter(name: str, chosen: str, asked: Interpreter | str, rules: Sequen
     return Check(name=name, found=description, problem=problem, remedies=remedies)
 
 
-def _chosen(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]:
+def _select_interpreter(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]:
     """Return the interpreter that Spark will start, and the rule that selects it."""
     for name in rules:
         if environ.get(name):
@@ -185,12 +191,12 @@ def _chosen(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]
     return "python3", f"{' and '.join(rules)} {'are' if len(rules) > 1 else 'is'} not set"
 
 
-def _point_here(names: Sequence[str]) -> str:
+def _export_command(names: Sequence[str]) -> str:
     settings = " ".join(f"{name}={sys.executable}" for name in reversed(names))
     return f"export {settings}"
 
 
-def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
+def _probe(program: str, environ: Mapping[str, str]) -> Interpreter | str:
     """Start an interpreter and return its report, or an error text."""
     path = shutil.which(program, path=environ.get("PATH", os.defpath))
     if path is None:
@@ -198,7 +204,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
     try:
         done = subprocess.run(
             [path, "-c", _PROBE],
-            env=_as_spark_starts_it(environ),
+            env=_spark_environment(environ),
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,
@@ -212,7 +218,7 @@ def _ask(program: str, environ: Mapping[str, str]) -> Interpreter | str:
         return f"{path} does not run Python code: {_last_line(done.stderr)}."
 
 
-def _as_spark_starts_it(environ: Mapping[str, str]) -> dict[str, str]:
+def _spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment with Spark's own pyspark copy on Python's path."""
     spec = importlib.util.find_spec("pyspark")
     package_folder = os.path.dirname(spec.origin) if spec and spec.origin else None
@@ -227,7 +233,7 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it prints nothing"
 
 
-def _versions(asked: Interpreter) -> Iterator[Check]:
+def _check_versions(asked: Interpreter) -> Iterator[Check]:
     for name, least in MINIMA.items():
         version = asked.versions.get(name)
         numbers = tuple(map(int, re.findall(r"\d+", version or "")[: len(least)]))
@@ -244,7 +250,7 @@ def _versions(asked: Interpreter) -> Iterator[Check]:
         )
 
 
-def _discovery(asked: Interpreter) -> Check:
+def _check_discovery(asked: Interpreter) -> Check:
     """Check whether Spark's source discovery would find this package."""
     version = asked.versions.get("spark_upsert")
     problem, remedies = None, asked.remedies
@@ -267,7 +273,7 @@ def _discovery(asked: Interpreter) -> Check:
     )
 
 
-def _can_write(path: str, storage: Mapping[str, str]) -> Check:
+def _check_write(path: str, storage: Mapping[str, str]) -> Check:
     """Write and commit a small object as a writer would, and remove it.
 
     For a path with column names, the path's root is checked.

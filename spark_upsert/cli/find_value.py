@@ -23,7 +23,7 @@ from spark_upsert.core.casts import UnfitError
 from spark_upsert.core.python_values import array_of
 from spark_upsert.store import Store
 
-_ROWS = 1 << 16
+_BATCH_ROWS = 1 << 16
 """Parquet rows per read batch."""
 
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
@@ -63,7 +63,7 @@ def sightings(
         except FileNotFoundError:
             continue  # A temporary file that has its name by now, or a vacuum was here.
         counts: Counter[str] = Counter()
-        for name, number in _found(data, searched):
+        for name, number in _iter_matches(data, searched):
             counts[name] += number
         for name, number in sorted(counts.items()):
             if number:
@@ -101,17 +101,17 @@ class _SearchedValue:
         return self._by_type[type_]
 
 
-def _found(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
+def _iter_matches(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     """Yield columns with their match counts; a column may repeat."""
     begin = data.slice(0, min(8, data.size)).to_pybytes()
     if begin.startswith(b"ARROW1"):
-        yield from _in_batches(_arrow_batches(data), wanted)
+        yield from _search_batches(_arrow_batches(data), wanted)
     elif begin.startswith(b"PAR1"):
         file = pq.ParquetFile(pa.BufferReader(data))
-        yield from _in_batches(file.iter_batches(batch_size=_ROWS), wanted)
-        yield from _in_statistics(file.metadata, wanted)
+        yield from _search_batches(file.iter_batches(batch_size=_BATCH_ROWS), wanted)
+        yield from _search_statistics(file.metadata, wanted)
     else:
-        yield from _in_text(data.to_pybytes(), wanted)
+        yield from _search_text(data.to_pybytes(), wanted)
 
 
 def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
@@ -120,32 +120,34 @@ def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
         yield reader.get_batch(number)
 
 
-def _in_batches(
+def _search_batches(
     batches: Iterable[pa.RecordBatch], wanted: _SearchedValue
 ) -> Iterator[tuple[str, int]]:
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            yield from _in_column(name, column, wanted)
+            yield from _search_column(name, column, wanted)
 
 
-def _in_column(name: str, column: pa.Array, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
+def _search_column(
+    name: str, column: pa.Array, wanted: _SearchedValue
+) -> Iterator[tuple[str, int]]:
     type_ = column.type
     if pa.types.is_dictionary(type_):
-        yield from _in_column(name, column.dictionary_decode(), wanted)
+        yield from _search_column(name, column.dictionary_decode(), wanted)
     elif pa.types.is_struct(type_):
         for field, child in zip(type_, column.flatten(), strict=True):
             inner = name if wanted.is_of(name) and wanted.column else field.name
-            yield from _in_column(inner, child, wanted)
+            yield from _search_column(inner, child, wanted)
     elif pa.types.is_map(type_):
-        yield from _in_column(name, column.keys, wanted)
-        yield from _in_column(name, column.items, wanted)
+        yield from _search_column(name, column.keys, wanted)
+        yield from _search_column(name, column.items, wanted)
     elif pa.types.is_nested(type_):
-        yield from _in_column(name, column.flatten(), wanted)
+        yield from _search_column(name, column.flatten(), wanted)
     elif wanted.is_of(name):
-        yield name, _hits(column, wanted)
+        yield name, _count_hits(column, wanted)
 
 
-def _hits(column: pa.Array, wanted: _SearchedValue) -> int:
+def _count_hits(column: pa.Array, wanted: _SearchedValue) -> int:
     """Count values that equal the searched value, or texts that contain it."""
     type_ = column.type
     if (
@@ -162,7 +164,9 @@ def _hits(column: pa.Array, wanted: _SearchedValue) -> int:
     return int(pc.sum(hit).as_py() or 0)
 
 
-def _in_statistics(metadata: pq.FileMetaData, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
+def _search_statistics(
+    metadata: pq.FileMetaData, wanted: _SearchedValue
+) -> Iterator[tuple[str, int]]:
     """Search Parquet statistics; they may describe superseded rows in a mirror."""
     for group in range(metadata.num_row_groups):
         for at in range(metadata.num_columns):
@@ -172,17 +176,17 @@ def _in_statistics(metadata: pq.FileMetaData, wanted: _SearchedValue) -> Iterato
                 continue
             name = chunk.path_in_schema.rpartition(".")[2]
             for bound in (bounds.min, bounds.max):
-                if wanted.is_of(name) and _is_within(bound, wanted):
+                if wanted.is_of(name) and _is_match(bound, wanted):
                     yield name, 1
 
 
-def _is_within(leaf: object, wanted: _SearchedValue) -> bool:
+def _is_match(leaf: object, wanted: _SearchedValue) -> bool:
     if isinstance(leaf, bytes):
         return wanted.text.encode() in leaf
     return wanted.text in leaf if isinstance(leaf, str) else str(leaf) == wanted.text
 
 
-def _in_text(data: bytes, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
+def _search_text(data: bytes, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     if wanted.has_bytes and _is_in_bytes(data, wanted.text):
         yield BYTES, 1
     for line in (data, *data.splitlines()):
@@ -190,28 +194,28 @@ def _in_text(data: bytes, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
             record = json.loads(line)
         except ValueError:
             continue
-        yield from _in_json("", record, wanted)
+        yield from _search_json("", record, wanted)
         if line is data:
             return  # It is one record.
 
 
-def _in_json(name: str, record: Any, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
+def _search_json(name: str, record: Any, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     if isinstance(record, dict):
         for key, item in record.items():
             if wanted.column is None and wanted.text == key:
                 yield key, 1
-            yield from _in_json(key, item, wanted)
+            yield from _search_json(key, item, wanted)
     elif isinstance(record, list):
         for item in record:
-            yield from _in_json(name, item, wanted)
+            yield from _search_json(name, item, wanted)
     elif isinstance(record, str) and record[:1] in "{[" and record:
         try:  # Delta's log has the statistics of a file as JSON within JSON.
             inner = json.loads(record)
         except ValueError:
             inner = None
         if inner is not None:
-            yield from _in_json(name, inner, wanted)
-    elif record is not None and wanted.is_of(name) and _is_within(record, wanted):
+            yield from _search_json(name, inner, wanted)
+    elif record is not None and wanted.is_of(name) and _is_match(record, wanted):
         yield name, 1
 
 

@@ -40,10 +40,10 @@ from spark_upsert.table.retention.expiry import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import check_settled
 
-_EXAMPLES = 5
+_EXAMPLES_MAX = 5
 """Maximum file names shown."""
 
-_REASONS = 3
+_REASONS_MAX = 3
 """Maximum reasons shown for retained history: each table may have its own consumer."""
 
 
@@ -51,11 +51,11 @@ UpkeepWork = Callable[[Table, Told], Mapping[str, Any]]
 """Maintains a table, reports progress, and returns results."""
 
 
-def _untold(_: str) -> None:
+def _ignore_progress(_: str) -> None:
     """Ignore progress."""
 
 
-def _keep_in_order(
+def _run_maintenance(
     path: str,
     storage: Mapping[str, str],
     work: UpkeepWork,
@@ -69,7 +69,7 @@ def _keep_in_order(
 ) -> None:
     """Maintain a table, or each table below a root; print results; exit 1 on failures."""
     if of_root:
-        failed = _work_on_all(path, storage, work, doing, as_json, is_news, quiet, threads)
+        failed = _maintain_all(path, storage, work, doing, as_json, is_news, quiet, threads)
     else:
         with progress(doing, as_json=as_json) as notify:
             facts = work(open_in(path, storage), notify)
@@ -79,7 +79,7 @@ def _keep_in_order(
         click.get_current_context().exit(1)
 
 
-def _work_on_all(
+def _maintain_all(
     root: str,
     storage: Mapping[str, str],
     work: UpkeepWork,
@@ -95,7 +95,9 @@ def _work_on_all(
     kept_by = Counter[str]()
     with progress(doing, as_json=as_json) as notify:
         # Several are at work at once, so that only those that are done are told.
-        results = for_each_table(root, storage, lambda each: work(each, _untold), threads=threads)
+        results = for_each_table(
+            root, storage, lambda each: work(each, _ignore_progress), threads=threads
+        )
         for done in results:
             count += 1
             notify(f"{count:,} tables")
@@ -113,7 +115,7 @@ def _work_on_all(
     left_out = {"shown": len(shown)} if as_json else {quiet: count - len(shown)}
     total: dict[str, Any] = {"tables": count, **left_out, "failed": failed}
     if kept_by:  # Else the user would not know why nothing was done.
-        few = kept_by.most_common(_REASONS)
+        few = kept_by.most_common(_REASONS_MAX)
         total["bound_by"] = "; ".join(f"{why} ({tables} tables)" for why, tables in few)
     print_facts({"table": "", **total} if as_json else total, as_json=as_json)
     return failed > 0
@@ -136,7 +138,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
         findings = [str(finding) for finding in all_findings]
         return {"is_sound": not findings, **asdict(report), "findings": findings}
 
-    _keep_in_order(
+    _run_maintenance(
         path,
         storage,
         work,
@@ -169,7 +171,7 @@ def compact(
         runs = table.log.head().run_count
         return {"compactions": compactions, "runs_before": before, "runs": runs}
 
-    _keep_in_order(
+    _run_maintenance(
         path,
         storage,
         work,
@@ -213,7 +215,7 @@ def expire(
         outcome = table.expire(retain_ms=retain, retain_versions=retain_versions)
         return {**asdict(outcome), "has_advanced": outcome.has_advanced}
 
-    _keep_in_order(
+    _run_maintenance(
         path,
         storage,
         work,
@@ -283,11 +285,11 @@ def vacuum(
             "log_objects": len(done.log),
             "too_young": done.waiting_count,
             "foreign": len(done.foreign),
-            "foreign_examples": list(done.foreign[:_EXAMPLES]),
+            "foreign_examples": list(done.foreign[:_EXAMPLES_MAX]),
         }
 
     removed = ("expired_files", "orphans", "leftovers", "log_objects", "foreign")
-    _keep_in_order(
+    _run_maintenance(
         path,
         storage,
         work,

@@ -52,10 +52,10 @@ def escaped(text: str) -> str:
     >>> print(escaped("\x1b[2Jab\n"))
     \x1b[2Jab\n
     """
-    return _UNSAFE.sub(lambda found: _spelled(found[0]), text)
+    return _UNSAFE.sub(lambda found: _spell(found[0]), text)
 
 
-def _spelled(char: str) -> str:
+def _spell(char: str) -> str:
     code = ord(char)
     return _SHORT.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
@@ -85,10 +85,10 @@ def heading(name: str) -> str:
 
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
     """Print rows about a table. A grid omits columns that are empty or zero everywhere."""
-    _print_grid(rows, _filled(rows, names), pretty, as_json=as_json)
+    _print_grid(rows, _select_filled(rows, names), pretty, as_json=as_json)
 
 
-def _filled(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
+def _select_filled(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str]:
     names = list(names)
     filled = [name for name in names if any(row[name] not in (None, 0, {}) for row in rows)]
     return filled or names
@@ -96,7 +96,7 @@ def _filled(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> list[str
 
 def print_data(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
     """Print table rows."""
-    _print_grid(rows, list(names), lambda _, value: _as_it_is(value), as_json=as_json)
+    _print_grid(rows, list(names), lambda _, value: _format_exact(value), as_json=as_json)
 
 
 def _print_grid(
@@ -139,12 +139,12 @@ def _print_json(value: Mapping[str, Any]) -> None:
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    text = json.dumps(value, default=_to_plain, ensure_ascii=False)
     # JSON itself escapes only the first of the control characters.
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _as_it_is(value: Any) -> str:
+def _format_exact(value: Any) -> str:
     """Format a table value exactly."""
     if value is None:
         return "null"
@@ -160,7 +160,7 @@ def _as_it_is(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, Mapping | list | tuple):
         return _json(value)
-    return escaped(str(_plain(value)))
+    return escaped(str(_to_plain(value)))
 
 
 def pretty(name: str, value: Any) -> str:
@@ -185,7 +185,7 @@ def pretty(name: str, value: Any) -> str:
         return "\n".join(escaped(f"{key}: {item}") for key, item in value.items())
     if isinstance(value, list | tuple):
         return "\n".join(escaped(str(item)) for item in value)
-    return escaped(str(_plain(value)))
+    return escaped(str(_to_plain(value)))
 
 
 def bytes_text(count: int) -> str:

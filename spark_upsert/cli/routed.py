@@ -35,7 +35,7 @@ THREADS = 16
 NEVER_WHOLE = "never_whole"
 """Result field: batches that will never be complete, because their query lost the root."""
 
-_ANY = Pattern(("*",))
+_ANY_FOLDER = Pattern(("*",))
 
 TableWork = Callable[[Table], Mapping[str, Any]]
 """Processes a table and returns results."""
@@ -147,13 +147,13 @@ def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
     root = open_store(template.root if template else path, storage)
     group = GroupTable(root).at()
     if template is None:
-        template = _recorded(path, group)
+        template = _recorded_template(path, group)
     parked = ParkedTable(root).counts()
     members = (
         RoutedLine.of_member(member, parked.get(folder, 0))
         for folder, member in group.members.items()
     )
-    lines = [*members, *_strangers(root, template, group, parked)]
+    lines = [*members, *_iter_strangers(root, template, group, parked)]
     return Listing(
         template=template.relative,
         batch=group.batch,
@@ -162,13 +162,13 @@ def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
     )
 
 
-def _recorded(path: str, group: TableGroup) -> Template:
+def _recorded_template(path: str, group: TableGroup) -> Template:
     if group.batch is None:
-        raise _no_group(path)
+        raise _no_group_error(path)
     return Template.parse(f"/{group.batch.template}")
 
 
-def _no_group(path: str) -> TableNotFoundError:
+def _no_group_error(path: str) -> TableNotFoundError:
     return TableNotFoundError(
         f"below '{path}' no stream or write into many tables has completed a batch (there is no "
         "table in its folder '_group').",
@@ -178,7 +178,7 @@ def _no_group(path: str) -> TableNotFoundError:
     )
 
 
-def _strangers(
+def _iter_strangers(
     root: Store, template: Template, group: TableGroup, parked: Mapping[str, int]
 ) -> Iterator[RoutedLine]:
     """Yield tables outside the group, and tables that only have dead-letter rows."""
@@ -218,10 +218,12 @@ def for_each_table(
     group_table = GroupTable(store)
     group, newest = group_table.at(), group_table.table.log.seen
     if group.batch is None or newest is None:
-        raise _no_group(root)
+        raise _no_group_error(root)
     names = {folder: member.name for folder, member in sorted(group.members.items())}
     table_refs = {folder: member.place for folder, member in group.members.items()}
-    own_tables = [folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY).is_table(folder)]
+    own_tables = [
+        folder for folder in (FOLDER, PARKED) if Discovery(store, _ANY_FOLDER).is_table(folder)
+    ]
 
     def one(folder: str) -> TableWorkResult:
         name = names.get(folder, folder)

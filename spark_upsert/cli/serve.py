@@ -152,7 +152,7 @@ class TableLines:
                 self._discover()
         self._looks += 1
         names = list(self._tables)
-        lines = list(in_order(self._line, names, min(_THREADS, len(names))))
+        lines = list(in_order(self._poll_table, names, min(_THREADS, len(names))))
         parked = self._parked()
         homeless = [
             TableLine(table=name, parked_rows=rows, problem=_NOT_THERE)
@@ -177,14 +177,14 @@ class TableLines:
         return self._tables[name]
 
     def _discover(self) -> None:
-        stores = {url: store for path in self._paths for url, store in self._below(path)}
+        stores = {url: store for path in self._paths for url, store in self._iter_below(path)}
         self._found = frozenset(stores)
         self.left_out = max(0, len(stores) - self._limit)
         tables = self._tables
         names = sorted(stores)[: self._limit]
         self._tables = {name: tables.get(name) or Table(stores[name]) for name in names}
 
-    def _below(self, path: str) -> Iterator[tuple[str, Store]]:
+    def _iter_below(self, path: str) -> Iterator[tuple[str, Store]]:
         """Yield the table at a path, or the tables below it."""
         root = open_store(path, self._storage)
         if _is_table(root):
@@ -196,19 +196,19 @@ class TableLines:
             store = open_store(path_below(path, folder), self._storage)
             yield store.url, store
 
-    def _line(self, name: str) -> TableLine:
+    def _poll_table(self, name: str) -> TableLine:
         try:
-            return self._seen(name, self._tables[name])
+            return self._read_line(name, self._tables[name])
         except (UpsertFlowError, OSError) as error:
             first, *_ = masked(str(error)).splitlines() or [type(error).__name__]
             return TableLine(table=name, problem=first)
 
-    def _seen(self, name: str, table: Table) -> TableLine:
+    def _read_line(self, name: str, table: Table) -> TableLine:
         head, now_ms = table.log.head(), int(self._clock() * 1000)
         before = self._versions.get(name, head.version)
         self._versions[name] = head.version
         priority = priority_in(head.properties)
-        lags = tuple(_lags(table, head, now_ms))
+        lags = tuple(_iter_lags(table, head, now_ms))
         has_mirror = is_published(head.properties) or any(lag.is_mirror for lag in lags)
         mirror = lag_below(table) if has_mirror else None
         return TableLine(
@@ -236,7 +236,7 @@ def _is_table(store: Store) -> bool:
     return True
 
 
-def _lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
+def _iter_lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     """Yield consumer lags, slowest first."""
     live = [lease for lease in readable_leases(table.store) if lease.is_live(now_ms)]
     if not live:
@@ -311,28 +311,28 @@ class Looks:
         self._lines = lines
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: tuple[float, bytes] | None = None
+        self._cached: tuple[float, bytes] | None = None
 
     def data(self) -> bytes:
         """Return the newest poll as JSON; cached for `REST_S`."""
         with self._lock:
-            if self._told is None or self._clock() >= self._told[0] + REST_S:
-                lines = [self._shown(line) for line in self._lines.look()]
+            if self._cached is None or self._clock() >= self._cached[0] + REST_S:
+                lines = [self._render_line(line) for line in self._lines.look()]
                 payload = {"tables": lines, "left_out": self._lines.left_out}
-                self._told = self._clock(), json.dumps(payload).encode()
-            return self._told[1]
+                self._cached = self._clock(), json.dumps(payload).encode()
+            return self._cached[1]
 
-    def _shown(self, line: TableLine) -> dict[str, Any]:
+    def _render_line(self, line: TableLine) -> dict[str, Any]:
         fields = line.to_json()
         if line.problem is not None:
             return fields
         try:
-            return fields | _more(self._lines.table(line.table))
+            return fields | _read_details(self._lines.table(line.table))
         except (UpsertFlowError, OSError) as error:
             return fields | {"problem": str(error).partition("\n")[0]}
 
 
-def _more(table: Table) -> dict[str, Any]:
+def _read_details(table: Table) -> dict[str, Any]:
     """Return details for one table: oldest readable version, debt, and epoch counters."""
     with table.log.last_look() as look:
         head = look.head()

@@ -68,26 +68,26 @@ def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | Non
     if VIEW_PLAN not in properties:
         return None
     plan = plan_from_json(properties[VIEW_PLAN])
-    reached = _reached(table) if VIEW_RESULT in properties else {}
+    reached = _reached_versions(table) if VIEW_RESULT in properties else {}
     return {
         "view": list(plan_lines(plan)),
         "tables": {
             scan.path: {
                 "at": scan.version if scan.version is not None else reached.get(scan.path),
-                "newest": _newest(scan.path, storage),
+                "newest": _newest_version(scan.path, storage),
             }
-            for scan in _scans(plan)
+            for scan in _collect_scans(plan)
         },
     }
 
 
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Format `kept_facts` for display."""
-    tables = {path: _told(**versions) for path, versions in facts["tables"].items()}
+    tables = {path: _describe_versions(**versions) for path, versions in facts["tables"].items()}
     return {"keeps": facts["view"], "of": tables}
 
 
-def _told(at: int | None, newest: int | None) -> str:
+def _describe_versions(at: int | None, newest: int | None) -> str:
     there = "not found from here" if newest is None else f"newest version {newest}"
     if at is None:
         return there
@@ -95,7 +95,7 @@ def _told(at: int | None, newest: int | None) -> str:
     return f"at version {at}, {there}{lag}"
 
 
-def _reached(table: Table) -> dict[str, int]:
+def _reached_versions(table: Table) -> dict[str, int]:
     recorded = recorded_position(table.at())
     if recorded == NOTHING:
         return {}
@@ -104,15 +104,15 @@ def _reached(table: Table) -> dict[str, int]:
     }
 
 
-def _newest(path: str, storage: Mapping[str, str]) -> int | None:
+def _newest_version(path: str, storage: Mapping[str, str]) -> int | None:
     try:
         return Log(open_store(path, storage)).head().version
     except UpsertFlowError:
         return None
 
 
-def _scans(node: Node) -> list[Scan]:
-    scans = [scan for child in node.inputs for scan in _scans(child)]
+def _collect_scans(node: Node) -> list[Scan]:
+    scans = [scan for child in node.inputs for scan in _collect_scans(child)]
     return [node, *scans] if isinstance(node, Scan) else scans
 
 
@@ -141,13 +141,17 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
             "columns": {field.name: str(field.type) for field in schema.columns},
             "properties": properties,
             **(view_facts or {}),
-            **({} if mirror is None else {"mirror": _nested(asdict(mirror), as_json=as_json)}),
+            **(
+                {}
+                if mirror is None
+                else {"mirror": _format_nested(asdict(mirror), as_json=as_json)}
+            ),
         },
         as_json=as_json,
     )
 
 
-def _nested(facts: Mapping[str, Any], *, as_json: bool) -> Mapping[str, Any]:
+def _format_nested(facts: Mapping[str, Any], *, as_json: bool) -> Mapping[str, Any]:
     """Format nested facts for display, without unknown values."""
     if as_json:
         return facts
@@ -303,14 +307,14 @@ def explain(
             raise click.UsageError(f"'{name}' is given twice.")
         options[name] = text
     plan = ReadPlan.parse(options)
-    text = explain_read(plan if consumer is None else _behind(plan, consumer))
+    text = explain_read(plan if consumer is None else _start_at_unread(plan, consumer))
     if as_json:
-        print_rows(list(_sections(text)), (), as_json=True)
+        print_rows(list(_iter_sections(text)), (), as_json=True)
     else:
         click.echo(escaped_lines(text))
 
 
-def _sections(text: str) -> Iterator[dict[str, Any]]:
+def _iter_sections(text: str) -> Iterator[dict[str, Any]]:
     """Yield each unindented line with the facts and lines below it."""
     for section in re.split(r"\n(?! )", text):
         title, *body = section.splitlines()
@@ -326,19 +330,19 @@ def _sections(text: str) -> Iterator[dict[str, Any]]:
         yield {"title": title, "facts": facts, "lines": lines}
 
 
-def _behind(plan: ReadPlan, consumer: str) -> ReadPlan:
+def _start_at_unread(plan: ReadPlan, consumer: str) -> ReadPlan:
     """Return a plan that starts at a consumer's unread changes."""
     inputs: list[InputOptions] = []
     for source in with_found_inputs(plan).inputs:
         with about("input", source.name):
             options = {
-                "startingVersion": str(_version_behind(open_table(source.of_table()), consumer))
+                "startingVersion": str(_first_unread(open_table(source.of_table()), consumer))
             }
         inputs.append(replace(source, own={**source.own, **options}))
     return replace(plan, inputs=tuple(inputs))
 
 
-def _version_behind(table: Table, consumer: str) -> int:
+def _first_unread(table: Table, consumer: str) -> int:
     """Return the first version that a consumer has not read."""
     held = {lease.consumer: lease.version for lease in table.consumers()}
     if consumer not in held:
@@ -351,7 +355,7 @@ def _version_behind(table: Table, consumer: str) -> int:
     return held[consumer] + 1
 
 
-def _keys(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array]:
+def _key_columns(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array]:
     """Return key columns: several keys for a single column, or one key for several columns."""
     if len(names) == 1:
         return {names[0]: pa.array(values, pa.string())}
@@ -363,14 +367,14 @@ def _keys(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, pa.Array
     return {name: pa.array([value]) for name, value in zip(names, values, strict=True)}
 
 
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+def _iter_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
-        values = [_values(column) for column in batch.columns]
+        values = [_to_values(column) for column in batch.columns]
         for row in zip(*values, strict=True):
             yield dict(zip(batch.schema.names, row, strict=True))
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _to_values(column: pa.Array) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except OverflowError:  # A date or time of a year that Python does not know, and Spark does.
@@ -394,7 +398,7 @@ def snapshot(
 ) -> None:
     """Show some rows, in no particular order."""
     rows = open_in(path, storage).scan(filter=condition, version=version)
-    print_data(list(islice(_rows(rows), limit)), rows.schema.names, as_json=as_json)
+    print_data(list(islice(_iter_rows(rows), limit)), rows.schema.names, as_json=as_json)
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -415,9 +419,9 @@ def get(
     each, in order. Put a KEY that begins with '-' and is not a number after '--'.
     """
     table = open_in(path, storage)
-    keys = _keys(table.schema.keys, values)
+    keys = _key_columns(table.schema.keys, values)
     rows = table.get(keys, version=version)
-    print_data(list(_rows(rows.to_batches())), rows.column_names, as_json=as_json)
+    print_data(list(_iter_rows(rows.to_batches())), rows.column_names, as_json=as_json)
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -437,7 +441,7 @@ def delete(
     Pass KEY as for `get`. Run `expire` and `vacuum` to remove the rows from older versions.
     """
     table = open_in(path, storage)
-    keys = _keys(table.schema.keys, values) if values else None
+    keys = _key_columns(table.schema.keys, values) if values else None
     commit = table.delete(keys, filter=condition)
     rows = 0 if commit is None else Counters.from_json(commit.counters).deletes
     facts = {"deleted": rows, "version": None if commit is None else commit.version}
@@ -465,7 +469,7 @@ def changes(
     require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
     change_reader = table.scan_changes(first or 0, upper)
     print_data(
-        list(islice(_rows(change_reader), limit)), change_reader.schema.names, as_json=as_json
+        list(islice(_iter_rows(change_reader), limit)), change_reader.schema.names, as_json=as_json
     )
 
 

@@ -222,7 +222,7 @@ view, and reads from several inputs. A test compares them with the declarations.
 GROUP = "_group"
 """Folder for the group table below a root."""
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def fold(name: str) -> str:
@@ -249,7 +249,7 @@ def whole_number(text: str, *, bits: int = 63) -> int | None:
     >>> whole_number("-7"), whole_number("9" * 5000), whole_number("²"), whole_number("1_0")
     (-7, None, None, None)
     """
-    if _WHOLE.fullmatch(text) is None:
+    if _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
     return number if number.bit_length() <= bits else None
@@ -275,7 +275,7 @@ class Options:
                 continue
             option = by_fold.get(fold(name))
             if option is None:
-                raise _unknown(name, known)
+                raise _unknown_option_error(name, known)
             if self._values.get(option, value) != value:
                 raise OptionError(
                     # Without the values: one may be a password.
@@ -370,7 +370,7 @@ class Options:
         return absolute_path(path, option=name)
 
 
-def _unknown(name: str, known: Collection[str]) -> OptionError:
+def _unknown_option_error(name: str, known: Collection[str]) -> OptionError:
     """Return the error for an unknown name; it mentions another scope that has the name."""
     elsewhere = {
         scope: option
@@ -515,7 +515,7 @@ def _options_of(cls: Any) -> Iterator[Option[Any]]:
             yield from option_field.metadata.get(_TOGETHER, ())
 
 
-def _single(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
+def _iter_single_fields(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
     """Yield name, option and default for each field with one option."""
     for option_field in fields(cls):
         if _ONE in option_field.metadata:
@@ -527,7 +527,7 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
 
     Raises `OptionError` for a malformed value and for options that exclude each other.
     """
-    held = list(_single(cls))
+    held = list(_iter_single_fields(cls))
     for _, option, _ in held:
         for excluded_name in option.excludes:
             options.refuse_together(option.name, excluded_name)
@@ -547,7 +547,7 @@ def given_among(held: Any, *names: str) -> list[str]:
 
 
 def _non_default(held: Any) -> Iterator[Option[Any]]:
-    for name, option, default in _single(type(held)):
+    for name, option, default in _iter_single_fields(type(held)):
         if getattr(held, name) != default:
             yield option
 
@@ -559,7 +559,7 @@ def counted(held: Any) -> dict[str, Any]:
     """
     return {
         option.name: getattr(held, name)
-        for name, option, _ in _single(type(held))
+        for name, option, _ in _iter_single_fields(type(held))
         if option.life.exact is Change.REFUSED
     }
 

@@ -51,7 +51,7 @@ _PATH = "path"
 _NAME = re.compile(r"[\w-]+")
 
 
-_MEANT = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
+_UNSUPPORTED_GLOB = re.compile(r"\*\*|\{[^/]*,[^/]*\}")
 """Unsupported glob syntax: any depth, or alternatives."""
 
 
@@ -68,7 +68,9 @@ class Pattern:
         Raises `OptionError` if it is empty or absolute, leads upwards, or has ``**`` or ``{a,b}``.
         """
         parts = text.strip().split("/")
-        if not all(parts) or any(part in (".", "..") or _MEANT.search(part) for part in parts):
+        if not all(parts) or any(
+            part in (".", "..") or _UNSUPPORTED_GLOB.search(part) for part in parts
+        ):
             raise OptionError.invalid(
                 "inputsPattern",
                 text,
@@ -148,7 +150,7 @@ class DiscoveryOptions:
 
         Raises `OptionError` for an input outside the root, which is the ``path``.
         """
-        _refuse_what_is_not_consistent(options)
+        _refuse_inconsistent(options)
         root = options.path().rstrip("/")
         path_by_name = {name: path.strip().rstrip("/") for name, path in paths.items()}
         for name, path in path_by_name.items():
@@ -160,7 +162,7 @@ class DiscoveryOptions:
                     option=f"input.{name}.path",
                 )
         return cls(
-            **_common(options, shared),
+            **_shared_fields(options, shared),
             pattern=Pattern(("*",)),
             fail_on_data_loss=True,
             is_consistent=True,
@@ -191,11 +193,11 @@ class DiscoveryOptions:
         as_of_batch = options.number("asOfBatch")
         is_consistent = options.flag("consistent", default=as_of_batch is not None)
         if is_consistent:
-            _refuse_what_is_not_consistent(options)
+            _refuse_inconsistent(options)
         elif as_of_batch is not None:
             raise OptionError.conflict("consistent=false", "asOfBatch")
         return cls(
-            **_common(options, shared),
+            **_shared_fields(options, shared),
             pattern=pattern,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             is_consistent=is_consistent,
@@ -213,7 +215,7 @@ class DiscoveryOptions:
         return texts
 
 
-def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
+def _shared_fields(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
     """Return the `DiscoveryOptions` fields shared by discovered and named inputs."""
     return {
         "root": options.path(),
@@ -223,7 +225,7 @@ def _common(options: Options, shared: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _refuse_what_is_not_consistent(options: Options) -> None:
+def _refuse_inconsistent(options: Options) -> None:
     """Raise for options that would read another version than the batch's, or only a part."""
     for name in ("versionAsOf", "timestampAsOf", "endingVersion", "endingTimestamp"):
         if options.text(name) is not None:
@@ -292,7 +294,7 @@ class InputOptions:
         if not self.name:
             return
         for name in self.own:
-            if (of_query := _meant(name, _OF_QUERY)) is not None:
+            if (of_query := _find_option(name, _QUERY_ONLY)) is not None:
                 raise OptionError.refused(
                     of_query,
                     "is of the query, and not of an input",
@@ -394,7 +396,7 @@ class ReadPlan:
         Raises `OptionError` if an option is unknown or malformed, an input is named twice or not at
         all, or an option refers to a missing input. Formats validate their own input options.
         """
-        of_query, of_inputs = _apart(users_own(given))
+        of_query, of_inputs = _split_by_input(users_own(given))
         _refuse_priority_of_all(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         if options.text(PLAN) is None:
@@ -406,7 +408,9 @@ class ReadPlan:
             _refuse_on_error(options)
         names = _names(options.text("inputs"))
         shared = {
-            name: text for name, text in of_query.items() if _meant(name, INPUT_OPTIONS) is None
+            name: text
+            for name, text in of_query.items()
+            if _find_option(name, INPUT_OPTIONS) is None
         }
         if (discovery := DiscoveryOptions.parse(options, shared)) is not None:
             _refuse_of_inputs(of_inputs)
@@ -430,8 +434,8 @@ class ReadPlan:
                 return cls(query=view.query, inputs=(only_input,), storage=view.storage)
             only_input = InputOptions(name=UNNAMED, format=TABLE, own=of_query)
             return cls(query=QueryOptions.parse(options), inputs=(only_input,))
-        texts_by_input = _told(names, of_inputs)
-        if (discovery := _at_one_batch(options, shared, texts_by_input)) is not None:
+        texts_by_input = _group_by_input(names, of_inputs)
+        if (discovery := _named_discovery(options, shared, texts_by_input)) is not None:
             query = QueryOptions.parse(options, _priorities(texts_by_input))
             return cls(query=query, inputs=(), below=discovery, storage=options.storage)
         for name, reason in (
@@ -464,7 +468,7 @@ def _refuse_on_error(options: Options) -> None:
     )
 
 
-def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+def _split_by_input(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Split into query options and options per input, by lowercase input name."""
     of_query: dict[str, str] = {}
     of_inputs: dict[str, dict[str, str]] = {}
@@ -493,7 +497,7 @@ def _refuse_of_tables(shared: Mapping[str, str], inputs: Sequence[InputOptions])
         return
     tables = [input_.name for input_ in inputs if input_.format == TABLE]
     for name in shared:
-        meant = _meant(name, READ_OPTIONS)
+        meant = _find_option(name, READ_OPTIONS)
         if meant is None or meant in _QUERY_OPTIONS or meant in _OF_EVERY_INPUT:
             continue
         if not tables:
@@ -539,7 +543,7 @@ def _names(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def _told(
+def _group_by_input(
     names: tuple[str, ...], of_inputs: Mapping[str, dict[str, str]]
 ) -> dict[str, dict[str, str]]:
     """Return the options set for each input, by input name as written."""
@@ -557,7 +561,7 @@ def _told(
     return texts_by_input
 
 
-def _at_one_batch(
+def _named_discovery(
     options: Options, shared: Mapping[str, str], told: Mapping[str, Mapping[str, str]]
 ) -> DiscoveryOptions | None:
     """Return discovery options for named inputs read at the same batch; None if not requested.
@@ -667,7 +671,7 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
     )
 
 
-def _meant(name: str, known: Iterable[str]) -> str | None:
+def _find_option(name: str, known: Iterable[str]) -> str | None:
     """Return the known option that matches a name, else None."""
     return next((option for option in known if fold(option) == fold(name)), None)
 
@@ -677,7 +681,7 @@ INPUT_OPTIONS = declared(ReadPlan, DiscoveryOptions, InputOptions, MergeOptions)
 _QUERY_OPTIONS = declared(QueryOptions)
 """Options independent of input formats."""
 
-_OF_QUERY = (
+_QUERY_ONLY = (
     *names_of_whole(READ_OPTIONS),
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )

@@ -286,7 +286,7 @@ class QueryOptions(MergeOptions):
                 "has no meaning in an exact order, which is cut by rows",
                 hint="give 'maxRowsPerTrigger' instead.",
             )
-        for name in self._told_priorities:
+        for name in self._priority_options:
             raise OptionError.refused(
                 name,
                 "has no meaning in an exact order, which alone decides which input is next",
@@ -294,7 +294,7 @@ class QueryOptions(MergeOptions):
             )
 
     @property
-    def _told_priorities(self) -> list[str]:
+    def _priority_options(self) -> list[str]:
         priority_names = [f"input.{name}.priority" for name in self.priorities]
         return [*priority_names, *(["autoPriority"] if self.auto_priority else [])]
 
@@ -314,7 +314,7 @@ class QueryOptions(MergeOptions):
 
     def require_batch(self) -> None:
         """Raise for options that apply to streams only."""
-        for name in (*given_only(self, AppliesTo.STREAM), *self._told_priorities):
+        for name in (*given_only(self, AppliesTo.STREAM), *self._priority_options):
             raise of_streams_only(name)
 
 

@@ -194,9 +194,13 @@ class RoutedOptions:
         """
         user_texts = users_own(given)
         table_options = tuple(
-            _told(name, text) for name, text in user_texts.items() if _is_told(name)
+            _parse_table_option(name, text)
+            for name, text in user_texts.items()
+            if _is_table_option(name)
         )
-        shared_texts = {name: text for name, text in user_texts.items() if not _is_told(name)}
+        shared_texts = {
+            name: text for name, text in user_texts.items() if not _is_table_option(name)
+        }
         options = Options(shared_texts, {**WRITE_OPTIONS, **ROUTED_OPTIONS})
         options.refuse("deferred", "is of one table", hint="drop it: 'keep' sets it.")
         options.refuse(
@@ -206,7 +210,7 @@ class RoutedOptions:
         )
         app_id, app_version = named_transaction(options)
         own_values = values(cls, options)
-        of_write = {fold(name) for name in _OF_WRITE}
+        of_write = {fold(name) for name in _WRITE_ONLY}
         routed_options = cls(
             storage=options.storage,
             commit_threads=_commit_threads(
@@ -244,7 +248,7 @@ class RoutedOptions:
         options conflict with shared options.
         """
         return replace(
-            self._parsed(name, _chosen(name, self._about(name))),
+            self._parse_cached(name, _select_most_specific(name, self._find_matching(name))),
             path=path_below(self.template.root, folder),
         )
 
@@ -253,7 +257,9 @@ class RoutedOptions:
 
         Options on which equally specific patterns contradict each other are left out.
         """
-        table_texts = self._told_all(_chosen(name, self._about(name), skips_contradictions=True))
+        table_texts = self._merge_shared(
+            _select_most_specific(name, self._find_matching(name), skips_contradictions=True)
+        )
         return {
             option_name: text
             for option_name, text in table_texts.items()
@@ -272,7 +278,9 @@ class RoutedOptions:
             (table_option.pattern, table_option.option, table_option.text)
             for table_option in self.told
         ]
-        open_ = sorted((p, _meant(name), text) for p, name, text in entries if not _is_secret(name))
+        open_ = sorted(
+            (p, _normalize_option(name), text) for p, name, text in entries if not _is_secret(name)
+        )
         return hashlib.blake2b(repr(open_).encode(), digest_size=16).hexdigest()
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -305,27 +313,27 @@ class RoutedOptions:
         ]
 
     @cached_property
-    def _kept(self) -> dict[frozenset[tuple[str, str]], WriteOptions]:
+    def _parsed_cache(self) -> dict[frozenset[tuple[str, str]], WriteOptions]:
         """Cache for parsed options, shared by tables with equal options."""
         return {}
 
-    def _about(self, name: str) -> list[TableOption]:
+    def _find_matching(self, name: str) -> list[TableOption]:
         lower = name.lower()
         matching = (
             table_option for pattern, table_option in self._by_pattern if pattern.match(lower)
         )
         return [*self._by_name.get(lower, ()), *matching]
 
-    def _parsed(self, name: str, chosen: Mapping[str, str]) -> WriteOptions:
+    def _parse_cached(self, name: str, chosen: Mapping[str, str]) -> WriteOptions:
         key = frozenset(chosen.items())
-        write_options = self._kept.get(key)
+        write_options = self._parsed_cache.get(key)
         if write_options is None:
-            texts = self._told_all(chosen)
+            texts = self._merge_shared(chosen)
             with about("table", name):
-                write_options = self._kept[key] = WriteOptions.parse({**texts, "path": "/"})
+                write_options = self._parsed_cache[key] = WriteOptions.parse({**texts, "path": "/"})
         return write_options
 
-    def _told_all(self, chosen: Mapping[str, str]) -> dict[str, str]:
+    def _merge_shared(self, chosen: Mapping[str, str]) -> dict[str, str]:
         """Merge the shared options with the options chosen for one table."""
         return overridden(self.shared, chosen)
 
@@ -336,9 +344,12 @@ class RoutedOptions:
             pattern_options = [
                 table_option for table_option in self.told if table_option.pattern == pattern
             ]
-            heard = [*sorted(self._about(pattern), key=lambda told: told.weight), *pattern_options]
-            held = {_meant(table_option.option): table_option for table_option in heard}
-            self._parsed(
+            heard = [
+                *sorted(self._find_matching(pattern), key=lambda told: told.weight),
+                *pattern_options,
+            ]
+            held = {_normalize_option(table_option.option): table_option for table_option in heard}
+            self._parse_cached(
                 pattern, {table_option.option: table_option.text for table_option in held.values()}
             )
         if "*" not in patterns:
@@ -350,13 +361,13 @@ def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[s
 
     ``columnList`` and ``exceptColumnList`` remove each other; an empty text removes an option.
     """
-    replaced = set(map(_meant, otherwise))
+    replaced = set(map(_normalize_option, otherwise))
     for group in _EXCLUSIVE:
         replaced |= set(group) if replaced & set(group) else set()
     remaining = {
         option_name: text
         for option_name, text in given.items()
-        if _meant(option_name) not in replaced
+        if _normalize_option(option_name) not in replaced
     }
     return {
         **remaining,
@@ -370,11 +381,11 @@ def _is_secret(name: str) -> bool:
     return is_of_access or folded.startswith(STORAGE_PREFIX)
 
 
-def _is_told(name: str) -> bool:
+def _is_table_option(name: str) -> bool:
     return name.lower().startswith(TABLE_PREFIX)
 
 
-def _told(name: str, text: str) -> TableOption:
+def _parse_table_option(name: str, text: str) -> TableOption:
     """Parse a table option, splitting at the first dot before a known option.
 
     Raises `OptionError` without a pattern or a known option, and for a write-wide option.
@@ -382,7 +393,7 @@ def _told(name: str, text: str) -> TableOption:
     words = name[len(TABLE_PREFIX) :].split(".")
     for at in range(1, len(words)):
         pattern, option = ".".join(words[:at]), ".".join(words[at:])
-        if fold(option) in _FOLDED_OF_WRITE or option.lower().startswith(STORAGE_PREFIX):
+        if fold(option) in _FOLDED_WRITE_ONLY or option.lower().startswith(STORAGE_PREFIX):
             raise OptionError(
                 f"option '{name}': '{option}' is of the whole write, and not of a table.",
                 hint=f"give '{option}' without '{TABLE_PREFIX}{pattern}.'.",
@@ -403,7 +414,7 @@ def _told(name: str, text: str) -> TableOption:
 
 ROUTED_OPTIONS = declared(RoutedOptions)
 
-_OF_WRITE = (
+_WRITE_ONLY = (
     *names_of_whole(WRITE_OPTIONS),
     *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
 )
@@ -412,7 +423,7 @@ _OF_WRITE = (
 _EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive(WRITE_OPTIONS))
 """Groups from which a table that sets one option does not inherit the other."""
 
-_FOLDED_OF_WRITE = frozenset(map(fold, _OF_WRITE))
+_FOLDED_WRITE_ONLY = frozenset(map(fold, _WRITE_ONLY))
 _FOLDED = frozenset(fold(name) for name in WRITE_OPTIONS if COLUMN not in name)
 _FAMILIES = tuple(fold(name.removesuffix(COLUMN)) for name in WRITE_OPTIONS if COLUMN in name)
 
@@ -423,19 +434,19 @@ def _is_of_tables(option: str) -> bool:
     return folded in _FOLDED or is_of_column
 
 
-def _meant(option: str) -> str:
+def _normalize_option(option: str) -> str:
     """Normalize an option for comparison; a column keeps its ``-`` and ``_``."""
     prefix, dot, column = option.partition(".")
     return f"{fold(prefix)}.{column.lower()}" if fold(prefix + dot) in _FAMILIES else fold(option)
 
 
-def _chosen(
+def _select_most_specific(
     name: str, about: Iterable[TableOption], *, skips_contradictions: bool = False
 ) -> dict[str, str]:
     """Return the most specific value per option."""
     by_option: dict[str, list[TableOption]] = {}
     for table_option in about:
-        by_option.setdefault(_meant(table_option.option), []).append(table_option)
+        by_option.setdefault(_normalize_option(table_option.option), []).append(table_option)
     chosen = {}
     for candidates in by_option.values():
         try:
@@ -450,7 +461,7 @@ def _chosen(
 
 def option_of_table(name: str) -> str:
     """Return the option without its table prefix."""
-    return _told(name, "").option if _is_told(name) else name
+    return _parse_table_option(name, "").option if _is_table_option(name) else name
 
 
 def _strongest(name: str, about: Sequence[TableOption]) -> TableOption:

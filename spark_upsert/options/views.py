@@ -30,7 +30,7 @@ PLAN = "plan"
 ON_ERROR = "onError"
 """A read option; the write option with this name concerns the write's rows."""
 
-_OF_TABLES = {
+_TABLE_ONLY = {
     "path": "the plan names its tables",
     "columns": "the plan says which columns there are",
     "filter": "the plan says which rows there are",
@@ -56,7 +56,7 @@ class ViewOptions(ReadOptions, PlanOptions):
         Raises `OptionError` if one is unknown, malformed, or does not apply to views.
         """
         options = Options(given, READ_OPTIONS)
-        for name, why in _OF_TABLES.items():
+        for name, why in _TABLE_ONLY.items():
             options.refuse(name, f"has no meaning beside '{PLAN}': {why}", hint=f"drop '{name}'.")
         plan = options.raw(PLAN)
         assert plan is not None, "who asks has seen it"
@@ -155,14 +155,14 @@ def put_off_text(given: Mapping[str, str]) -> str:
 def plan_paths(plan: str) -> list[str]:
     """Return the table paths in a plan's JSON; empty if malformed."""
     try:
-        return list(_paths(json.loads(plan)))
+        return list(_iter_paths(json.loads(plan)))
     except (ValueError, RecursionError):
         return []
 
 
-def _paths(value: Any) -> Iterator[str]:
+def _iter_paths(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("path"), str):
             yield value["path"]
         for item in value.values():
-            yield from _paths(item)
+            yield from _iter_paths(item)

@@ -67,7 +67,7 @@ REGISTRY_OPTIONS = (
 )
 """Options for the schema registry address and authentication."""
 
-_URL, *_HOW = (option.name for option in REGISTRY_OPTIONS)
+_URL, *_REGISTRY_DETAILS = (option.name for option in REGISTRY_OPTIONS)
 _HEADER = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\x20-\x7e\t]*?)[ \t]*")
 """An HTTP header line."""
 
@@ -136,7 +136,7 @@ def registry_settings(options: Options) -> RegistrySettings | None:
     text = options.text(_URL)
     if text is None:
         options.refuse(
-            _HOW,
+            _REGISTRY_DETAILS,
             f"says how a schema registry is asked, and '{_URL}' is missing",
             hint=f"give '{_URL}', or drop it.",
         )
@@ -153,7 +153,7 @@ def registry_settings(options: Options) -> RegistrySettings | None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise OptionError.invalid(_URL, url, "an address such as 'http://registry:8081'")
-    user, password, token, headers, ca_file = map(options.text, _HOW)
+    user, password, token, headers, ca_file = map(options.text, _REGISTRY_DETAILS)
     options.refuse_together("schemaRegistry.user", "schemaRegistry.token")
     if password is not None and user is None:
         raise OptionError.missing("schemaRegistry.user", "whose password is given")
@@ -372,7 +372,7 @@ class EnvelopeOptions:
         sources = schema_sources(
             payloads, has_registry=registry is not None, is_debezium=kind is EnvelopeKind.DEBEZIUM
         )
-        _refuse_what_schemas_say(options, sources)
+        _refuse_with_inferred_schemas(options, sources)
         if registry is not None and SchemaFrom.REGISTRY not in sources.values():
             raise OptionError.refused(
                 "schemaRegistry.url",
@@ -386,12 +386,12 @@ class EnvelopeOptions:
             sources=sources,
             registry=registry,
             subjects={side: options.text(f"{side}Subject") for side in SIDES},
-            unsaid=_unsaid(options),
+            unsaid=_schemaless_defaults(options),
             **values(cls, options),
         )
 
 
-def _refuse_what_schemas_say(options: Options, sources: Mapping[str, SchemaFrom]) -> None:
+def _refuse_with_inferred_schemas(options: Options, sources: Mapping[str, SchemaFrom]) -> None:
     """Raise for options that duplicate information in inferred schemas."""
     for side in SIDES:
         if sources.get(side) is not SchemaFrom.REGISTRY:
@@ -421,7 +421,7 @@ def _refuse_what_schemas_say(options: Options, sources: Mapping[str, SchemaFrom]
             )
 
 
-def _unsaid(options: Options) -> SchemalessDefaults:
+def _schemaless_defaults(options: Options) -> SchemalessDefaults:
     units = options.by_column("timeUnit.<column>")
     return SchemalessDefaults(
         unit=choice(options, "timeUnit", TimeUnit),
@@ -692,7 +692,7 @@ class WriteOptions:
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
         """Parse the options for a write; raises `OptionError`."""
         options = Options(given, WRITE_OPTIONS)
-        _refuse_beside_delete(options)
+        _refuse_with_delete(options)
         envelope, engine = EnvelopeOptions.parse(options), _engine(options)
         if (
             envelope.kind is EnvelopeKind.CHANGELOG
@@ -713,7 +713,7 @@ class WriteOptions:
 WRITE_OPTIONS = declared(WriteOptions)
 
 
-_BESIDE_DELETE = frozenset(
+_ALLOWED_WITH_DELETE = frozenset(
     {
         *("path", "keys", "operation", "checkpointLocation", "allowMissingBatches"),
         *("txnAppId", "txnVersion", "onFullTimeout", "disableBackpressure"),
@@ -722,11 +722,11 @@ _BESIDE_DELETE = frozenset(
 """Options allowed with operation=delete, in addition to storage options."""
 
 
-def _refuse_beside_delete(options: Options) -> None:
+def _refuse_with_delete(options: Options) -> None:
     """Raise for options about stored rows if the write only deletes by key."""
     if choice(options, "operation", Operation) is not Operation.DELETE:
         return
-    for name in WRITE_OPTIONS.keys() - _BESIDE_DELETE:
+    for name in WRITE_OPTIONS.keys() - _ALLOWED_WITH_DELETE:
         is_given = bool(options.by_column(name)) if COLUMN in name else options.text(name)
         if is_given:
             raise OptionError.refused(

@@ -73,7 +73,7 @@ def test_engines_that_are_missing_or_cannot_read_the_table_are_named(
 def test_a_sum_that_is_wrong_is_shown_and_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "_summed", lambda _: 0)
+    monkeypatch.setattr(demo, "_sum_changes", lambda _: 0)
     result = run("demo", str(tmp_path), "--rows", "10")
     assert result.exit_code == 1
     assert "WRONG: The sum of amount is" in result.stdout

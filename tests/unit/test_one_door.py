@@ -18,7 +18,7 @@ SHOWN = "into the text that a person is shown"
 
 OWN = {
     "table.changelog.render:_change_columns": (1, "the times of our own commits"),
-    "cli.tables:_values": (1, SHOWN),
+    "cli.tables:_to_values": (1, SHOWN),
     "flow.graph:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
     "table.index.index:_bridged": (1, STORED),
     "table.index.index:rows_at": (2, STORED),

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.doctor import _can_write
+from spark_upsert.cli.doctor import _check_write
 from spark_upsert.core.path_template import Template
 from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
 from spark_upsert.flow.graph import TableSink, TableSource
@@ -98,7 +98,7 @@ ENTRIES: dict[str, Callable[[Path, str], object]] = {
     "Template's column": lambda _, path: Template.parse(path.replace("x", "{topic}")),
     "watch": lambda _, path: open_members(path),
     "watch of many": lambda _, path: open_members(f"{path}/{{topic}}"),
-    "doctor": lambda _, path: _can_write(path, {}),
+    "doctor": lambda _, path: _check_write(path, {}),
     "Plan": lambda _, path: Plan.of_table(path),
     "TableSource": lambda _, path: TableSource(path),
     "TableSink": lambda _, path: TableSink(path),
