@@ -1,4 +1,4 @@
-"""Engine errors, all `UpsertFlowError`: each message says what is wrong and what to do.
+"""Engine errors, all `UpsertFlowError`: each message names the problem and the remedy.
 
 A class exists only where a caller would act differently. ``code`` is stable (docs/errors.md), the
 text is not. Errors survive ``pickle`` between worker and driver. Hints name settings by `setting`,
@@ -683,7 +683,7 @@ class BatchTooLargeError(UpsertFlowError, ValueError):
             f"the batch has {bytes} bytes, and '{path}' may never hold more than {bytes_max} that "
             "a consumer has not read. Nothing was written.",
             hint="write smaller batches, or raise the table's "
-            # With what may lie behind the consumer already, which the cap holds down so far.
+            # Plus the backlog that the consumer may already have, up to the cap.
             f"{setting('maxBacklogBytes', str(bytes + bytes_max), is_property=True)}.",
             path=path,
             bytes=bytes,

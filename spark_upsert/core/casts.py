@@ -238,7 +238,7 @@ def _struct(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[p
     extra = index_by_name.keys() - {field.name for field in type_}
     if extra:
         raise pa.ArrowTypeError(f"{type_} has no field '{min(extra)}' of {values.type}")
-    # Without what stands under a struct that is null.
+    # Flattened: without the values under a null struct.
     children = values.flatten()
     parts, bad = [], _zeros(values)
     for index, field in enumerate(type_):

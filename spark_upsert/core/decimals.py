@@ -242,7 +242,7 @@ def _parse_digits(
     rows = np.repeat(np.arange(count), np.diff(offsets))
     row_indices = np.flatnonzero(digits)
     rows, digits = rows[row_indices], digits[row_indices]
-    # The power of ten that a digit stands for.
+    # Each digit's power of ten.
     powers = point[rows] - 1 - (row_indices - (offsets[:-1] - offsets[0])[rows])
     masks = np.zeros((3, count), dtype=np.bool_)
     masks[0][rows[powers < 0]] = True
@@ -271,7 +271,7 @@ def _shorten(text: str) -> str:
     written = (integer_part + fraction).lstrip("0")
     if not written:
         return "0" if integer_part or fraction else ""
-    # One more digit stands for all that are cut off: they decide whether something is left.
+    # One more digit replaces all that are cut off: it marks a nonzero remainder.
     shown_digits = written[: _SHORT_CHARS // 2] + (
         "1" if written[_SHORT_CHARS // 2 :].strip("0") else ""
     )

@@ -60,7 +60,7 @@ def draws(state: int, bound: int, count: int) -> tuple[Words, int]:
     drawn: list[Words] = []
     missing = count
     while missing > 0:
-        # What is missing is consumed in any case, so that no state must be taken back.
+        # Missing draws consume numbers in any case, so no state must be rolled back.
         numbers, state = raw_numbers(state, missing)
         high, low = _product(numbers, np.uint64(bound))
         taken = high[low >= threshold]

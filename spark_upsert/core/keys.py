@@ -195,7 +195,7 @@ def keep_greatest(words: Iterable[Words], firsts: Positions, candidate: Mask | N
         counts = np.diff(firsts, append=len(word))
         greatest = word == np.repeat(np.maximum.reduceat(masked, firsts), counts)
         best = greatest if best is None else best & greatest
-        # With candidates a group may have none: how many are left does not tell.
+        # With candidates a group may have none, so the count proves nothing.
         if candidate is None and np.count_nonzero(best) == len(firsts):
             break
     assert best is not None, "there is a word, or candidates are given"

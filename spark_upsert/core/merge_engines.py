@@ -118,8 +118,8 @@ class MergeEngine:
             "column_order": dict(self.column_order),
         }
         if self.multiplicity is not None:
-            # A kind of its own: an older release would else fold such a table as any other, show
-            # what has cancelled out as rows, and write into it without a marker.
+            # A separate kind: an older release would otherwise fold the table like any other, show
+            # cancelled entries as rows, and write into it without a marker.
             counted = {"kind": CONTRIBUTIONS, "multiplicity": self.multiplicity}
             record |= {"version": CONTRIBUTIONS_VERSION, **counted}
         if self.column_order:

@@ -26,7 +26,7 @@ _TIME = re.compile(
     r"(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
 )
 
-# What Arrow may see: days of the calendar, leap days included.
+# Texts that Arrow may parse: calendar days, including leap days.
 _YEAR = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 _LEAP = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _DAY = (

@@ -87,7 +87,7 @@ def priorities(bases: Numbers, waited_ms: Numbers) -> Numbers:
     so that every process computes the same.
     """
     units = bases + np.clip(waited_ms, 0, WAITED_MAX_MS) * _AGE_PER_MS
-    # Half away from zero, which is not what `round` does.
+    # Half away from zero; `round` rounds half to even.
     rounded: Numbers = np.sign(units) * ((2 * np.abs(units) + SCALE) // (2 * SCALE))
     return rounded
 
