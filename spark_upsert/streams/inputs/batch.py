@@ -159,7 +159,7 @@ class BatchRead:
         """Return a history's first version and its exclusive upper version."""
         options, since = self._options, look.head().since
         begins = first_wanted(look, version=options.starting_version)
-        if options.starting_timestamp_ms is not None:  # What held then is wanted, too.
+        if options.starting_timestamp_ms is not None:  # Rows valid at that time are wanted, too.
             look.require_past(options.starting_timestamp_ms)
             begins = max(0, look.version_at(options.starting_timestamp_ms))
         if begins is None or options.starting_version == EARLIEST:

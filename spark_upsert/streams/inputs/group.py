@@ -194,7 +194,7 @@ class GroupInputs:
             return self._heads
         group = self._group.at(head.version)
         pinned = pins_of(group, self._below)
-        # Of tables that have not moved the head stays the very object, so that none is asked.
+        # An unchanged table keeps its head object, so that its input is not queried.
         same = {
             name: self._heads[name] for name, pin in pinned.items() if self._is_unchanged(name, pin)
         }

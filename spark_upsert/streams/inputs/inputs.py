@@ -272,7 +272,7 @@ class NamedInputs:
 
     def poll(self, name: str) -> PollResult:
         """Poll one input (`PolledInputs.poll`)."""
-        # What `polled` has told; to ask each time takes longer than to poll.
+        # Checked in `polled`; isinstance on a protocol takes longer than a poll.
         input_ = cast(Pollable, self._inputs[name])
         with about("input", name):
             return input_.poll()

@@ -420,7 +420,7 @@ class TableInput(Input):
         self._counted: tuple[TableVersion, Mapping[str, int] | None] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tasks only read: the log and what it has cached stay where batches are planned.
+        # Tasks only read: the log and its cache stay in the planning process.
         return TableInput, (self._options, self._columns)
 
     # -- planning --------------------------------------------------------------------
@@ -472,7 +472,7 @@ class TableInput(Input):
         start, upper = despite_expiry(held, table.store.url)
 
         def at(reached: TablePosition) -> Position:
-            # A stream that has not moved is not placed anew: the same position has the same text.
+            # A stream that has not moved keeps its position object, and so the same text.
             if position is not None and reached == known_position:
                 return position
             return self._pack(table, reached)
@@ -611,7 +611,7 @@ class TableInput(Input):
             self._table = open_table(self._options)
         return self._table
 
-    # -- where a stream stands -------------------------------------------------------
+    # -- positions -------------------------------------------------------------------
 
     def _log_snapshot(
         self, table: Table, position: TablePosition | None, *, has_looked: bool = False
@@ -663,8 +663,8 @@ class TableInput(Input):
                 return first
             # The same, unless the rest of the snapshot was expired and another one took over.
             return TablePosition.in_snapshot(last.origin, first.hash)
-        # What the first batch began with is decided by its end, which remembers the origin, and by
-        # options that are what they were then (`lives`).
+        # The first batch's end position contains the origin; the starting options may not change
+        # while that batch is undelivered (`formats.require_same_beginning`).
         if self._begins_with_snapshot:
             return TablePosition.in_snapshot(last.origin, 0)
         return TablePosition.at_changes(last.origin, last.origin)
@@ -689,7 +689,7 @@ class TableInput(Input):
             look.require_changes(lower)
         return TablePosition.at_changes(position.origin, lower)
 
-    # -- what lies ahead -------------------------------------------------------------
+    # -- unread data -----------------------------------------------------------------
 
     def _unread_range(
         self, table: Table, known: TablePosition | None, bound: TablePosition | None

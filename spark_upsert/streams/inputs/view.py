@@ -270,7 +270,7 @@ class ViewInput(Input):
         self._leases: dict[str, Lease] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tasks only read: the logs and what they have cached stay where batches are planned.
+        # Tasks only read: the logs and their caches stay in the planning process.
         return ViewInput, (self._options,)
 
     # -- planning --------------------------------------------------------------------
@@ -308,7 +308,7 @@ class ViewInput(Input):
         start = despite_expiry(held, view.urls)
 
         def at(reached: ViewPosition) -> Position:
-            # A stream that has not moved is not placed anew: the same position has the same text.
+            # A stream that has not moved keeps its position object, and so the same text.
             return (
                 position
                 if position is not None and reached == known_position
@@ -353,7 +353,7 @@ class ViewInput(Input):
         if self._options.consumer is not None:
             self._renew(self._unpack(position).at)
 
-    # -- where a stream stands -------------------------------------------------------
+    # -- positions -------------------------------------------------------------------
 
     def _opened(self) -> View:
         if self._view is None:
@@ -411,7 +411,7 @@ class ViewInput(Input):
         began = self._position(last.origin, origin=last.origin, begun=last.begun)
         return self._with_places(began)
 
-    # -- what lies ahead -------------------------------------------------------------
+    # -- unread data -----------------------------------------------------------------
 
     def _pieces(self, view: View, start: ViewPosition, end: At) -> Iterator[ReadPiece]:
         """Yield the remaining rows, which never share a batch with steps, or the steps."""
@@ -454,7 +454,7 @@ class ViewInput(Input):
             return
         view = self._opened()
         if not self._leases:
-            # Another query may hold by this name what it has yet to read: `keep` names it by table.
+            # A lease under this consumer name may be older: it must not move forward here.
             self._renew(view.not_beyond(self._options.consumer, at))
             return
         for path, lease in self._leases.items():

@@ -282,7 +282,7 @@ class ExactOrder:
         input_ = self._stepped(name)
         position, front = offset.positions.get(name), standing.begun(name)
         with about("input", name):
-            # Before all else: what an input holds for a stream, it holds from where it is asked.
+            # First of all, because an input takes its lease at the position passed here.
             begun = [] if front is None else [_begun_step(input_, position, front)]
             backlog = input_.backlog(front or position, head)
         start = backlog.start if front is None or position is None else position
@@ -404,7 +404,7 @@ class _InputSteps:
         self._rows: list[int] = []
 
     def _iter_unread(self) -> Iterator[StreamStep]:
-        # The end of the backlog is asked for only when steps are taken.
+        # Computed lazily: the end may cost a request, and is needed only when steps are taken.
         yield from _steps(self._each, self._backlog.start, self._backlog.end(), None)
 
     def count(self, most: int | None) -> int:

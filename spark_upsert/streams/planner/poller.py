@@ -295,7 +295,7 @@ class DaemonThreads:
 
     def _work(self, work: Callable[[], float | None]) -> None:
         while not self._stopped.is_set():
-            # One of them waits for what is due; the others wait for their turn to do so.
+            # One thread waits for the due time; the others wait for the lock.
             with self._turn:
                 left_s = self._due_s - time.monotonic()
                 if left_s > 0 and self._stopped.wait(left_s):
@@ -407,7 +407,7 @@ class Poller:
             if self._moved:
                 self._seen = self._published()
             elif self._seen.moved:
-                # The caller has taken note of these heads, and need not ask what has moved.
+                # The caller has these heads already: nothing has moved since.
                 heads = self._seen.heads
                 self._seen = SeenHeads(heads, before=heads, has_same_names=True)
             return self._seen
@@ -491,7 +491,7 @@ class Poller:
         polled, failure = None, None
         try:
             polled = self._inputs.poll(name)
-        except Exception as error:  # noqa: BLE001  told where batches are planned
+        except Exception as error:  # noqa: BLE001  raised by seen()
             failure = error
         busy_s = self._busy_clock() - busy_s
         with self._lock:
@@ -540,7 +540,7 @@ class Poller:
         names, failure = None, None
         try:
             names = self._inputs.find()
-        except Exception as error:  # noqa: BLE001  told where batches are planned
+        except Exception as error:  # noqa: BLE001  raised by seen()
             failure = error
         with self._lock:
             now_s = self._clock()

@@ -64,7 +64,7 @@ class StreamGauge:
 
     def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
         self._inputs = inputs
-        # What waits because its user wants it to is not late.
+        # A delay that the user configured is not lag.
         wanted_ms = 0 if query.rows_min is None else query.delay_ms
         self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
@@ -225,7 +225,7 @@ class StreamGauge:
 def _count_waiting(backlogs: Mapping[str, Backlog], reached: Offset) -> int:
     """Return how many inputs have data left after the batch."""
     if UNNAMED in backlogs:
-        # One input alone is never in the state: what waits is told by its position.
+        # A single unnamed input is never in the state: its position shows whether it waits.
         return int(reached.positions[UNNAMED] != backlogs[UNNAMED].reach())
     return waiting_count(reached.state)
 

@@ -265,7 +265,7 @@ class Stream:
         self._committed: Mapping[str, Position] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Tasks only read: what plans stays here, with its clients of buckets, which do not travel.
+        # Tasks only read: planning state and storage clients, which cannot be pickled, stay here.
         return {name: self.__dict__[name] for name in ("_inputs", "_query", "_columns")}
 
     # -- planning --------------------------------------------------------------------
@@ -302,7 +302,7 @@ class Stream:
     ) -> Mapping[str, Any]:
         heads = seen.heads
         if self._is_idle(start, heads, everything):
-            return start  # Memory alone: an idle query is asked many times a second.
+            return start  # Memory only: Spark polls an idle query many times a second.
         offset = self._offsets.read(start)
         standing = offset.positions
         self._idle_until_s = inf
@@ -364,7 +364,7 @@ class Stream:
                 self._last = PlannedLast(backlogs=backlogs, positions=standing)
                 return offset, frozenset()
         now_ms = max(0, int(self._wall() * 1000))
-        # A stream that ends at what there is now leaves nothing, and waits for no empty batch.
+        # A frozen stream reads all data up to its end, so it defers no input.
         defers = self._pressure.defers_lowest and self._frozen is None
         # One input alone has no turns.
         has_turns = not (limits is None or limits.is_none or UNNAMED in backlogs)

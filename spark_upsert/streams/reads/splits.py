@@ -212,7 +212,7 @@ def chosen_splits(
         return []
     manifest = snapshot.manifest
     if shown_grouping(manifest, options) is not None:
-        # Its entries are sums of groups: the pins are of what they mean, not of their keys.
+        # Entries are group sums: the pins apply to the decoded rows, not to the entry keys.
         return [replace(rows_split, where=where) for rows_split in rows_splits(manifest, options)]
     where, queries = where.by_index(snapshot, index_of), queries_of(manifest.transactions)
     return [
