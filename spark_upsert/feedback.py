@@ -39,8 +39,8 @@ class Frontiers:
     buffered: tuple[int, ...]
     """Timestamps in the stash, ascending."""
     dropped_rows: int
-    """Commands dropped because they were already durable. All ingested rows are counted here, in the
-    stash, or in a commit that `step` returned."""
+    """Commands dropped because they were already durable. All ingested rows are counted here, in
+    the stash, or in a commit that `step` returned."""
 
 
 class FeedbackUpsert:
@@ -99,7 +99,7 @@ class FeedbackUpsert:
         for ts in list(self._stashes):
             self._close_stash(ts)
 
-    def _plain(self, rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    def _plain_commands(self, rows: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
         """Convert plain-column rows into commands."""
         return envelope_of_rows(schema, rows.schema, deletes=self._deletes).commands(rows)
 
@@ -138,7 +138,9 @@ class FeedbackUpsert:
         stash = self._stashes.get(ts)
         # A timestamp's commands keep one schema, even if the table's schema changes.
         schema = self._table.log.head().schema if stash is None else stash.schema
-        commands = self._plain(rows, schema) if self._commands is None else self._commands(rows)
+        commands = (
+            self._plain_commands(rows, schema) if self._commands is None else self._commands(rows)
+        )
         stash = stash or self._stashes.setdefault(ts, Stash(schema))
         stash.add(commands)
 
@@ -192,7 +194,7 @@ class FeedbackUpsert:
         if self._emitting is None:
             snapshot = self._table.at()
             staged = stage_sealed(snapshot, self._stashes[ts])
-            self._emitting = self._epoch(snapshot, ts, (staged,))
+            self._emitting = self._write_set(snapshot, ts, (staged,))
         commit = self._table.commit(self._emitting)
         self._emitting = None
         if commit is None:  # Another incarnation was faster.
@@ -225,8 +227,8 @@ class FeedbackUpsert:
         target = min([*self._stashes, self._input_upper])
         if self._input_upper == CLOSED or target <= persist_upper:
             return None
-        return self._table.commit(self._epoch(self._table.at(), target - 1, ()))
+        return self._table.commit(self._write_set(self._table.at(), target - 1, ()))
 
-    def _epoch(self, snapshot: Snapshot, ts: int, staged: tuple[StagedRuns, ...]) -> WriteSet:
+    def _write_set(self, snapshot: Snapshot, ts: int, staged: tuple[StagedRuns, ...]) -> WriteSet:
         transaction = Transaction(writer=self._writer, number=ts)
         return WriteSet(base=snapshot, staged=staged, transactions=(transaction,))

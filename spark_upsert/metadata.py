@@ -147,11 +147,11 @@ def _epochs(table: Table) -> Iterator[Row]:
             counters = Counters.from_json(commit.counters)
             derived = {name: getattr(counters, name) for name in _DERIVED}
             yield {
-                **_origin(commit),
+                **_commit_fields(commit),
                 **asdict(counters),
                 **derived,
-                **_written(commit),
-                **_state(manifest),
+                **_size_fields(commit),
+                **_table_fields(manifest),
             }
 
 
@@ -159,10 +159,16 @@ def _history(table: Table) -> Iterator[Row]:
     for commit, manifest in versions(table):
         frontiers = {"since": manifest.since, "fence": manifest.fence}
         taken = {"ranges_taken": len(commit.taken), "restored": commit.restored}
-        yield {**_origin(commit), **_written(commit), **taken, **frontiers, **_state(manifest)}
+        yield {
+            **_commit_fields(commit),
+            **_size_fields(commit),
+            **taken,
+            **frontiers,
+            **_table_fields(manifest),
+        }
 
 
-def _origin(commit: Commit) -> Row:
+def _commit_fields(commit: Commit) -> Row:
     return {
         "version": commit.version,
         "kind": commit.kind.value,
@@ -173,13 +179,13 @@ def _origin(commit: Commit) -> Row:
     }
 
 
-def _written(commit: Commit) -> Row:
+def _size_fields(commit: Commit) -> Row:
     # A restore reuses files that older versions have written.
     files = [] if commit.restored is not None else [slice_.file for slice_ in commit.slices()]
     return {"files": len(files), "bytes": sum(file.bytes for file in files)}
 
 
-def _state(manifest: Manifest) -> Row:
+def _table_fields(manifest: Manifest) -> Row:
     return {
         "live_rows": manifest.live_rows,
         "runs": manifest.run_count,
@@ -224,7 +230,7 @@ MIRROR = _schema(
     changed_by=pa.string(),
 )
 """One row if the table has a mirror at the location in its properties: its lag and its content
-(`delta.follow`). ``changed_by`` names external changes, after which the mirror no longer matches."""
+(`delta.follow`). ``changed_by`` names external changes; the mirror is no copy then."""
 
 
 def _consumers(table: Table) -> Iterator[Row]:
@@ -269,7 +275,7 @@ def _indexes(table: Table) -> Iterator[Row]:
     for index in table.indexes():
         index_head = index.log.try_head()
         usable = None if index_head is None else index.usable(index_head)
-        state = {} if index_head is None else _state(index_head)
+        state = {} if index_head is None else _table_fields(index_head)
         yield {
             "column": index.column,
             "path": index.folder,
@@ -346,14 +352,14 @@ def summary(table: Table) -> Summary:
     epochs = rows_in = appended = merged = 0
     head = table.log.head()
     for commit in table.log.commits(head.first_changes, head.upper):
-        size = _written(commit)["bytes"]
+        size = _size_fields(commit)["bytes"]
         if commit.is_epoch:
             epochs += 1
             rows_in += Counters.from_json(commit.counters).rows
             appended += size
         else:
             merged += size
-    state = _state(head)
+    state = _table_fields(head)
     return Summary(
         version=head.version,
         since=head.since,

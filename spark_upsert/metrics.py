@@ -144,7 +144,7 @@ class Progress:
         return BatchNumbers(
             progress=self,
             sink=sink,
-            lags=tuple(lag for lag_report in lags for lag in _lags_of(lag_report, now_ms)),
+            lags=tuple(lag for lag_report in lags for lag in _iter_lags(lag_report, now_ms)),
             lag_versions=sum(lag["versions"] for lag in lags) if lags else None,
             problem=problem,
         )
@@ -154,7 +154,7 @@ def _is_report(offset: Any) -> bool:
     return isinstance(offset, Mapping) and "inputs" in offset and "pressure" in offset
 
 
-def _lags_of(lag: Mapping[str, Any], now_ms: int) -> Iterator[SourceLag]:
+def _iter_lags(lag: Mapping[str, Any], now_ms: int) -> Iterator[SourceLag]:
     for source, versions in lag.get("most", {}).items():
         since_ms = lag.get("since_ms", {}).get(source)
         seconds = None if since_ms is None else max(0, now_ms - since_ms) / 1000
@@ -262,7 +262,7 @@ class Sinks:
 
     def numbers(self, place: Place, query_id: str, batch: int) -> SinkNumbers:
         """Return a batch's effect on its table, without counters if no version contains it."""
-        of_batch = self._of_group if is_routed(place.path) else self._of_table
+        of_batch = self._group_numbers if is_routed(place.path) else self._table_numbers
         writer = Transaction.writer_of_query(query_id)
         try:
             return of_batch(place, writer, batch)
@@ -280,23 +280,23 @@ class Sinks:
         root = Template.parse(place.path).root
         return self._groups.of(place, lambda: GroupTable(open_store(root, dict(place.storage))))
 
-    def _of_table(self, place: Place, writer: str, batch: int) -> SinkNumbers:
+    def _table_numbers(self, place: Place, writer: str, batch: int) -> SinkNumbers:
         batches = self._batches(place)
         commit, head, stale_epochs = batches.look(writer, batch)
         mirror = lag_below(batches.table) if is_published(head.properties) else None
         return SinkNumbers(
             table=place.path,
             version=None if commit is None else commit.version,
-            counters={} if commit is None else _shown(commit.counters),
+            counters={} if commit is None else _nonzero_counters(commit.counters),
             runs=head.run_count,
             live_rows=head.live_rows,
             mirror_versions=None if mirror is None else mirror[0],
             mirror_seconds=None if mirror is None else mirror[1] / 1000,
-            stale_rows=0 if commit is None else _stale_rows(commit, head.schema),
+            stale_rows=0 if commit is None else _count_stale_rows(commit, head.schema),
             stale_epochs=stale_epochs,
         )
 
-    def _of_group(self, place: Place, writer: str, batch: int) -> SinkNumbers:
+    def _group_numbers(self, place: Place, writer: str, batch: int) -> SinkNumbers:
         group_metrics = self._group(place)
         group = group_metrics.at()
         if group.batch is not None and (group.batch.number or 0) > batch:
@@ -309,7 +309,7 @@ class Sinks:
         ]
         counters: Counter[str] = Counter()
         stale_rows = 0
-        for of_table, stale in _counters_of(group_metrics, group, written[:TABLES_MAX]):
+        for of_table, stale in _iter_counters(group_metrics, group, written[:TABLES_MAX]):
             counters.update(of_table)
             stale_rows += stale
         return SinkNumbers(
@@ -323,13 +323,13 @@ class Sinks:
         )
 
 
-def _counters_of(
+def _iter_counters(
     known: GroupTable, group: TableGroup, folders: list[str]
 ) -> Iterator[tuple[Mapping[str, int], int]]:
     """Yield the counters per table, and its stale row count if all its rows were stale, else 0."""
     for folder in folders:
         log = Table(StoreBelow(known.root, folder)).log
-        counters = _shown(log.commit(group.members[folder].place.version).counters)
+        counters = _nonzero_counters(log.commit(group.members[folder].place.version).counters)
         # The newest schema, which costs requests, shows whether stale rows are usual.
         is_all = counters.keys() <= {"stale", "superseded", "skipped", "tied"}
         is_many = is_all and counters.get("stale", 0) >= STALE_MIN
@@ -357,7 +357,7 @@ class _Batches:
             lower = max(self._upper, head.since, head.upper - LOOKED_AT_MAX)
             for commit in look.commits(lower, head.upper):
                 if commit.is_epoch:
-                    is_stale = _stale_rows(commit, head.schema) > 0
+                    is_stale = _count_stale_rows(commit, head.schema) > 0
                     self._stale_epochs = self._stale_epochs + 1 if is_stale else 0
                 for transaction in commit.transactions:
                     self._found.put(
@@ -368,11 +368,11 @@ class _Batches:
         return counted, head, stale_epochs
 
 
-def _stale_rows(commit: Commit, schema: TableSchema) -> int:
+def _count_stale_rows(commit: Commit, schema: TableSchema) -> int:
     return count_all_stale(Counters.from_json(commit.counters), schema)
 
 
-def _shown(counters: Mapping[str, int]) -> dict[str, int]:
+def _nonzero_counters(counters: Mapping[str, int]) -> dict[str, int]:
     return {name: counters[name] for name in SHOWN if counters.get(name)}
 
 
@@ -460,7 +460,7 @@ class Totals:
     def samples(self) -> Iterator[MetricSample]:
         """Yield all values in metric order."""
         with self._lock:
-            values = [value for query in self._queries.values() for value in _values_of(query)]
+            values = [value for query in self._queries.values() for value in _iter_values(query)]
         order = {name: at for at, name in enumerate(METRICS)}
         for name, labels, value in sorted(values, key=lambda each: order[each[0]]):
             if value is not None:
@@ -496,7 +496,7 @@ def _family(metric: Metric, labels: Iterable[str]) -> CounterMetricFamily | Gaug
     return make(f"upsertflow_{metric.name}", metric.text, labels=tuple(labels))
 
 
-def _values_of(query: _Query) -> Iterator[tuple[str, Labels, float | None]]:
+def _iter_values(query: _Query) -> Iterator[tuple[str, Labels, float | None]]:
     """Yield name, labels and value for each metric of a query."""
     newest, sink = query.newest, query.newest.sink
     labels: Labels = (("query", newest.progress.query),)

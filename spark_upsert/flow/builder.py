@@ -1,6 +1,6 @@
 """The logical graph builder (`Flow`), operator by operator.
 
-A mistake is an error where it is made, if that place shows it, else in `Flow.graph`.
+Invalid input raises in the call that passes it if possible, else in `Flow.graph`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PartitionKeys: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenComposite:
     """Open composite that collects its members."""
 
     name: str
@@ -79,9 +79,9 @@ class Flow:
     """
 
     def __init__(self) -> None:
-        self._open = [_Open("")]
+        self._open = [_OpenComposite("")]
         self._streams: list[Edge] = []
-        self._everywhere: dict[str, tuple[str, ...]] = {}
+        self._all_port_columns: dict[str, tuple[str, ...]] = {}
         """All-port partition columns by full region name."""
 
     def source(
@@ -139,7 +139,7 @@ class Flow:
             Whether the operator keeps state across barriers. Default: True for plans with a limit
             or unique ids, else False.
         """
-        fed = _fed(name, inputs, ports)
+        fed = _streams_by_port(name, inputs, ports)
         return self._add(
             LogicalOperator(
                 name=name,
@@ -164,7 +164,7 @@ class Flow:
         placement: Placement = Placement(),  # noqa: B008
     ) -> None:
         """Add a sink; see `operator` for ``inputs`` and ``ports``."""
-        fed = _fed(name, inputs, ports)
+        fed = _streams_by_port(name, inputs, ports)
         self._add(
             LogicalOperator(
                 name=name,
@@ -190,12 +190,12 @@ class Flow:
         If the block fails, none of its operators is in the graph.
         """
         check_name(name, "composite")
-        full = self._full(name)
+        full = self._full_name(name)
         check_placement(full, placement)
         if parallel is not None:
             check_parallel(full, parallel)
         count = len(self._streams)
-        opened = _Open(full)
+        opened = _OpenComposite(full)
         self._open.append(opened)
         try:
             yield
@@ -205,7 +205,9 @@ class Flow:
         finally:
             self._open.remove(opened)
         members = tuple(opened.members)
-        self._put(Composite(name=name, members=members, parallel=parallel, placement=placement))
+        self._add_member(
+            Composite(name=name, members=members, parallel=parallel, placement=placement)
+        )
 
     @contextmanager
     def parallel(
@@ -227,17 +229,17 @@ class Flow:
         broadcast : iterable of str
             Ports that copy every row to each channel.
         """
-        everywhere, by_port = _partition(name, partition_by)
+        everywhere, by_port = _split_partition_keys(name, partition_by)
         parallel = Parallel(
             width=width,
             partition_by=by_port,
             broadcast=names_of(broadcast, "broadcast"),
         )
-        full = self._full(name)
+        full = self._full_name(name)
         with self.composite(name, parallel=parallel, placement=placement):
             yield
         if everywhere:
-            self._everywhere[full] = everywhere
+            self._all_port_columns[full] = everywhere
 
     def graph(self) -> Graph:
         """Validate and return the graph.
@@ -254,8 +256,8 @@ class Flow:
                 operators=(self._open[-1].name,),
             )
         graph = Graph(tuple(self._open[0].members), tuple(self._streams))
-        if self._everywhere:
-            graph = Graph(tuple(self._resolved(graph, "", graph.members)), graph.streams)
+        if self._all_port_columns:
+            graph = Graph(tuple(self._resolve_members(graph, "", graph.members)), graph.streams)
         check(graph)
         return graph
 
@@ -263,21 +265,21 @@ class Flow:
 
     def _add(self, operator: LogicalOperator, fed: Mapping[str, Sequence[Output]]) -> Output:
         check_name(operator.name)
-        full = self._full(operator.name)
+        full = self._full_name(operator.name)
         check_kind(full, operator)
         check_placement(full, operator.placement)
         if operator.parallel is not None:
             check_parallel(full, operator.parallel)
         for port, outputs in fed.items():
             for output in outputs:
-                self._require_own(full, port, output)
-        self._put(operator)
+                self._require_same_flow(full, port, output)
+        self._add_member(operator)
         self._streams.extend(
             Edge(output.name, full, port) for port, outputs in fed.items() for output in outputs
         )
         return Output(full, self)
 
-    def _require_own(self, full: str, port: str, output: object) -> None:
+    def _require_same_flow(self, full: str, port: str, output: object) -> None:
         if not isinstance(output, Output) or output.flow is not self:
             raise GraphError(
                 f"the port '{port}' of '{full}' is fed by what operators of this flow give, found "
@@ -286,18 +288,18 @@ class Flow:
                 operators=(full,),
             )
 
-    def _put(self, member: GraphMember) -> None:
+    def _add_member(self, member: GraphMember) -> None:
         around = self._open[-1]
         check_siblings(around.name, [*around.members, member])
         around.members.append(member)
 
-    def _full(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         around = self._open[-1].name
         return f"{around}.{name}" if around else name
 
     # -- partition_by without ports
 
-    def _resolved(
+    def _resolve_members(
         self, graph: Graph, around: str, members: Iterable[GraphMember]
     ) -> Iterator[GraphMember]:
         """Yield members with all-port partition columns replaced by columns per port."""
@@ -306,15 +308,15 @@ class Flow:
                 yield member
                 continue
             full = f"{around}.{member.name}" if around else member.name
-            inner = tuple(self._resolved(graph, full, member.members))
-            columns = self._everywhere.get(full)
+            inner = tuple(self._resolve_members(graph, full, member.members))
+            columns = self._all_port_columns.get(full)
             parallel = member.parallel
             if columns is not None and parallel is not None:
-                parallel = _at_every_port(graph, Region(full, parallel), columns)
+                parallel = _partition_all_ports(graph, Region(full, parallel), columns)
             yield replace(member, members=inner, parallel=parallel)
 
 
-def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Parallel:
+def _partition_all_ports(graph: Graph, region: Region, columns: tuple[str, ...]) -> Parallel:
     entering = (region.port(edge.consumer, edge.port) for edge in graph.entering(region))
     ports = dict.fromkeys(port for port in entering if port not in region.parallel.broadcast)
     if not ports:
@@ -329,7 +331,7 @@ def _at_every_port(graph: Graph, region: Region, columns: tuple[str, ...]) -> Pa
     )
 
 
-def _partition(
+def _split_partition_keys(
     name: str, given: PartitionKeys | None
 ) -> tuple[tuple[str, ...], tuple[PartitionBy, ...]]:
     """Return the all-port columns and the columns per port; at least one is empty."""
@@ -349,7 +351,7 @@ def _partition(
     return columns, ()
 
 
-def _fed(
+def _streams_by_port(
     name: str, inputs: tuple[Output, ...], ports: Mapping[str, InputStreams] | None
 ) -> dict[str, Sequence[Output]]:
     """Return the input streams by port."""

@@ -166,11 +166,11 @@ def expanded(graph: Graph) -> Physical:
         The graph cannot run (`validate.check`), or needs too many replicas or connections.
     """
     check(graph)
-    _require_few(graph)
+    _require_within_limits(graph)
     replicas = tuple(
         replica_of_operator
         for placed in graph.places.values()
-        for replica_of_operator in _replicas(placed)
+        for replica_of_operator in _iter_replicas(placed)
     )
     of: dict[str, list[Replica]] = {name: [] for name in graph.places}
     for replica in replicas:
@@ -179,7 +179,7 @@ def expanded(graph: Graph) -> Physical:
     splitters: list[Splitter] = []
     for stream in graph.streams:
         consumer = graph.places[stream.consumer]
-        common = _common(graph.places[stream.producer], consumer)
+        common = _count_shared_regions(graph.places[stream.producer], consumer)
         entered = consumer.regions[: len(consumer.regions) - common]
         for producer in of[stream.producer]:
             # Shared regions are the outermost ones, so their indexes are last.
@@ -196,7 +196,7 @@ def expanded(graph: Graph) -> Physical:
     return Physical(graph, replicas, tuple(connections), tuple(splitters))
 
 
-def _replicas(place: PlacedOperator) -> Iterator[Replica]:
+def _iter_replicas(place: PlacedOperator) -> Iterator[Replica]:
     regions = tuple(region.name for region in place.regions)
     widths = _widths(place.regions)
     for indexes in iter_channels(widths):
@@ -207,7 +207,7 @@ def _widths(regions: tuple[Region, ...]) -> tuple[int, ...]:
     return tuple(region.parallel.width for region in regions)
 
 
-def _common(producer: PlacedOperator, consumer: PlacedOperator) -> int:
+def _count_shared_regions(producer: PlacedOperator, consumer: PlacedOperator) -> int:
     """Return the number of shared regions; these are the outermost ones on both sides."""
     return len(set(producer.regions) & set(consumer.regions))
 
@@ -256,7 +256,7 @@ def _kind(region: Region, port: str) -> tuple[SplitterKind, tuple[str, ...]]:
     return SplitterKind.ROUND_ROBIN, ()
 
 
-def _require_few(graph: Graph) -> None:
+def _require_within_limits(graph: Graph) -> None:
     """Raise GraphError if expansion would exceed the limits, before building any replica."""
     widths = {name: math.prod(_widths(placed.regions)) for name, placed in graph.places.items()}
     replicas = sum(widths.values())
@@ -283,7 +283,7 @@ def _require_few(graph: Graph) -> None:
 
 def _connection_count(graph: Graph, stream: Edge) -> int:
     producer, consumer = graph.places[stream.producer], graph.places[stream.consumer]
-    entered = consumer.regions[: len(consumer.regions) - _common(producer, consumer)]
+    entered = consumer.regions[: len(consumer.regions) - _count_shared_regions(producer, consumer)]
     return math.prod(_widths(producer.regions)) * math.prod(_widths(entered))
 
 

@@ -95,7 +95,7 @@ class PassPlan:
     def __init__(self, wiring: Wiring, element: Sequence[int], order: Sequence[int]) -> None:
         self._wiring = wiring
         self._element = element
-        self.enters = self._entering(len(order))
+        self.enters = self._find_entering(len(order))
         """Per replica: True for a source alone in its element; its rows enter at the consumer."""
         self.runs = [False] * len(order)
         """Whether each element has replicas to run."""
@@ -106,7 +106,7 @@ class PassPlan:
         self._before: list[set[int]] = [set() for _ in order]
         self._is_fed = [False] * len(order)
         self._note_producers()
-        self.levels = self._levelled(order)
+        self.levels = self._assign_levels(order)
         """Pass per element; -1 for elements without work."""
         self.ways: list[RowTransfer] = []
         """Transfer strategy per pass."""
@@ -123,7 +123,7 @@ class PassPlan:
             if kind is not OperatorKind.SINK and not self.enters[replica]:
                 yield replica
 
-    def _entering(self, count: int) -> list[bool]:
+    def _find_entering(self, count: int) -> list[bool]:
         members = [0] * count
         for element in self._element:
             members[element] += 1
@@ -144,7 +144,7 @@ class PassPlan:
             if kinds[replica] is OperatorKind.SOURCE:
                 self._is_fed[self._element[replica]] = True
 
-    def _levelled(self, order: Sequence[int]) -> list[int]:
+    def _assign_levels(self, order: Sequence[int]) -> list[int]:
         """Return the pass per element; elements that need no exchange go first."""
         levels = [-1] * len(order)
         for element in order:
@@ -314,7 +314,9 @@ def fused(physical: Physical, scheme: Scheme, influence: Influence = Influence.N
     order = order_of(partition, shared)
     assert order is not None, "a partition that was not allowed"
     pes = _pes(physical, units, partition, order)
-    return FusedGraph(physical, pes, (*_closed(units), *_missed(scheme, len(units), len(pes))))
+    return FusedGraph(
+        physical, pes, (*_warn_closed_units(units), *_warn_pe_count(scheme, len(units), len(pes)))
+    )
 
 
 def _partition(units: Units, scheme: Scheme) -> Partition:
@@ -406,7 +408,7 @@ def _channel(replica: Replica, influence: Influence) -> dict[str, Hashable]:
 # -- warnings --------------------------------------------------------------------------------
 
 
-def _closed(units: tuple[Unit, ...]) -> list[str]:
+def _warn_closed_units(units: tuple[Unit, ...]) -> list[str]:
     return [
         f"{', '.join(replica.name for replica in unit.replicas)} share a PE: rows go from those of "
         "them that are colocated to the others and back."
@@ -415,7 +417,7 @@ def _closed(units: tuple[Unit, ...]) -> list[str]:
     ]
 
 
-def _missed(scheme: Scheme, unit_count: int, pe_count: int) -> list[str]:
+def _warn_pe_count(scheme: Scheme, unit_count: int, pe_count: int) -> list[str]:
     if not isinstance(scheme, Manual) or scheme.pe_count == pe_count:
         return []
     if scheme.pe_count > unit_count:

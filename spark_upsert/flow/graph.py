@@ -336,7 +336,7 @@ class Graph:
     @cached_property
     def places(self) -> dict[str, PlacedOperator]:
         """Operators by full name, in declaration order."""
-        return {placed.name: placed for placed in _places(self.members, ())}
+        return {placed.name: placed for placed in _iter_placed(self.members, ())}
 
     @cached_property
     def streams_of(self) -> dict[str, tuple[Edge, ...]]:
@@ -364,13 +364,13 @@ class Graph:
         )
 
 
-def _places(
+def _iter_placed(
     members: tuple[GraphMember, ...], around: tuple[tuple[str, Composite], ...]
 ) -> Iterator[PlacedOperator]:
     for member in members:
         name = f"{around[0][0]}.{member.name}" if around else member.name
         if isinstance(member, Composite):
-            yield from _places(member.members, ((name, member), *around))
+            yield from _iter_placed(member.members, ((name, member), *around))
         else:
             named: tuple[tuple[str, GraphMember], ...] = ((name, member), *around)
             regions = (

@@ -46,7 +46,7 @@ from spark_upsert.table.write.write_set import WriteSet
 from spark_upsert.views.group_rows import ShownGroups, grouping_of
 from spark_upsert.views.grouping import Grouping
 
-_OF_ROWS = tuple(map(fold, ("path", "columns", "versionAsOf", "raw")))
+_ROW_OPTIONS = tuple(map(fold, ("path", "columns", "versionAsOf", "raw")))
 """Read options supported in a single process, next to storage options."""
 
 
@@ -75,12 +75,12 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
 
     Raises GraphError for read options that need Spark.
     """
-    reader_options = {**_texts(source.options), "path": source.path}
+    reader_options = {**_stringify_options(source.options), "path": source.path}
     options = ReadOptions.parse(reader_options)
     plain = {
         option_name: text
         for option_name, text in reader_options.items()
-        if _is_of_rows(option_name)
+        if _is_row_option(option_name)
     }
     if options != ReadOptions.parse(plain):
         others = ", ".join(sorted(reader_options.keys() - plain.keys()))
@@ -99,8 +99,8 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
     return VersionRows(fields, snapshot, grouping)
 
 
-def _is_of_rows(option: str) -> bool:
-    return fold(option) in _OF_ROWS or option.lower().startswith(STORAGE_PREFIX)
+def _is_row_option(option: str) -> bool:
+    return fold(option) in _ROW_OPTIONS or option.lower().startswith(STORAGE_PREFIX)
 
 
 def targets_of(graph: Graph) -> dict[str, TableSink]:
@@ -122,7 +122,7 @@ def targets_of(graph: Graph) -> dict[str, TableSink]:
 
 def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
     """Commit rows as one version; None if the table already has the transaction."""
-    options = WriteOptions.parse({**_texts(sink.options), **more, "path": sink.path})
+    options = WriteOptions.parse({**_stringify_options(sink.options), **more, "path": sink.path})
     table = Table(open_store(options.path, options.storage))
     plan = plan_upon(table, options, rows.schema)
     base = Snapshot(table.store, plan.base)
@@ -149,7 +149,7 @@ def _transactions(options: WriteOptions) -> tuple[Transaction, ...]:
     return (Transaction(writer=writer, number=options.app_version),)
 
 
-def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+def _stringify_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Return option values as text, like Spark passes them."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
@@ -308,8 +308,10 @@ class _Run:
         if isinstance(plan, Graph):
             plan = fused(expanded(plan), Legacy())
         graph = plan.physical.graph
-        self._reads = _reads(graph, given)
-        schemas = schemas_of(graph, {name: read.schema for name, read in self._reads.items()})
+        self._build_readers = _build_readers(graph, given)
+        schemas = schemas_of(
+            graph, {name: read.schema for name, read in self._build_readers.items()}
+        )
         self.sinks = {
             stream.consumer: schemas[stream.producer]
             for stream in graph.streams
@@ -319,13 +321,15 @@ class _Run:
         self._elements = [pe.names for pe in plan.pes]
         self._output = len(self._elements)
         self._channel_of = [self._channel(port.replica, plan) for port in self._book.ports]
-        self._leads = [self._leads_of(index, names) for index, names in enumerate(self._elements)]
+        self._output_channels = [
+            self._find_output_channels(index, names) for index, names in enumerate(self._elements)
+        ]
         self._capacity = capacity
 
     def items(self) -> Iterator[tuple[str, Item]]:
         """Yield full sink names with items; starts the threads and ends them."""
         producers = [0] * (len(self._elements) + 1)
-        for lead in itertools.chain.from_iterable(self._leads):
+        for lead in itertools.chain.from_iterable(self._output_channels):
             producers[lead] += 1
         channels = _Channels(producers, self._capacity)
         threads = [
@@ -348,7 +352,7 @@ class _Run:
         kind = plan.physical.replica[replica].operator.kind
         return self._output if kind is OperatorKind.SINK else plan.pe_of[replica].index
 
-    def _leads_of(self, index: int, names: tuple[str, ...]) -> set[int]:
+    def _find_output_channels(self, index: int, names: tuple[str, ...]) -> set[int]:
         """Return the channels that an element writes to."""
         addresses = itertools.chain.from_iterable(self._book.leading[name] for name in names)
         return {self._channel_of[address] for address in addresses} - {index}
@@ -358,13 +362,13 @@ class _Run:
     def _work(self, index: int, channels: _Channels) -> None:
         try:
             with Element(self._book, self._elements[index]) as element:
-                for address, item in self._inputs(index, channels):
+                for address, item in self._iter_inputs(index, channels):
                     if isinstance(item, pa.RecordBatch):
                         self._put(element.feed(address, item), channels)
                     else:
                         self._put(element.pass_window(address), channels)
                 self._put(element.drain(), channels)
-            for lead in self._leads[index]:
+            for lead in self._output_channels[index]:
                 channels.leave(lead)
         except _RunEnd:
             pass
@@ -379,9 +383,9 @@ class _Run:
                 for address, batch in by_address(leaving_batch):
                     channels.put(self._channel_of[address], address, batch)
 
-    def _inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
+    def _iter_inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
         """Yield an element's input, alternating between its sources and its channel."""
-        reading = deque(self._readings(self._elements[index]))
+        reading = deque(self._iter_source_items(self._elements[index]))
         while reading:
             address, items = reading.popleft()
             with about("operator", self._book.ports[address].replica):
@@ -395,11 +399,11 @@ class _Run:
         while (taken := channels.take(index)) is not None:
             yield taken
 
-    def _readings(self, names: tuple[str, ...]) -> Iterator[tuple[int, Iterator[Item]]]:
+    def _iter_source_items(self, names: tuple[str, ...]) -> Iterator[tuple[int, Iterator[Item]]]:
         for name in names:
             replica = self._book.physical.replica[name]
             if replica.operator.kind is OperatorKind.SOURCE:
-                read = self._reads[replica.logical]
+                read = self._build_readers[replica.logical]
                 yield self._book.address[Port(name, READ)], read.items(replica)
 
 
@@ -430,7 +434,7 @@ class _SourceReader:
             yield item if isinstance(item, Marker) else as_declared(item, self.schema, replica)
 
 
-def _reads(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
+def _build_readers(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
     reads: dict[str, _Reading] = {}
     for name, placed in graph.places.items():
         if placed.operator.kind is not OperatorKind.SOURCE:

@@ -37,7 +37,7 @@ JOIN_SECONDS = 60.0
 """Seconds that `Coroutine.close` waits for a blocked function; its thread is a daemon."""
 
 
-class _Says(Enum):
+class _Signal(Enum):
     IS_HUNGRY = "is hungry"
     HAS_ENDED = "has ended"
 
@@ -56,8 +56,8 @@ class Coroutine:
 
     def __init__(self, function: Overs) -> None:
         self._function = function
-        self._given: pa.RecordBatch | None = None
-        self._said: pa.RecordBatch | _Says | _Failure = _Says.HAS_ENDED
+        self._next_input: pa.RecordBatch | None = None
+        self._outcome: pa.RecordBatch | _Signal | _Failure = _Signal.HAS_ENDED
         self._is_abandoned = False
         self._may_work = Semaphore(0)
         self._may_go_on = Semaphore(0)
@@ -68,15 +68,17 @@ class Coroutine:
 
         If the function has already returned, the batch is dropped.
         """
-        yield from self._started()
-        assert isinstance(self._said, _Says), "what followed from the batch before was not taken"
-        if self._said is _Says.IS_HUNGRY:
+        yield from self._ensure_started()
+        assert isinstance(self._outcome, _Signal), (
+            "what followed from the batch before was not taken"
+        )
+        if self._outcome is _Signal.IS_HUNGRY:
             yield from self._outputs(batch)
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """End the input and yield the remaining output."""
-        yield from self._started()
-        if self._said is _Says.IS_HUNGRY:
+        yield from self._ensure_started()
+        if self._outcome is _Signal.IS_HUNGRY:
             yield from self._outputs(None)
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Coroutine:
 
     # -- the caller's thread
 
-    def _started(self) -> Iterator[pa.RecordBatch]:
+    def _ensure_started(self) -> Iterator[pa.RecordBatch]:
         if self._thread is None:
             self._thread = Thread(target=self._work, name="operator of a flow", daemon=True)
             self._thread.start()
@@ -96,46 +98,46 @@ class Coroutine:
 
     def _outputs(self, given: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
         while True:
-            self._given = given
+            self._next_input = given
             self._may_work.release()
             self._may_go_on.acquire()
-            if isinstance(self._said, _Failure):
-                raise _as_failure(self._said.error)
-            if isinstance(self._said, _Says):
+            if isinstance(self._outcome, _Failure):
+                raise _wrap_error(self._outcome.error)
+            if isinstance(self._outcome, _Signal):
                 return
-            yield self._said
+            yield self._outcome
 
     # -- the function's thread
 
     def _work(self) -> None:
         self._may_work.acquire()
-        outcome: _Says | _Failure = _Says.HAS_ENDED
+        outcome: _Signal | _Failure = _Signal.HAS_ENDED
         try:
             if not self._is_abandoned:
                 for batch in self._function(self._batches()):
-                    self._say(batch)
+                    self._hand_over(batch)
         except _EndOfInput:
             pass
         except BaseException as error:  # noqa: BLE001  (raised in the caller)
             outcome = _Failure(error)
-        self._said = outcome
+        self._outcome = outcome
         self._may_go_on.release()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._say(_Says.IS_HUNGRY)) is not None:
+        while (batch := self._hand_over(_Signal.IS_HUNGRY)) is not None:
             yield batch
 
-    def _say(self, what: pa.RecordBatch | _Says) -> pa.RecordBatch | None:
+    def _hand_over(self, what: pa.RecordBatch | _Signal) -> pa.RecordBatch | None:
         """Pass a signal or output batch to the caller, then wait for the next input."""
-        self._said = what
+        self._outcome = what
         self._may_go_on.release()
         self._may_work.acquire()
         if self._is_abandoned:
             raise _EndOfInput
-        return self._given
+        return self._next_input
 
 
-def _as_failure(error: BaseException) -> Exception:
+def _wrap_error(error: BaseException) -> Exception:
     """Return a function's error; wrap errors such as SystemExit in RuntimeError."""
     if isinstance(error, Exception):
         return error
@@ -172,7 +174,7 @@ def started(replica: Replica) -> Running:
         return _Function(replica, work)
     if isinstance(work, Node):
         ports = replica.operator.inputs
-        return _Plan(replica, work) if len(ports) == 1 else _PlanOfSeveral(replica, work)
+        return _Plan(replica, work) if len(ports) == 1 else _MultiPortPlan(replica, work)
     raise GraphError(
         f"operator '{replica.logical}': {type(work).__name__} is no work of an operator.",
         hint="give it a plan or a PythonFunction.",
@@ -190,10 +192,10 @@ class _Function:
 
     def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         del port  # A function has a single port.
-        return self._checked(self._begun().feed(batch))
+        return self._check_output(self._start_call().feed(batch))
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        yield from self._checked(self._begun().end())
+        yield from self._check_output(self._start_call().end())
         self.close()
 
     def close(self) -> None:
@@ -201,12 +203,12 @@ class _Function:
             self._call.close()
             self._call = None
 
-    def _begun(self) -> Coroutine:
+    def _start_call(self) -> Coroutine:
         if self._call is None:
-            self._call = Coroutine(self._called)
+            self._call = Coroutine(self._call_function)
         return self._call
 
-    def _called(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    def _call_function(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         output: object = self._work.call(batches, self._replica.channel)
         if not isinstance(output, Iterable):
             raise GraphError(
@@ -217,7 +219,7 @@ class _Function:
             )
         return output
 
-    def _checked(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _check_output(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
             yield as_declared(batch, self._work.schema, self._replica)
 
@@ -235,12 +237,12 @@ class _Plan:
     def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         del port
         if self._pass is None:
-            self._pass = Coroutine(self._passed)
+            self._pass = Coroutine(self._run_task)
         return self._pass.feed(batch)
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         if self._pass is None:
-            self._pass = Coroutine(self._passed)
+            self._pass = Coroutine(self._run_task)
         yield from self._pass.end()
         self._end_pass()
 
@@ -253,20 +255,22 @@ class _Plan:
             self._pass.close()
             self._pass = None
 
-    def _passed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _run_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self._task.add_split(self._port, batches)
         self._task.request_barrier()
         yield from self._task.iter_batches()
 
 
-class _PlanOfSeveral:
+class _MultiPortPlan:
     """Runs a multi-port plan: buffers input, and runs the task at the barrier."""
 
     def __init__(self, replica: Replica, plan: Node) -> None:
         self._replica = replica
         with about("operator", replica.name):
             self._task = Task(plan)
-        self._held: dict[str, list[pa.RecordBatch]] = {port: [] for port in replica.operator.inputs}
+        self._buffered: dict[str, list[pa.RecordBatch]] = {
+            port: [] for port in replica.operator.inputs
+        }
         self._bytes = 0
 
     def feed(self, port: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -274,22 +278,22 @@ class _PlanOfSeveral:
         if self._bytes > HELD_BYTES_MAX:
             raise MemoryLimitError(
                 f"operator '{self._replica.name}' holds more than {HELD_BYTES_MAX} bytes of its "
-                f"{len(self._held)} ports before a barrier.",
+                f"{len(self._buffered)} ports before a barrier.",
                 hint="make its region wider, or the batches smaller.",
             )
-        self._held[port].append(batch)
+        self._buffered[port].append(batch)
         return iter(())
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        for port, batches in self._held.items():
+        for port, batches in self._buffered.items():
             self._task.add_split(port, iter(batches))
-            self._held[port] = []
+            self._buffered[port] = []
         self._bytes = 0
         self._task.request_barrier()
         yield from self._task.iter_batches()
 
     def close(self) -> None:
-        self._held.clear()
+        self._buffered.clear()
         self._task.close()
 
 
@@ -352,7 +356,7 @@ class Element:
         self._book = book
         self._outlets: dict[str, tuple[Outlet, ...]] = {}
         self._running: dict[str, Running] = {}
-        for name in _in_order(book.physical, replicas):
+        for name in _sort_replicas(book.physical, replicas):
             replica = book.physical.replica[name]
             if replica.operator.kind is not OperatorKind.SINK:
                 self._outlets[name] = outlets_of(book, replica, turn=turn)
@@ -361,12 +365,12 @@ class Element:
 
     def feed(self, address: int, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Process a batch at an address and yield outgoing parcels."""
-        return self._leaving(self._follow(address, batch))
+        return self._route(self._follow(address, batch))
 
     def drain(self) -> Iterator[Parcel]:
         """Drain replicas in topological order and yield outgoing parcels."""
         for name, running in self._running.items():
-            yield from self._leaving(self._sent(name, running.drain()))
+            yield from self._route(self._send(name, running.drain()))
 
     def pass_window(self, address: int) -> Iterator[Parcel | int]:
         """Process a window marker; yield outgoing parcels, and outside addresses for the marker.
@@ -377,12 +381,14 @@ class Element:
         while following:
             name = self._book.ports[following.pop()].replica
             if name in self._running:
-                yield from self._leaving(self._sent(name, self._running[name].drain()))
+                yield from self._route(self._send(name, self._running[name].drain()))
             for outlet in self._outlets[name]:
                 if outlet.passes(Marker.WINDOW):
-                    following += [address for address in outlet.addresses if self._is_here(address)]
+                    following += [
+                        address for address in outlet.addresses if self._is_local(address)
+                    ]
                     yield from (
-                        address for address in outlet.addresses if not self._is_here(address)
+                        address for address in outlet.addresses if not self._is_local(address)
                     )
 
     def close(self) -> None:
@@ -402,7 +408,7 @@ class Element:
     ) -> None:
         self.close()
 
-    def _leaving(self, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
+    def _route(self, parcels: Iterator[Parcel]) -> Iterator[Parcel]:
         """Yield parcels for other elements and process parcels for this one.
 
         Uses a stack instead of recursion, because operator chains are long.
@@ -413,24 +419,24 @@ class Element:
             if parcel is None:
                 following.pop()
             elif isinstance(parcel.to, int):
-                if self._is_here(parcel.to):
+                if self._is_local(parcel.to):
                     following.append(self._follow(parcel.to, parcel.batch))
                 else:
                     yield parcel
-            elif any(self._is_here(address) for address in set(parcel.to.tolist())):
+            elif any(self._is_local(address) for address in set(parcel.to.tolist())):
                 following.append(Parcel(part, to) for to, part in by_address(parcel))
             else:
                 yield parcel
 
-    def _is_here(self, address: int) -> bool:
+    def _is_local(self, address: int) -> bool:
         return self._book.ports[address].replica in self._outlets
 
     def _follow(self, address: int, batch: pa.RecordBatch) -> Iterator[Parcel]:
         replica, port = self._book.ports[address]
         running = self._running.get(replica)
-        return self._sent(replica, [batch] if running is None else running.feed(port, batch))
+        return self._send(replica, [batch] if running is None else running.feed(port, batch))
 
-    def _sent(self, replica: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
+    def _send(self, replica: str, batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel]:
         with about("operator", replica):
             for batch in batches:
                 if batch.num_rows:
@@ -438,7 +444,7 @@ class Element:
                         yield from outlet.send(batch)
 
 
-def _in_order(physical: Physical, replicas: Sequence[str]) -> Iterator[str]:
+def _sort_replicas(physical: Physical, replicas: Sequence[str]) -> Iterator[str]:
     """Yield replicas in topological order, producers first."""
     here = set(replicas)
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(replicas, ()))

@@ -55,14 +55,14 @@ def first_turn(splitter: Splitter) -> RoundRobinState:
 
 def route(splitter: Splitter, batch: pa.RecordBatch, turn: RoundRobinState) -> RowTargets:
     """Return the targets for all rows in a batch."""
-    rows, channels, next_channel = _chosen(splitter, batch, turn[0])
+    rows, channels, next_channel = _choose_channels(splitter, batch, turn[0])
     inner = [target for target in splitter.targets if isinstance(target, Splitter)]
     if not inner:
         return RowTargets(rows, channels, (next_channel,))
-    return _routed_on(inner, batch, rows, channels, (next_channel, *turn[1:]))
+    return _route_inner(inner, batch, rows, channels, (next_channel, *turn[1:]))
 
 
-def _chosen(
+def _choose_channels(
     splitter: Splitter, batch: pa.RecordBatch, turn: int
 ) -> tuple[Positions, Positions, int]:
     """Return rows with their channels, and the next round-robin channel."""
@@ -83,7 +83,7 @@ def _chosen(
             assert_never(splitter.kind)
 
 
-def _routed_on(
+def _route_inner(
     inner: Sequence[Splitter],
     batch: pa.RecordBatch,
     rows: Positions,

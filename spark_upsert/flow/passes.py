@@ -43,7 +43,7 @@ class Pass:
     @property
     def schema(self) -> pa.Schema:
         """Output columns."""
-        return self._behind.plain if self.is_plain else self._behind.schema
+        return self._output_border.plain if self.is_plain else self._output_border.schema
 
     def run(
         self, batches: Iterable[pa.RecordBatch], *, task: int, turn: int
@@ -54,15 +54,15 @@ class Pass:
             for batch in batches:
                 task = elements.task_of(batch, task)
                 has_wake |= is_woken(batch)
-                for address, rows in self._before.unpack(batch):
-                    yield from self._packed(elements.feed(address, rows), task)
+                for address, rows in self._input_border.unpack(batch):
+                    yield from self._pack(elements.feed(address, rows), task)
             if not has_wake:
-                self._require_same(number, task)
-            yield from self._packed(elements.drain(task), task)
+                self._require_same_task(number, task)
+            yield from self._pack(elements.drain(task), task)
         if has_wake:
             yield from self._wakes(task)
 
-    def _require_same(self, number: int, task: int) -> None:
+    def _require_same_task(self, number: int, task: int) -> None:
         """Raise GraphError if the engine's task number differs from the flow's."""
         stage = self.stages.stages[self.index]
         if stage.way is RowTransfer.IN_PLACE or number == task < len(stage.elements):
@@ -80,26 +80,26 @@ class Pass:
             return
         next_one, this = self.stages.stages[self.index + 1], self.stages.stages[self.index]
         if next_one.way is RowTransfer.ALIGNED:
-            yield self._behind.wakes([task])
+            yield self._output_border.wakes([task])
         elif this.way is RowTransfer.IN_PLACE:
-            yield self._behind.wakes(range(next_one.task_count))
+            yield self._output_border.wakes(range(next_one.task_count))
         else:
-            yield self._behind.wakes(range(task, next_one.task_count, this.task_count))
+            yield self._output_border.wakes(range(task, next_one.task_count, this.task_count))
 
-    def _packed(self, parcels: Iterator[Parcel], task: int) -> Iterator[pa.RecordBatch]:
+    def _pack(self, parcels: Iterator[Parcel], task: int) -> Iterator[pa.RecordBatch]:
         for parcel in parcels:
             yield (
-                self._behind.pack_plain(parcel)
+                self._output_border.pack_plain(parcel)
                 if self.is_plain
-                else self._behind.pack(parcel, task=task)
+                else self._output_border.pack(parcel, task=task)
             )
 
     @cached_property
-    def _before(self) -> Border:
+    def _input_border(self) -> Border:
         return Border(self.stages, self.index, self.as_carried)
 
     @cached_property
-    def _behind(self) -> Border:
+    def _output_border(self) -> Border:
         return Border(self.stages, self.index + 1, self.as_carried)
 
 
@@ -130,17 +130,19 @@ class _Elements:
     def feed(self, address: int, rows: pa.RecordBatch) -> Iterator[Parcel]:
         index = self._element_of.get(address)
         return (
-            iter((Parcel(rows, address),)) if index is None else self._at(index).feed(address, rows)
+            iter((Parcel(rows, address),))
+            if index is None
+            else self._start_element(index).feed(address, rows)
         )
 
     def drain(self, task: int) -> Iterator[Parcel]:
         # An element without input rows also runs: a sum over no rows is a row.
         if self._stage.way is not RowTransfer.IN_PLACE and task < len(self._stage.elements):
-            self._at(task)
+            self._start_element(task)
         for element in self._running.values():
             yield from element.drain()
 
-    def _at(self, index: int) -> Element:
+    def _start_element(self, index: int) -> Element:
         if index not in self._running:
             replicas = self._stage.elements[index]
             self._running[index] = Element(self._stages.book, replicas, turn=self._turn)

@@ -89,7 +89,7 @@ def order_of(partition: Partition, units: Units) -> list[int] | None:
         if partition[producer] != partition[consumer]
     }
     count = max(partition) + 1
-    order = _flow(count, between)
+    order = _sort_topologically(count, between)
     return order if len(order) == count else None
 
 
@@ -106,7 +106,7 @@ def _are_apart(partition: Partition, units: Units) -> bool:
     return True
 
 
-def _flow(count: int, streams: Iterable[tuple[int, int]]) -> list[int]:
+def _sort_topologically(count: int, streams: Iterable[tuple[int, int]]) -> list[int]:
     """Return the nodes outside cycles in topological order, depth first."""
     successors: list[list[int]] = [[] for _ in range(count)]
     awaited = [0] * count
@@ -248,7 +248,7 @@ class _Joins:
         for producer, consumer in streams:
             after[producer].append(consumer)
         level = dict.fromkeys(elements, 0)
-        for position in _flow(
+        for position in _sort_topologically(
             len(elements), {(at[one], at[other_element]) for one, other_element in streams}
         ):
             for consumer in after[elements[position]]:
@@ -333,10 +333,12 @@ def ids_of(physical: Physical) -> dict[str, Ids]:
 
 
 def _ids(place: PlacedOperator, channel: ChannelPath) -> Ids:
-    placements = list(_said_of(place))
+    placements = list(_iter_placements(place))
 
     def named(ids: Iterable[tuple[str, PlacementId]]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(_expanded(group_id, on, place, channel) for on, group_id in ids))
+        return tuple(
+            dict.fromkeys(_expand_id(group_id, on, place, channel) for on, group_id in ids)
+        )
 
     return Ids(
         colocate=named(
@@ -349,14 +351,14 @@ def _ids(place: PlacedOperator, channel: ChannelPath) -> Ids:
     )
 
 
-def _said_of(place: PlacedOperator) -> Iterator[tuple[str, Placement]]:
+def _iter_placements(place: PlacedOperator) -> Iterator[tuple[str, Placement]]:
     """Yield the placements for an operator, each with its declaring full name."""
     yield place.name, place.operator.placement
     for name, composite in place.composites:
         yield name, composite.placement
 
 
-def _expanded(given: PlacementId, on: str, place: PlacedOperator, channel: ChannelPath) -> str:
+def _expand_id(given: PlacementId, on: str, place: PlacedOperator, channel: ChannelPath) -> str:
     """Return a placement id as text."""
     if isinstance(given, str):
         return given
@@ -381,7 +383,7 @@ def units_of(physical: Physical) -> tuple[Unit, ...]:
     other.
     """
     ids = ids_of(physical)
-    colocated = _colocated(physical, ids)
+    colocated = _group_colocated(physical, ids)
     index = {name: at for at, names in enumerate(colocated) for name in names}
     streams = {
         (index[connection.producer], index[connection.consumer])
@@ -402,7 +404,7 @@ def units_of(physical: Physical) -> tuple[Unit, ...]:
     return tuple(sorted(units, key=lambda unit: order[unit.replicas[0].name]))
 
 
-def _colocated(physical: Physical, ids: dict[str, Ids]) -> list[list[str]]:
+def _group_colocated(physical: Physical, ids: dict[str, Ids]) -> list[list[str]]:
     """Return the replica names grouped by common ids, directly or through other replicas."""
     names = list(physical.replica)
     merged = UnionFind(len(names))
@@ -470,12 +472,12 @@ def _require_consistent(unit: Unit, ids: dict[str, Ids]) -> None:
     alone = next((name for name in names if ids[name].isolated_by), None)
     if alone is not None:
         partner = _nearest(alone, names, ids)
-        raise _clash(alone, partner, names, ids, f"'{ids[alone].isolated_by}' is isolated")
+        raise _conflict_error(alone, partner, names, ids, f"'{ids[alone].isolated_by}' is isolated")
     having: dict[str, str] = {}
     for name in names:
         for group_id in ids[name].exlocate:
             if group_id in having:
-                raise _clash(
+                raise _conflict_error(
                     having[group_id], name, names, ids, f"both are exlocated by '{group_id}'"
                 )
             having[group_id] = name
@@ -490,21 +492,21 @@ def _nearest(name: str, names: list[str], ids: dict[str, Ids]) -> str:
     )
 
 
-def _clash(
+def _conflict_error(
     one: str, other: str, names: list[str], ids: dict[str, Ids], apart: str
 ) -> PlacementError:
-    chain = _chain(one, other, names, ids)
+    chain = _find_id_chain(one, other, names, ids)
     if chain:
         reason = f"they are colocated by {' and '.join(repr(group_id) for group_id in chain)}"
     else:
         reason = (
             "rows go from what is colocated by "
-            f"{' and '.join(repr(group_id) for group_id in _shared(names, ids))} to others and back"
+            f"{' and '.join(repr(group_id) for group_id in _find_shared_ids(names, ids))} to others and back"
         )
     return PlacementError.clash(one, other, together=reason, apart=apart)
 
 
-def _chain(one: str, other: str, names: list[str], ids: dict[str, Ids]) -> list[str]:
+def _find_id_chain(one: str, other: str, names: list[str], ids: dict[str, Ids]) -> list[str]:
     """Return the ids that connect two replicas, in path order; empty if none do."""
     having: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -522,7 +524,7 @@ def _chain(one: str, other: str, names: list[str], ids: dict[str, Ids]) -> list[
     return paths.get(other, [])
 
 
-def _shared(names: list[str], ids: dict[str, Ids]) -> list[str]:
+def _find_shared_ids(names: list[str], ids: dict[str, Ids]) -> list[str]:
     """Return the ids that several replicas have."""
     group_ids = [group_id for name in names for group_id in ids[name].colocate]
     return sorted({group_id for group_id in group_ids if group_ids.count(group_id) > 1})

@@ -118,14 +118,14 @@ def require_widths_kept(graph: Graph, kept: Mapping[str, Mapping[str, int]]) -> 
     for operator, widths in kept.items():
         if operator in now and now[operator] != dict(widths):
             raise WidthError(
-                f"the operator '{operator}' has kept state with {_said(widths)}, now it is to run "
-                f"with {_said(now[operator])}; state does not follow its keys to other channels.",
+                f"the operator '{operator}' has kept state with {_describe_widths(widths)}, now it is to run "
+                f"with {_describe_widths(now[operator])}; state does not follow its keys to other channels.",
                 hint="give the widths of before, or begin anew (another checkpoint).",
                 operator=operator,
             )
 
 
-def _said(widths: Mapping[str, int]) -> str:
+def _describe_widths(widths: Mapping[str, int]) -> str:
     return (
         " and ".join(f"width {width} of '{name}'" for name, width in widths.items()) or "no region"
     )
@@ -146,7 +146,7 @@ class WidthChange:
 
 def change_of(before: Physical, after: Physical) -> WidthChange:
     """Return the replica changes between two physical graphs."""
-    old, new = _around(before), _around(after)
+    old, new = _connections_by_replica(before), _connections_by_replica(after)
     return WidthChange(
         added=tuple(name for name in new if name not in old),
         removed=tuple(name for name in old if name not in new),
@@ -154,7 +154,7 @@ def change_of(before: Physical, after: Physical) -> WidthChange:
     )
 
 
-def _around(physical: Physical) -> dict[str, set[tuple[str, str, str]]]:
+def _connections_by_replica(physical: Physical) -> dict[str, set[tuple[str, str, str]]]:
     """Return the connections by replica name."""
     neighbors: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
     for connection in physical.connections:
@@ -197,7 +197,7 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
     except OptionError as error:
         _require_no_state(checkpoint, widths, error)
         return None
-    recorded = read_record(store, NAME, _remembered)
+    recorded = read_record(store, NAME, _parse_state)
     if recorded is None:
         store.prepare("")
     else:
@@ -205,11 +205,11 @@ def remember(graph: Graph, checkpoint: str, storage: Mapping[str, str]) -> str |
         require_widths_kept(graph, recorded.widths)
     flow_id = uuid.uuid4().hex if recorded is None else recorded.id
     now = FlowState(id=flow_id, sources=sources, widths=widths)
-    checked_record(NAME, now, {"format": FORMAT_VERSION, **asdict(now)}, _remembered).put(store)
+    checked_record(NAME, now, {"format": FORMAT_VERSION, **asdict(now)}, _parse_state).put(store)
     return flow_id
 
 
-def _remembered(record: Mapping[str, Any]) -> FlowState:
+def _parse_state(record: Mapping[str, Any]) -> FlowState:
     return FlowState(
         id=text(record["id"]),
         sources=tuple(map(text, record["sources"])),

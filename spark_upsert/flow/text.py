@@ -36,32 +36,34 @@ def text(physical: Physical, elements: Elements = ()) -> str:
     """
     element_names = [list(element) for element in elements]
     counts = [
-        _counted(len(physical.graph.places), "operator"),
-        _counted(len(physical.replicas), "replica"),
-        _counted(len(physical.splitters), "splitter"),
-        _counted(len(physical.connections), "connection"),
-        *([_counted(len(element_names), "PE")] if element_names else []),
+        _format_count(len(physical.graph.places), "operator"),
+        _format_count(len(physical.replicas), "replica"),
+        _format_count(len(physical.splitters), "splitter"),
+        _format_count(len(physical.connections), "connection"),
+        *([_format_count(len(element_names), "PE")] if element_names else []),
     ]
     parts = [[", ".join(counts)]]
     if element_names:
-        parts.append(_aligned((f"PE {i}", _folded(names)) for i, names in enumerate(element_names)))
-    parts.append(_aligned(_said_of_operators(physical, element_names)))
+        parts.append(
+            _align_columns((f"PE {i}", _fold_names(names)) for i, names in enumerate(element_names))
+        )
+    parts.append(_align_columns(_describe_operators(physical, element_names)))
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _said_of_operators(
+def _describe_operators(
     physical: Physical, elements: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str]]:
     tally = _tally(physical, elements)
     for name, placed in physical.graph.places.items():
         kind = placed.operator.kind
         role = "" if kind is OperatorKind.OPERATOR else f"{kind.value}, "
-        replicas_text = _folded([replica.name for replica in physical.replicas_of[name]])
-        yield replicas_text, f"{role}{_said_of(placed.operator.work)}"
+        replicas_text = _fold_names([replica.name for replica in physical.replicas_of[name]])
+        yield replicas_text, f"{role}{_describe_work(placed.operator.work)}"
         for stream in physical.graph.streams_of[name]:
             ports = physical.graph.places[stream.consumer].operator.inputs
             port = "" if ports == (INPUT,) else f".{stream.port}"
-            lines = _said_of_stream(physical, stream, tally[stream])
+            lines = _describe_stream(physical, stream, tally[stream])
             yield f"  -> {stream.consumer}{port}", lines
 
 
@@ -93,7 +95,7 @@ def _tally(physical: Physical, elements: Sequence[Sequence[str]]) -> dict[Edge, 
     }
 
 
-def _said_of_stream(physical: Physical, stream: Edge, count: _Count) -> str:
+def _describe_stream(physical: Physical, stream: Edge, count: _Count) -> str:
     owners = physical.replicas_of[stream.producer]
     splitter = next(
         (
@@ -103,41 +105,45 @@ def _said_of_stream(physical: Physical, stream: Edge, count: _Count) -> str:
         ),
         None,
     )
-    parts = [] if splitter is None else [_way(splitter)]
+    parts = [] if splitter is None else [_describe_routing(splitter)]
     if splitter is not None and len(owners) > 1:
-        parts.append(_counted(len(owners), "splitter"))
+        parts.append(_format_count(len(owners), "splitter"))
     if splitter is None or len(owners) > 1:
-        parts.append(_counted(count.all, "connection"))
+        parts.append(_format_count(count.all, "connection"))
     if count.between is not None:
         some = {0: "none", count.all: "all"}.get(count.between, str(count.between))
         parts.append(f"{some} between PEs")
     return ", ".join(parts)
 
 
-def _way(splitter: Splitter) -> str:
+def _describe_routing(splitter: Splitter) -> str:
     """Describe a splitter chain's routing."""
     [first, *_] = splitter.targets
-    described = f"{_choice(splitter)} to {_counted(splitter.width, 'channel')}"
-    return f"{described}, then {_way(first)} of each" if isinstance(first, Splitter) else described
+    described = f"{_describe_strategy(splitter)} to {_format_count(splitter.width, 'channel')}"
+    return (
+        f"{described}, then {_describe_routing(first)} of each"
+        if isinstance(first, Splitter)
+        else described
+    )
 
 
-def _choice(splitter: Splitter) -> str:
+def _describe_strategy(splitter: Splitter) -> str:
     match splitter.kind:
         case SplitterKind.HASH:
-            return f"by hash of {', '.join(map(_on_one_line, splitter.attributes))}"
+            return f"by hash of {', '.join(map(_escape_name, splitter.attributes))}"
         case SplitterKind.BROADCAST:
             return "each row"
         case SplitterKind.ROUND_ROBIN:
             return "in turn"
 
 
-def _on_one_line(name: str) -> str:
+def _escape_name(name: str) -> str:
     """Return a column name with unprintable characters escaped."""
     shown = (character if character.isprintable() else ascii(character)[1:-1] for character in name)
     return "".join(shown)
 
 
-def _said_of(work: Work) -> str:
+def _describe_work(work: Work) -> str:
     """Describe an operator's work in a few words."""
     if isinstance(work, Node):
         return work.kind
@@ -147,15 +153,15 @@ def _said_of(work: Work) -> str:
     return type(work).__name__ if path is None else f"{type(work).__name__} {path}"
 
 
-def _folded(names: Sequence[str]) -> str:
+def _fold_names(names: Sequence[str]) -> str:
     """Join names and merge consecutive channels: ``A[0] A[1] A[2]`` is ``A[0..2]``."""
-    pairs = [_cut(name) for name in names]
+    pairs = [_split_name(name) for name in names]
     # Names are consecutive if channel minus index is constant.
     runs = groupby(enumerate(pairs), key=lambda at: (at[1][0], at[1][1] - at[0]))
-    return " ".join(_run([pair for _, pair in run]) for _, run in runs)
+    return " ".join(_format_range([pair for _, pair in run]) for _, run in runs)
 
 
-def _run(pairs: list[tuple[str, int]]) -> str:
+def _format_range(pairs: list[tuple[str, int]]) -> str:
     (name, first), (_, last) = pairs[0], pairs[-1]
     if first < 0:
         return name
@@ -165,17 +171,17 @@ def _run(pairs: list[tuple[str, int]]) -> str:
 _REPLICA = re.compile(r"(.*)\[(\d+)\]")
 
 
-def _cut(name: str) -> tuple[str, int]:
+def _split_name(name: str) -> tuple[str, int]:
     """Split a replica name into operator and channel; -1 without a channel."""
     match = _REPLICA.fullmatch(name)
     return (match[1], int(match[2])) if match else (name, -1)
 
 
-def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+def _align_columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     row_list = list(rows)
     width = max(len(left) for left, _ in row_list)
     return [f"{left:{width}}  {right}".rstrip() for left, right in row_list]
 
 
-def _counted(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -70,7 +70,7 @@ def check_name(name: object, what: str = "operator") -> None:
     """Raise GraphError for a name that full names such as ``totals.sum[3]`` cannot contain."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise GraphError(
-            f"the name of {_an(what)} is letters, digits, '_' and '-', found {name!r}.",
+            f"the name of {_with_article(what)} is letters, digits, '_' and '-', found {name!r}.",
             hint="give such a name; composites are put before it by dots.",
             operators=(name,),
         )
@@ -86,7 +86,7 @@ def check_parallel(name: str, parallel: Parallel) -> None:
             operators=(name,),
         )
     ports = [by_port.port for by_port in parallel.partition_by]
-    for port in _repeated([*ports, *parallel.broadcast]):
+    for port in _iter_duplicates([*ports, *parallel.broadcast]):
         if port in ports and port in parallel.broadcast:
             problem, hint = "partition_by and in broadcast", "keep it in one of them."
         else:
@@ -143,7 +143,7 @@ def check_kind(name: str, operator: LogicalOperator) -> None:
         )
     for port in operator.inputs:
         check_name(port, f"port of '{name}'")
-    for port in _repeated(operator.inputs):
+    for port in _iter_duplicates(operator.inputs):
         raise GraphError(
             f"operator '{name}' has two ports '{port}'.",
             hint="give each port a name of its own.",
@@ -166,7 +166,7 @@ def _check_function(name: str, work: PythonFunction) -> None:
 
 def check_siblings(around: str, members: Iterable[GraphMember]) -> None:
     """Raise GraphError for duplicate names in a composite; ``around`` is its full name."""
-    for name in _repeated(member.name for member in members):
+    for name in _iter_duplicates(member.name for member in members):
         full = f"{around}.{name}" if around else name
         raise GraphError(
             f"two members of {repr(around) if around else 'the graph'} are called '{name}'.",
@@ -246,11 +246,11 @@ def _check_streams(graph: Graph) -> None:
         if stream.port not in ports:
             raise GraphError(
                 f"the stream from '{stream.producer}' goes to the port '{stream.port}' of "
-                f"'{stream.consumer}', which has {_listed(ports, 'port')}.",
+                f"'{stream.consumer}', which has {_format_names(ports, 'port')}.",
                 hint=did_you_mean(stream.port, ports) if ports else "a source takes no rows.",
                 operators=(stream.producer, stream.consumer),
             )
-    for stream in _repeated(graph.streams):
+    for stream in _iter_duplicates(graph.streams):
         raise GraphError(
             f"the stream {stream} is in the graph twice.",
             hint="connect them once; an operator that needs each row twice doubles it itself.",
@@ -309,7 +309,7 @@ def _check_region(graph: Graph, region: Region) -> None:
             where = "partition_by" if port in named else "broadcast"
             raise GraphError(
                 f"region '{region.name}': {where} names the port '{port}', by which no stream "
-                f"enters it; by {_listed(entering, 'port')} some does.",
+                f"enters it; by {_format_names(entering, 'port')} some does.",
                 hint=did_you_mean(port, entering)
                 if entering
                 else "leave it out: what is read within the region is not shared out.",
@@ -413,7 +413,7 @@ def columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema) or "no columns"
 
 
-def _repeated(values: Iterable[_T]) -> Iterator[_T]:
+def _iter_duplicates(values: Iterable[_T]) -> Iterator[_T]:
     earlier: set[_T] = set()
     for value in values:
         if value in earlier:
@@ -421,14 +421,14 @@ def _repeated(values: Iterable[_T]) -> Iterator[_T]:
         earlier.add(value)
 
 
-def _listed(names: Iterable[str], what: str) -> str:
+def _format_names(names: Iterable[str], what: str) -> str:
     sorted_names = sorted(names)
     if len(sorted_names) > 1:
         return f"the {what}s {', '.join(sorted_names)}"
     return f"the {what} {sorted_names[0]}" if sorted_names else f"no {what}"
 
 
-def _an(what: str) -> str:
+def _with_article(what: str) -> str:
     return f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
 
 
@@ -441,13 +441,13 @@ def schemas_of(graph: Graph, sources: Mapping[str, pa.Schema]) -> dict[str, pa.S
     fed: dict[tuple[str, str], str] = {
         (stream.consumer, stream.port): stream.producer for stream in graph.streams
     }
-    for name in _in_order(graph):
+    for name in _sort_operators(graph):
         operator = graph.places[name].operator
         if operator.kind is OperatorKind.SOURCE:
-            schemas[name] = _of_source(name, operator, sources[name])
+            schemas[name] = _source_schema(name, operator, sources[name])
         elif operator.kind is OperatorKind.OPERATOR:
             taken = {port: fed[name, port] for port in operator.inputs}
-            schemas[name] = _of_operator(name, operator, taken, schemas)
+            schemas[name] = _operator_schema(name, operator, taken, schemas)
     # Checks that were not possible before the columns were known.
     check(Graph(tuple(_with_schemas(graph.members, "", schemas)), graph.streams))
     return schemas
@@ -465,7 +465,7 @@ def require_sources(given: Iterable[str], sources: Iterable[str]) -> None:
             )
 
 
-def _of_source(name: str, operator: LogicalOperator, found: pa.Schema) -> pa.Schema:
+def _source_schema(name: str, operator: LogicalOperator, found: pa.Schema) -> pa.Schema:
     schema = operator.schema
     if schema is not None and (schema.names != found.names or schema.types != found.types):
         raise GraphError(
@@ -476,7 +476,7 @@ def _of_source(name: str, operator: LogicalOperator, found: pa.Schema) -> pa.Sch
     return found if schema is None else schema
 
 
-def _of_operator(
+def _operator_schema(
     name: str, operator: LogicalOperator, taken: Mapping[str, str], schemas: Mapping[str, pa.Schema]
 ) -> pa.Schema:
     work = operator.work
@@ -516,7 +516,7 @@ def _require_scans(
             )
 
 
-def _in_order(graph: Graph) -> Iterator[str]:
+def _sort_operators(graph: Graph) -> Iterator[str]:
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(graph.places, ()))
     for stream in graph.streams:
         sorter.add(stream.consumer, stream.producer)

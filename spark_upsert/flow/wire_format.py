@@ -62,7 +62,9 @@ class Border:
     @cached_property
     def schema(self) -> pa.Schema:
         """Batch columns."""
-        fields = [pa.field(_name(index), kind) for index, kind in enumerate(self._layout.types)]
+        fields = [
+            pa.field(_column_name(index), kind) for index, kind in enumerate(self._layout.types)
+        ]
         return pa.schema([pa.field(TO, pa.int64()), *fields])
 
     def columns(self, address: int) -> dict[str, pa.Field]:
@@ -70,22 +72,23 @@ class Border:
         form = self._form_of[address]
         indices = self._layout.places[form]
         return {
-            _name(index): field for index, field in zip(indices, self._carried[form], strict=True)
+            _column_name(index): field
+            for index, field in zip(indices, self._carried[form], strict=True)
         }
 
     def to(self, address: int, *, task: int = 0) -> int:
         """Return the routing number for an address; rows for later stages stay in ``task``."""
-        return int(self._to(task)[address])
+        return int(self._routing_numbers(task)[address])
 
     def pack(self, parcel: Parcel, *, task: int) -> pa.RecordBatch:
         """Return rows in wire format."""
         batch, to = parcel
         form = self._form_of[to if isinstance(to, int) else int(to[0])]
-        tos = self._to(task)[to]
+        tos = self._routing_numbers(task)[to]
         if isinstance(to, int):
             tos = np.full(batch.num_rows, tos)
         indices = self._layout.places[form]
-        column_by_index = dict(zip(indices, _cast(batch, self._carried[form]), strict=True))
+        column_by_index = dict(zip(indices, _cast_columns(batch, self._carried[form]), strict=True))
         columns = [
             column_by_index[index] if index in column_by_index else pa.nulls(batch.num_rows, kind)
             for index, kind in enumerate(self._layout.types)
@@ -106,13 +109,15 @@ class Border:
 
     def pack_plain(self, parcel: Parcel) -> pa.RecordBatch:
         """Return rows without a routing column."""
-        return pa.RecordBatch.from_arrays(_cast(parcel.batch, self.plain), schema=self.plain)
+        return pa.RecordBatch.from_arrays(
+            _cast_columns(parcel.batch, self.plain), schema=self.plain
+        )
 
     def unpack(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield the rows for each address, without wakes."""
         if not batch.num_rows:
             return
-        to = _numbers(batch) & WAKE
+        to = _routing_column(batch) & WAKE
         is_row = to != WAKE
         if not is_row.all():
             batch, to = batch.filter(pa.array(is_row)), to[is_row]
@@ -120,11 +125,12 @@ class Border:
             declared = self.stages.schemas[address]
             indices = self._layout.places[self._form_of[address]]
             rows = [
-                _as(part.column(1 + at), field) for at, field in zip(indices, declared, strict=True)
+                _cast_column(part.column(1 + at), field)
+                for at, field in zip(indices, declared, strict=True)
             ]
             yield address, pa.RecordBatch.from_arrays(rows, schema=declared)
 
-    def _to(self, task: int) -> npt.NDArray[np.int64]:
+    def _routing_numbers(self, task: int) -> npt.NDArray[np.int64]:
         """Return the routing number (task << 32 | address) that this task writes, per address."""
         tasks = np.where(self._task_of < 0, task % self._task_count, self._task_of)
         return (tasks << TASK_BITS) | np.arange(len(tasks))
@@ -193,26 +199,28 @@ def wake(task: int) -> int:
 
 def is_woken(batch: pa.RecordBatch) -> bool:
     """Return whether a batch in wire format contains a wake."""
-    return bool(((_numbers(batch) & WAKE) == WAKE).any())
+    return bool(((_routing_column(batch) & WAKE) == WAKE).any())
 
 
 def tasks_of(batch: pa.RecordBatch) -> Addresses:
     """Return the target task per row, for a batch in wire format."""
-    return (_numbers(batch) >> TASK_BITS).astype(np.int32)
+    return (_routing_column(batch) >> TASK_BITS).astype(np.int32)
 
 
-def _numbers(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def _routing_column(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     numbers: npt.NDArray[np.int64] = batch.column(0).to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _name(place: int) -> str:
+def _column_name(place: int) -> str:
     return f"_{place}"
 
 
-def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
-    return [_as(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+def _cast_columns(batch: pa.RecordBatch, schema: pa.Schema) -> list[pa.Array]:
+    return [
+        _cast_column(column, field) for column, field in zip(batch.columns, schema, strict=True)
+    ]
 
 
-def _as(column: pa.Array, field: pa.Field) -> pa.Array:
+def _cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
     return column if column.type == field.type else convert(column, field.type)

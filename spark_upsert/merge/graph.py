@@ -207,7 +207,7 @@ def fusion(graph: MergeGraph, merge: str) -> Answer:
             return Answer(False, f"'{predecessor.name}' is no source")
     for predecessor in before:
         if len(graph.readers(predecessor.name)) > 1:
-            return Answer(False, _told_readers(graph, predecessor))
+            return Answer(False, _describe_readers(graph, predecessor))
     return Answer(True, f"no other operator reads its inputs ({len(before)}), and all are sources")
 
 
@@ -224,8 +224,8 @@ def streaming_output(graph: MergeGraph, sink: str, *, is_starting: bool = False)
         if isinstance(reader, Transform) and reader.work is TransformWork.WINDOW:
             return Answer(False, f"the window '{reader.name}' is rooted at '{producer.name}'")
     if len(readers) != 1:
-        return Answer(False, _told_readers(graph, producer))
-    if not (gives := _gives_as_it_goes(graph, producer)):
+        return Answer(False, _describe_readers(graph, producer))
+    if not (gives := _is_streaming_producer(graph, producer)):
         return gives
     if is_starting:
         return Answer(False, "the graph is still starting")
@@ -245,7 +245,7 @@ def explain(graph: MergeGraph) -> str:
     return "\n".join(lines)
 
 
-def _gives_as_it_goes(graph: MergeGraph, producer: AnyNode) -> Answer:
+def _is_streaming_producer(graph: MergeGraph, producer: AnyNode) -> Answer:
     name = producer.name
     match producer:
         case MergeNode():
@@ -255,7 +255,7 @@ def _gives_as_it_goes(graph: MergeGraph, producer: AnyNode) -> Answer:
             if len(before) == 1 and isinstance(before[0], SourceNode):
                 if len(graph.readers(before[0].name)) == 1:
                     return Answer(True, f"'{name}' works on the rows of '{before[0].name}' at once")
-                return Answer(False, _told_readers(graph, before[0]))
+                return Answer(False, _describe_readers(graph, before[0]))
             return Answer(False, f"'{name}' does not stand behind one source")
         case Transform(work=TransformWork.ROUTE):
             # Further branches would be further readers, which were counted.
@@ -267,7 +267,7 @@ def _gives_as_it_goes(graph: MergeGraph, producer: AnyNode) -> Answer:
     return Answer(False, f"'{name}' gives nothing before it has seen all rows")
 
 
-def _told_readers(graph: MergeGraph, node: AnyNode) -> str:
+def _describe_readers(graph: MergeGraph, node: AnyNode) -> str:
     readers = [f"'{reader.name}'" for reader in graph.readers(node.name)]
     return f"'{node.name}' has {len(readers)} readers: {', '.join(sorted(readers))}"
 
@@ -293,7 +293,7 @@ def _check_that_inputs_agree(graph: MergeGraph, merge: MergeNode) -> None:
             if mine != theirs:
                 raise SchemaError(
                     f"the inputs of the merge '{merge.name}' {difference}: '{first.name}' has "
-                    f"{_told(mine)}, '{other_source.name}' {_told(theirs)}.",
+                    f"{_describe_value(mine)}, '{other_source.name}' {_describe_value(theirs)}.",
                     hint="declare them alike in all inputs.",
                     merge=merge.name,
                 )
@@ -309,7 +309,7 @@ def _check_root(graph: MergeGraph, window: Transform) -> None:
             )
 
 
-def _told(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, UnmappedPolicy):
         return value.value
     return ", ".join(value if isinstance(value, tuple) else sorted(value)) or "none"

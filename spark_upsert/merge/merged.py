@@ -37,7 +37,7 @@ _INPUTS_PER_BATCH = 64
 """Slices that a batch can join cheaply; for more inputs, more batches are joined together."""
 
 _BATCHES_AT_ONCE = 32
-"""Maximum batches per join, 65 536 rows by default: 1 000 round-robin inputs run 10 times faster."""
+"""Maximum batches per join: 65 536 rows by default, 10 times faster for 1 000 inputs in turn."""
 
 _BYTES_AT_ONCE = 4 * BATCH_BYTES
 """Bytes per join; the join briefly needs twice as many."""
@@ -74,24 +74,24 @@ def arrange(
     """
     if rows < 1:
         raise ValueError(f"a batch holds at least one row, found {rows}")
-    heads = [_Head(index, batches) for index, batches in enumerate(inputs)]
+    heads = [_InputCursor(index, batches) for index, batches in enumerate(inputs)]
     at_once = rows * min(_BATCHES_AT_ONCE, 1 + len(heads) // _INPUTS_PER_BATCH)
     for picks in [order] if isinstance(order, np.ndarray) else order:
         start = 0
         while start < len(picks):
-            batch = _assemble(heads, _within(heads, picks[start : start + at_once]))
+            batch = _assemble(heads, _limit_bytes(heads, picks[start : start + at_once]))
             start += batch.num_rows
             yield from portions(batch, rows_max=rows)
 
 
-def _within(heads: Sequence[_Head], picks: Picks) -> Picks:
+def _limit_bytes(heads: Sequence[_InputCursor], picks: Picks) -> Picks:
     """Return a prefix of picks whose rows have about `_BYTES_AT_ONCE`."""
     counts = rows_of_inputs(picks, len(heads))
     size = sum(int(counts[i]) * heads[i].row_bytes() for i in np.flatnonzero(counts).tolist())
     return picks[: rows_within(_BYTES_AT_ONCE, int(size), len(picks), rows_max=len(picks))]
 
 
-def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
+def _assemble(heads: Sequence[_InputCursor], picks: Picks) -> pa.RecordBatch:
     counts = rows_of_inputs(picks, len(heads))
     parts = [
         part for i in np.flatnonzero(counts).tolist() for part in heads[i].take(int(counts[i]))
@@ -99,10 +99,10 @@ def _assemble(heads: Sequence[_Head], picks: Picks) -> pa.RecordBatch:
     batch = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
     if (picks[1:] >= picks[:-1]).all():
         return batch
-    return batch.take(pa.array(_places(picks)))
+    return batch.take(pa.array(_output_indices(picks)))
 
 
-def _places(picks: Picks) -> Picks:
+def _output_indices(picks: Picks) -> Picks:
     """Return each output row's index in the concatenated inputs."""
     # 16-bit numbers are radix-sorted, which is faster.
     small = picks.astype(np.uint16) if int(picks.max(initial=0)) < _UINT16_END else picks
@@ -111,7 +111,7 @@ def _places(picks: Picks) -> Picks:
     return row_indices
 
 
-class _Head:
+class _InputCursor:
     """Read position in an input."""
 
     def __init__(self, index: int, batches: Iterator[pa.RecordBatch]) -> None:
@@ -119,14 +119,14 @@ class _Head:
         self._batches = batches
         self._batch: pa.RecordBatch | None = None
         self._start = 0
-        self._given = 0
+        self._rows_taken = 0
 
     def row_bytes(self) -> float:
         """Return the average row size in the next batch; 0 at the end."""
-        batch = self._next()
+        batch = self._next_batch()
         return 0.0 if batch is None else batch.nbytes / batch.num_rows
 
-    def _next(self) -> pa.RecordBatch | None:
+    def _next_batch(self) -> pa.RecordBatch | None:
         """Return the next row's batch; None at the end."""
         while self._batch is None or self._start == self._batch.num_rows:
             self._batch, self._start = next(self._batches, None), 0
@@ -137,15 +137,15 @@ class _Head:
     def take(self, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield slices with the next ``rows`` rows in total."""
         while rows > 0:
-            batch = self._next()
+            batch = self._next_batch()
             if batch is None:
                 raise ValueError(
-                    f"input {self._index} ended behind {self._given} rows, but the order wants "
+                    f"input {self._index} ended behind {self._rows_taken} rows, but the order wants "
                     f"{rows} more of it"
                 )
             part = batch.slice(self._start, rows)
             self._start += part.num_rows
-            self._given += part.num_rows
+            self._rows_taken += part.num_rows
             rows -= part.num_rows
             yield part
 
@@ -381,7 +381,7 @@ def merge(
     config = config or MergeConfig()
     order, schema = config.order(is_live=is_live), OneSchema()
     if order is not None and not isinstance(order, Concat):
-        yield from _exact(inputs, order, width, rows, pressure, folder, counters)
+        yield from _merge_exact(inputs, order, width, rows, pressure, folder, counters)
         return
     run = live if order is None else concat
     for name, item in run(inputs, width=width, batch_rows=rows, counters=counters):
@@ -418,7 +418,7 @@ def merge_in(
     )
 
 
-def _exact(
+def _merge_exact(
     inputs: Mapping[str, OpenInput],
     order: Order,
     width: int,

@@ -563,11 +563,11 @@ def _difference(one: pa.Schema, other: pa.Schema, first: str, second: str) -> st
         if mine.name != theirs.name:
             return f"where '{first}' has '{mine.name}', '{second}' has '{theirs.name}'"
         if not mine.equals(theirs):
-            return f"'{mine.name}' is {_told(mine)} in '{first}' and {_told(theirs)} in '{second}'"
+            return f"'{mine.name}' is {_describe_field(mine)} in '{first}' and {_describe_field(theirs)} in '{second}'"
     return f"{one.names} and {other.names}"
 
 
-def _told(field: pa.Field) -> str:
+def _describe_field(field: pa.Field) -> str:
     return str(field.type) if field.nullable else f"{field.type} and never null"
 
 

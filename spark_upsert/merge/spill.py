@@ -243,7 +243,7 @@ class SpillingStore:
         chosen = [self._kept[holder.name] for holder in choose_spills(holders, needed)]
         if not chosen:
             return
-        path = self._path_of_next()
+        path = self._next_path()
         try:
             with translated("write", path), open(path, "wb") as file:
                 written = [
@@ -260,7 +260,7 @@ class SpillingStore:
             self.bytes_in_memory -= buffered.bytes
             buffered.bytes = 0
 
-    def _path_of_next(self) -> Path:
+    def _next_path(self) -> Path:
         if self._folder is None:
             self._folder = SpillFolder(self._parent)
         return self._folder.path / f"{self._files}.arrow"

@@ -47,7 +47,7 @@ def _() -> Patch:
         shared = (turn[0], *turn[1 : 1 + length] * len(inner))
         return original(inner, batch, rows, channels, shared)
 
-    return wrapped(partitioner, "_routed_on", routed_on)
+    return wrapped(partitioner, "_route_inner", routed_on)
 
 
 @bug("the first port of a region decides for all how they are split", ROWS)
@@ -108,7 +108,7 @@ def _() -> Patch:
         rows, channels, after = original(splitter, batch, turn)
         return rows, (channels + turn) % splitter.width, after
 
-    return wrapped(partitioner, "_chosen", chosen)
+    return wrapped(partitioner, "_choose_channels", chosen)
 
 
 @bug("the rows of a channel are turned round", ROWS)
@@ -122,7 +122,7 @@ def _() -> Patch:
 
 @bug("a stream within a region is shared out among its channels", ROWS)
 def _() -> Patch:
-    return patch.object(expand, "_common", lambda producer, consumer: 0)
+    return patch.object(expand, "_count_shared_regions", lambda producer, consumer: 0)
 
 
 @bug("channels are numbered from the outermost region on", ROWS)

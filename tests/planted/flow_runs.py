@@ -28,7 +28,7 @@ def _() -> Patch:
     def backwards(original: Any, *given: Any) -> Any:
         return reversed(list(original(*given)))
 
-    return wrapped(element, "_in_order", backwards)
+    return wrapped(element, "_sort_replicas", backwards)
 
 
 @bug("rows for a later stage are lost", SAME_ROWS)

@@ -24,7 +24,7 @@ def _() -> Patch:
     def by_channel(original: Any, given: Any, on: str, place: Any, channel: Any) -> str:
         return f"{original(given, on, place, channel)}_{channel.index}"
 
-    return wrapped(placement, "_expanded", by_channel)
+    return wrapped(placement, "_expand_id", by_channel)
 
 
 @bug("by channel means the innermost region, whatever it is written on", PLACED)
@@ -33,7 +33,7 @@ def _() -> Patch:
         found: str = original(given, place.name if place.regions else on, place, channel)
         return found
 
-    return wrapped(placement, "_expanded", innermost)
+    return wrapped(placement, "_expand_id", innermost)
 
 
 @bug("replicas that share their second id are apart", PLACED)

@@ -77,7 +77,7 @@ def _() -> Patch:
     merges.test_p1_rows_that_are_arranged_come_once_and_in_their_order,
 )
 def _() -> Patch:
-    return patch.object(merged, "_places", lambda picks: np.arange(len(picks)))
+    return patch.object(merged, "_output_indices", lambda picks: np.arange(len(picks)))
 
 
 @bug(
