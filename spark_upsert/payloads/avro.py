@@ -1,7 +1,7 @@
-"""Avro payloads of one known schema (`AvroDecoder`), decoded in a Python loop over rows.
+"""Avro payloads with one known schema (`AvroDecoder`), decoded in a Python loop over rows.
 
-Arrow has no reader for them; a record of ten fields costs about 5 us. Logical types that Spark
-lacks give the type below them.
+Arrow has no Avro reader; a record with ten fields costs about 5 us. A logical type without a Spark
+type is read as its base type.
 """
 
 from __future__ import annotations
@@ -55,29 +55,30 @@ _TIMES: Mapping[tuple[str, str], tuple[pa.DataType, int]] = {
 
 
 class _Shape(NamedTuple):
-    """A schema as a reader needs it."""
+    """A compiled schema: value reader and column type."""
 
     reader: binary.ValueReader
     type: pa.DataType
     parts: int = 1
     error: SchemaError | None = None
-    """Why no column can hold the values. The reader passes over them, and gives none."""
+    """The error if no column type can hold the values; the reader then returns None for each value."""
     refused: tuple[RefusedField, ...] = ()
-    """The fields inside that no column can hold; the type lacks them."""
+    """Nested fields without a column type, left out of `type`."""
 
 
 @dataclass(frozen=True)
 class AvroDecoder:
-    """Decodes Avro values of one known schema, without a container file around them.
+    """Decodes Avro values with one known schema and no container file.
 
-    fastavro parses the schema only: its reader accepts invalid indices, booleans and counts.
+    fastavro only parses the schema, because its reader accepts invalid indices, booleans and
+    counts.
 
     Parameters
     ----------
     schema_json : str
         The writer's schema.
     bare_name : str
-        The name of the column if the schema is not a record.
+        The column name if the schema is not a record.
     """
 
     schema_json: str
@@ -88,7 +89,7 @@ class AvroDecoder:
 
     @cached_property
     def _shape(self) -> _Shape:
-        """The reader of rows and their type."""
+        """The row reader and the row type."""
         walk = _Walk()
         shape = walk.shape(read_json(self.schema_json), "", "value", 0)
         if shape.error is not None:
@@ -102,16 +103,16 @@ class AvroDecoder:
 
     @cached_property
     def fields(self) -> pa.Schema:
-        """The fields of the record, or one column for a value of another type."""
+        """The record's fields, or one column for any other schema."""
         return pa.schema([pa.field(f.name, storage_type(f.type)) for f in self._shape.type.fields])
 
     @property
     def refused(self) -> tuple[RefusedField, ...]:
-        """The fields of the schema that no column can hold, which are passed over."""
+        """The schema's fields without a column type; the decoder skips them."""
         return self._shape.refused
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the fields of each payload."""
+        """Return each payload's fields."""
         return decode_blocks(self.fields, payloads, self._decode_block)
 
     def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
@@ -139,7 +140,7 @@ def _fastavro() -> Any:
 
 
 def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
-    """Return the decoder of the Avro schema that an option gives."""
+    """Build the decoder for an option's Avro schema; raises `OptionError` if it is unreadable."""
     try:
         return read_avro(text, bare_name=bare_name)
     except Unreadable as error:
@@ -152,7 +153,7 @@ def parse_avro(option: str, text: str, *, bare_name: str) -> AvroDecoder:
 
 
 def read_avro(text: str, *, bare_name: str) -> AvroDecoder:
-    """Return the decoder of an Avro schema."""
+    """Build the decoder for an Avro schema; raises `Unreadable` or `SchemaError`."""
     fastavro = _fastavro()
     decoder = AvroDecoder(text, bare_name)
     try:
@@ -173,19 +174,19 @@ def read_avro(text: str, *, bare_name: str) -> AvroDecoder:
 
 
 class _Walk:
-    """Makes the readers of one schema.
+    """Compiles one schema to value readers.
 
-    A type that is met again by its name is the same shape, and its parts count again: what is made
-    of the types afterwards walks them as often as they are named.
+    A named type is compiled once, but its parts count at each use, because later steps walk them at
+    each use.
     """
 
     def __init__(self) -> None:
         self._named: dict[str, _Shape | None] = {}
         self.is_sparse = False
-        """Whether an array may mean far more than its bytes say."""
+        """Whether some array may decode to more values than its bytes allow."""
 
     def shape(self, schema: Any, space: str, where: str, depth: int) -> _Shape:
-        """Return the reader of a schema, and the type of its values."""
+        """Compile a schema; ``where`` is its path for errors, ``space`` the current namespace."""
         require(depth=depth)
         if isinstance(schema, list):
             return self._union(schema, space, where, depth)
@@ -220,7 +221,7 @@ class _Walk:
         return _logical(schema, binary.PRIMITIVES[kind], _PRIMITIVES[kind], where)
 
     def _inside(self, name: str, where: str) -> _Shape:
-        """Return the shape of a type inside of itself: its reader is known once it is read."""
+        """Return the shape for a recursive use; its reader is looked up when a value is read."""
         error = _unsupported(where, f"refers to '{shortened(name)}' from inside itself")
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -286,25 +287,25 @@ class _Walk:
 
 
 def _refused(reader: binary.ValueReader, error: SchemaError) -> _Shape:
-    """Return the shape of values that no column can hold: they are read, and left out."""
+    """Return a shape for values without a column type: each value is read and dropped."""
     return _Shape(binary.converted(reader, lambda _: None), pa.null(), error=error)
 
 
 def _with_faults(shape: _Shape, inner: _Shape) -> _Shape:
-    """Return a shape with what is wrong inside of it."""
+    """Copy the inner shape's error or refused fields to the outer shape."""
     if inner.error is not None:
         return _refused(shape.reader, inner.error)
     return shape._replace(refused=inner.refused)
 
 
 _FIXED_BYTES_MAX = 2**31 - 1
-"""Bytes that Avro's own libraries hold in a value."""
+"""Maximum value size in Avro's own libraries."""
 
 _DIGITS_MAX = 38
 
 
 def _logical(schema: Any, plain: binary.ValueReader, type_: pa.DataType, where: str) -> _Shape:
-    """Return what a schema means, given what it is without its logical type."""
+    """Apply a schema's logical type to its plain reader and type."""
     logical = schema.get("logicalType", "")
     if logical == "decimal" and pa.types.is_binary(type_):
         precision = _whole(schema["precision"], "precision", None)

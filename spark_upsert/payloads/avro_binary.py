@@ -1,7 +1,7 @@
-"""Avro's binary encoding, value by value, with every bound checked (specification 1.12).
+"""Avro's binary encoding, with a bound check for every value (specification 1.12).
 
-A reader takes bytes and a position and returns the value and the next position. Encodings that no
-writer produces are refused.
+A reader takes bytes and an offset and returns the value and the next offset. It rejects encodings
+that no writer produces.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ReadValue = Callable[[bytes, int], tuple[Any, int]]
 
 @dataclass(frozen=True)
 class ValueReader:
-    """Reads the values of one schema."""
+    """Reads one schema's values."""
 
     read: ReadValue
     bytes_min: int
-    """Bytes of the shortest value; they bound how many values a block can hold."""
+    """Size of the shortest value in bytes, which bounds the value count per block."""
 
 
 def read_whole(reader: ValueReader, payload: bytes) -> Any:
-    """Return the value that is the whole payload."""
+    """Read a payload as exactly one value; missing or extra bytes raise `Undecodable`."""
     try:
         value, end = reader.read(payload, 0)
     except (IndexError, struct.error) as error:
@@ -120,7 +120,7 @@ PRIMITIVES: Mapping[str, ValueReader] = {
 
 
 def fixed(length: int) -> ValueReader:
-    """Return the reader of a fixed number of bytes."""
+    """Return a reader for byte strings with a fixed length."""
 
     def read(data: bytes, at: int) -> tuple[bytes, int]:
         if length > len(data) - at:
@@ -131,7 +131,7 @@ def fixed(length: int) -> ValueReader:
 
 
 def enum(symbols: Sequence[str]) -> ValueReader:
-    """Return the reader of symbols."""
+    """Return a reader for enum symbols."""
 
     def read(data: bytes, at: int) -> tuple[str, int]:
         index, at = _read_long(data, at)
@@ -143,7 +143,7 @@ def enum(symbols: Sequence[str]) -> ValueReader:
 
 
 def union(branches: Sequence[ValueReader]) -> ValueReader:
-    """Return the reader of a value of one of several schemas."""
+    """Return a reader for unions."""
     reads = [branch.read for branch in branches]
     count = len(reads)
     # Most indices take a byte, for which a call would take longer than all else.
@@ -162,7 +162,7 @@ def union(branches: Sequence[ValueReader]) -> ValueReader:
 
 
 def record(fields: Mapping[str, ValueReader]) -> ValueReader:
-    """Return the reader of a record, as a dict."""
+    """Return a reader for records, as dicts."""
     reads = [(name, reader.read) for name, reader in fields.items()]
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
@@ -175,12 +175,12 @@ def record(fields: Mapping[str, ValueReader]) -> ValueReader:
 
 
 def array(item: ValueReader, parts: int) -> ValueReader:
-    """Return the reader of an array, as a list; an item has so many parts."""
+    """Return a reader for arrays, as lists; ``parts`` is the part count per item."""
     return _blocks(item, parts)
 
 
 def mapping(value: ValueReader, parts: int) -> ValueReader:
-    """Return the reader of a map, as a list of pairs; a key that is there twice is refused."""
+    """Return a reader for maps, as lists of pairs; a duplicate key raises `Undecodable`."""
     read_value = value.read
 
     def read_pair(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
@@ -200,13 +200,13 @@ def mapping(value: ValueReader, parts: int) -> ValueReader:
 
 
 class _BudgetedPayload(bytes):
-    """A payload that knows how many more values its arrays may mean."""
+    """A payload with the remaining budget for its arrays' values (`left`)."""
 
     left = 0
 
 
 def metered(reader: ValueReader) -> ValueReader:
-    """Return a reader of whole payloads that bounds what arrays mean (`is_sparse`)."""
+    """Return a reader for complete payloads with a bound on sparse arrays' values (`is_sparse`)."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         payload = _BudgetedPayload(data)
@@ -217,12 +217,12 @@ def metered(reader: ValueReader) -> ValueReader:
 
 
 def is_sparse(item: ValueReader, parts: int) -> bool:
-    """Return whether items may mean more values than their bytes allow."""
+    """Return whether items may decode to more values than their bytes allow."""
     return parts > VALUES_PER_BYTE * item.bytes_min
 
 
 def _blocks(item: ValueReader, parts: int) -> ValueReader:
-    """Return the reader of items in blocks, each with its count, and perhaps its size."""
+    """Return a reader for items in blocks; a block has an item count and optionally a byte size."""
     read_item, bytes_min, meters = item.read, item.bytes_min, is_sparse(item, parts)
     if not bytes_min:
         raise ValueError("items that take no bytes are as many as a payload likes to say")
@@ -253,7 +253,7 @@ def _blocks(item: ValueReader, parts: int) -> ValueReader:
 
 
 def converted(reader: ValueReader, convert: Callable[[Any], Any]) -> ValueReader:
-    """Return a reader that makes another value of each value of a reader."""
+    """Return a reader that converts each value."""
     read_plain = reader.read
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -264,15 +264,15 @@ def converted(reader: ValueReader, convert: Callable[[Any], Any]) -> ValueReader
 
 
 def decimal(plain: ValueReader, type_: pa.Decimal128Type) -> ValueReader:
-    """Return the reader of decimals in two's complement."""
+    """Return a reader for decimals in two's complement."""
     return converted(plain, lambda found: decimal_from(int.from_bytes(found, signed=True), type_))
 
 
 def days(plain: ValueReader) -> ValueReader:
-    """Return the reader of dates, as days since 1970."""
+    """Return a reader for dates, as days since 1970."""
     return converted(plain, require_day)
 
 
 def micros(plain: ValueReader, per_unit: int) -> ValueReader:
-    """Return the reader of times in a unit, as microseconds since 1970."""
+    """Return a reader for times, as microseconds since 1970; ``per_unit`` is the factor."""
     return converted(plain, lambda found: require_time(found * per_unit))

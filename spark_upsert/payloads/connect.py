@@ -1,7 +1,7 @@
 """Kafka Connect payloads: JSON with or without a schema, Avro with ``connect.name``, JSON Schema.
 
-`said_of` reads a declared schema, `natural_type` gives the table type for it, and the decoders
-convert values with `logical_types`.
+`said_of` converts a JSON Schema document to a Connect schema, `natural_type` maps that to a table
+type, and the decoders convert values with `logical_types`.
 """
 
 from __future__ import annotations
@@ -62,35 +62,37 @@ _BEHIND_SCHEMA = re.compile(rf'\s*,\s*"{PAYLOAD}"\s*:')
 _NO_SCHEMA = b"null"
 
 _LOOKED_FOR = 16
-"""Schemas that are looked for among all messages; each look compares the beginnings of all that are
-left, which takes a hundredth of reading them."""
+"""Schemas to search for in all messages. Each search compares the prefixes of all remaining
+messages, at a hundredth of the cost of reading them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameSchemaMessages:
-    """Messages of one schema."""
+    """Messages with the same schema."""
 
     rows: Positions
     schema: bytes | None
-    """Its text; None if the messages are bare (or absent), empty if none can be told apart."""
+    """Schema text; None for bare or absent messages, empty if schema and payload cannot be
+    separated."""
     head_bytes: int = 0
-    """How much stands before the payload itself, schema and all."""
+    """Bytes before the payload, including the schema."""
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the messages have no schema: bare ones, and those that say ``null``."""
+        """Whether the messages have no schema: bare messages, or a schema that is ``null``."""
         return self.schema in (None, _NO_SCHEMA)
 
     def said(self) -> object:
-        """Return the schema as Python reads it; raises `Unreadable`."""
+        """Parse the schema text as JSON; raises `Unreadable`."""
         if not self.schema:
             raise Unreadable("the message's schema is not JSON, or no payload follows it")
         return read_json(self.schema)
 
     def bodies(self, payloads: pa.Array) -> pa.Array:
-        """Return these of all payloads as objects of one member, `PAYLOAD`; bare ones as they are.
+        """Return the group's payloads as objects with one member, `PAYLOAD`.
 
-        The schema is cut off, because a parser would read it once for each message.
+        The schema is cut off, so that it is not parsed with each message. Bare messages, and
+        messages with an inseparable schema, are unchanged.
         """
         taken = payloads.take(pa.array(self.rows))
         if not self.schema:
@@ -99,18 +101,18 @@ class SameSchemaMessages:
 
 
 def has_wrapped(payloads: pa.Array) -> bool:
-    """Return whether some of binary payloads begin as a message with its schema in front."""
+    """Return whether any binary payload begins with its schema."""
     return bool(_is_wrapped(payloads).any())
 
 
 def by_schema(payloads: pa.Array) -> Iterator[SameSchemaMessages]:
-    """Yield the messages of each schema; first those that are bare or absent.
+    """Group messages by schema; bare and absent messages come first.
 
     Notes
     -----
-    Messages from one writer have a few schemas: each schema is looked for in all messages, by its
-    bytes. After `_LOOKED_FOR` schemas, the rest of the messages are read one by one, so that a
-    schema in each message costs no more than its bytes.
+    One writer's messages have few schemas, so each schema's prefix is searched for in all messages.
+    After `_LOOKED_FOR` schemas the remaining messages are read one by one, so that a separate schema in
+    each message costs no more than its bytes.
     """
     wrapped = _is_wrapped(payloads)
     bare, left = np.flatnonzero(~wrapped), np.flatnonzero(wrapped)
@@ -150,7 +152,7 @@ def _is_wrapped(payloads: pa.Array) -> Mask:
 
 
 def _head(message: bytes) -> tuple[bytes, int] | None:
-    """Return the schema of a wrapped message, and where its payload begins; None if it has none."""
+    """Return a wrapped message's schema and its payload's offset; None if it has none."""
     # Latin-1 gives each byte a place of its own; what is looked for is ASCII.
     text = message.decode("latin-1")
     before = _BEFORE_SCHEMA.match(text)
@@ -171,7 +173,7 @@ def _mask(found: pa.Array) -> Mask:
 _READY: SharedLruMap[tuple[pa.DataType, bool], JsonDecoder] = SharedLruMap(
     bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda key, _: bytes_kept(0, parts_of(key[0]))
 )
-"""Decoders that a process keeps, with the patterns that they have made of names and types."""
+"""Cached decoders, with the patterns built from their names and types."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +185,9 @@ class ConnectJsonDecoder:
     fields : pyarrow.Schema
         The members to keep, in storage types.
     unsaid : SchemalessDefaults
-        What messages without a schema leave open.
+        Units and decimal forms for messages without a schema.
     images : tuple of str
-        The fields that are rows of a table themselves.
+        The fields that hold a complete row.
     """
 
     fields: pa.Schema
@@ -198,7 +200,7 @@ class ConnectJsonDecoder:
         JsonDecoder(pa.schema(object_wire(self.fields, None, some, images=self.images).type.fields))
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the declared members of each payload."""
+        """Return each payload's declared members."""
         pieces = (
             Piece.of(alike.rows, self.fields, self._decode_alike(payloads, alike))
             for alike in by_schema(payloads)
@@ -221,17 +223,17 @@ class ConnectJsonDecoder:
 
 @dataclass(frozen=True)
 class DeclaredJsonDecoder:
-    """Decodes JSON into declared fields; messages with their schema in front are unwrapped.
+    """Decodes JSON into declared fields, and unwraps messages that begin with their schema.
 
-    Read as it stands, such a message would lack all that is declared, and be a row of nulls. Where
-    ``schema`` or ``payload`` is declared itself, messages are read as they stand.
+    Without unwrapping, such a message would be a row of nulls. Messages are not unwrapped for an
+    object with a declared ``schema`` or ``payload``.
 
     Parameters
     ----------
     fields : pyarrow.Schema
-        As of `JsonDecoder`.
+        See `JsonDecoder`.
     is_bare : bool
-        Whether a payload is the value of the only field, instead of an object that holds it.
+        Whether a payload is the only field's value instead of an object with that field.
     """
 
     fields: pa.Schema
@@ -241,7 +243,7 @@ class DeclaredJsonDecoder:
         JsonDecoder(self.fields, self.is_bare)  # Raises what a task would.
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the declared members of each payload."""
+        """Return each payload's declared members."""
         plain = JsonDecoder(self.fields, self.is_bare)
         if not (self._unwraps and has_wrapped(payloads)):
             return plain.decode(payloads)
@@ -276,17 +278,16 @@ class DeclaredJsonDecoder:
         return wire_of(name, self.fields.types[0], said, SchemalessDefaults(), where=name)
 
     def _decode_unsaid(self, bodies: pa.Array) -> Payloads:
-        """Return the members of payloads behind a schema that is ``null``."""
+        """Decode payloads with a ``null`` schema."""
         type_ = self.fields.types[0] if self.is_bare else pa.struct(list(self.fields))
         read = _body_decoder(type_, self.is_bare).decode(bodies)
         return read if self.is_bare else replace(read, columns=tuple(read.columns[0].flatten()))
 
 
 def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payloads:
-    """Return the fields of payloads behind their schemas (`SameSchemaMessages.bodies`), as the
-    schema has them.
+    """Decode wrapped payloads (`SameSchemaMessages.bodies`) with their schema's wire.
 
-    A payload that is ``null`` is a row of nulls, or bad.
+    A ``null`` payload is a row of nulls; without ``may_be_null`` it is bad.
     """
     read = _decode(_body_decoder(wire.type, may_be_null), wire, bodies)
     return converted(wire, read.columns[0], read)
@@ -295,8 +296,8 @@ def read_body(wire: Wire, bodies: pa.Array, *, may_be_null: bool = True) -> Payl
 def _decode(decoder: JsonDecoder, wire: Wire, bodies: pa.Array) -> Payloads:
     """Decode payloads in which decimals may be numbers (``decimal.format=NUMERIC``).
 
-    A number in the place of a decimal's text becomes a text with a mark, by the name before it. So
-    a name that other members have, too, and the items of an array are read as Base64 alone.
+    A pattern with the member's name turns such a number into text with `NUMBER_MARK`. So array
+    items, and decimals that share their name with another member, must be Base64.
     """
     pattern = _number_pattern(wire)
     if pattern and pc.any(pc.match_substring_regex(bodies, pattern), min_count=0).as_py():
@@ -314,7 +315,7 @@ _NUMERIC = " (a decimal here is Base64: set the converter's decimal.format=BASE6
 
 
 def _number_pattern(wire: Wire) -> str:
-    """Return the pattern of a number in the place of a decimal's text; empty if there is none."""
+    """Return the pattern for numbers in decimal members; empty if none can be matched by name."""
     numbers = Counter(name or PAYLOAD for name in wire.numbers)
     leaves = Counter(name for name, _ in leaf_types(pa.struct([pa.field(PAYLOAD, wire.type)])))
     names = [name for name, count in numbers.items() if leaves[name] == count]
@@ -329,7 +330,7 @@ def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
 
 
 def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
-    """Return values as they were written in the types that a table has."""
+    """Convert wire values to table types; values that do not fit become bad payloads."""
     converted_rows, faults = wire.convert(given)
     columns = (
         converted_rows.flatten() if pa.types.is_struct(converted_rows.type) else [converted_rows]
@@ -338,32 +339,32 @@ def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
 
 
 def all_bad(fields: pa.Schema, payloads: pa.Array, reason: str) -> Payloads:
-    """Return payloads none of which can be decoded, those that are absent apart."""
+    """Mark all payloads as bad for one reason, except absent payloads."""
     nulls = tuple(pa.nulls(len(payloads), field.type) for field in fields)
     return Payloads(nulls, pc.if_else(payloads.is_valid(), reason, None))
 
 
 _READY_MAX = 1024
-"""Schemas that a process keeps ready to decode with, by the fields that are asked for."""
+"""Maximum cached Avro decoders per process, one per schema and field selection."""
 
 
 @dataclass(frozen=True)
 class ConnectAvroDecoder:
-    """Decodes Avro records into the types that Connect means.
+    """Decodes Avro records into the table types for their ``connect.name``.
 
-    Debezium's times without a zone are TIMESTAMP_NTZ, zoned ones TIMESTAMP, days DATE. A decimal of
-    variable scale is a struct.
+    Debezium's times without a zone become TIMESTAMP_NTZ, zoned times TIMESTAMP, days DATE. A
+    decimal with a variable scale is a struct.
 
-    Source: ``AvroData`` of Confluent's converter.
+    Source: ``AvroData`` in Confluent's converter.
 
     Parameters
     ----------
     inner : AvroDecoder
-        Decodes into Avro's own types.
+        Decodes into plain Avro types.
     said : ConnectSchema
-        What the schema says of the record.
+        The record's Connect schema.
     only : collection of str, optional
-        The names of fields to keep, nested ones with dots. Without it, all.
+        Names of the fields to keep, nested names with dots. All fields by default.
     """
 
     inner: AvroDecoder
@@ -372,12 +373,12 @@ class ConnectAvroDecoder:
 
     @classmethod
     def parse(cls, option: str, text: str, *, bare_name: str) -> ConnectAvroDecoder:
-        """Return the decoder of the Avro schema that an option gives (`parse_avro`)."""
+        """Build the decoder for an option's Avro schema (`parse_avro`)."""
         return cls._of(parse_avro(option, text, bare_name=bare_name))
 
     @classmethod
     def read(cls, text: str, *, bare_name: str) -> ConnectAvroDecoder:
-        """Return the decoder of an Avro schema (`read_avro`)."""
+        """Build the decoder for an Avro schema (`read_avro`)."""
         return cls._of(read_avro(text, bare_name=bare_name))
 
     @classmethod
@@ -388,21 +389,21 @@ class ConnectAvroDecoder:
         return cls(inner, parsed)
 
     def keeping(self, only: Collection[str]) -> ConnectAvroDecoder:
-        """Return the decoder of some fields (``only``).
+        """Return a decoder for some fields (``only``).
 
-        It reads fields that are left out as plain numbers and bytes. So a payload stays good even
-        if such a value is beyond what its logical type can mean.
+        Other fields are read as plain numbers and bytes, so an out-of-range logical value there
+        does not make the payload bad.
         """
         return replace(self, inner=_kept(self.inner, frozenset(only)), only=only)
 
     @cached_property
     def fields(self) -> pa.Schema:
-        """The fields in the types of a table."""
+        """The fields in table types."""
         return pa.schema(list(self._natural()[0]))
 
     @property
     def refused(self) -> tuple[RefusedField, ...]:
-        """The fields that no column can hold."""
+        """The fields without a column type."""
         return self.inner.refused
 
     def _natural(self) -> tuple[pa.DataType, Wire]:
@@ -428,10 +429,10 @@ def _kept(inner: AvroDecoder, only: frozenset[str]) -> AvroDecoder:
 
 
 class _Plain:
-    """Writes a schema anew, in which only fields that are kept have logical types.
+    """Rewrites a schema so that only selected fields keep their logical types.
 
-    A type that is used by name in several places may have a meaning in one and none in another: it
-    is written once for each, under a name of its own.
+    A named type may need its logical types in one use and not in another, so it is written once per
+    combination under a separate name.
     """
 
     def __init__(self, only: Collection[str]) -> None:
@@ -442,7 +443,7 @@ class _Plain:
         self._written: set[str] = set()
 
     def record(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return the schema of the whole record."""
+        """Rewrite the root record."""
         space, needed = _space_of(schema, ""), self._only
         return {
             **schema,
@@ -458,7 +459,7 @@ class _Plain:
         }
 
     def _of(self, schema: Any, space: str, may_mean: bool, means: bool) -> Any:
-        """Return a type, given if fields below it may have a meaning, and if it has itself."""
+        """Rewrite a type; ``means`` keeps its logical type, ``may_mean`` those in selected fields."""
         if isinstance(schema, list):
             return [self._of(branch, space, may_mean, means) for branch in schema]
         if isinstance(schema, str):
@@ -500,7 +501,7 @@ class _Plain:
 
 
 def _space_of(schema: dict[str, Any], space: str) -> str:
-    """Return the namespace inside of a named type."""
+    """Return the namespace inside a named type."""
     namespace: str = schema["name"].rpartition(".")[0] or schema.get("namespace", space)
     return namespace
 
@@ -511,7 +512,7 @@ def _full_name(schema: dict[str, Any], space: str) -> str:
 
 
 def _said(schema: Any, named: dict[str, ConnectSchema], space: str) -> ConnectSchema:
-    """Return what an Avro schema says, which is known to be one without recursion."""
+    """Convert a valid Avro schema without recursion to a Connect schema."""
     if isinstance(schema, list):
         branches = [_said(branch, named, space) for branch in schema]
         return next((branch for branch in branches if branch.type != "null"), branches[0])
@@ -534,9 +535,7 @@ def _said(schema: Any, named: dict[str, ConnectSchema], space: str) -> ConnectSc
 
 
 REFERENCED = "x-referenced"
-"""The member of a document that holds the documents it refers to, by name
-(`payloads.schema_registry`).
-"""
+"""The document member with the referenced documents by name (`payloads.schema_registry`)."""
 
 _PLAIN: Mapping[str, str] = {
     "integer": "int64",
@@ -547,17 +546,17 @@ _PLAIN: Mapping[str, str] = {
 
 
 _SEVERAL = "one of several"
-"""The type of a value that may be of several types: no column holds it."""
+"""Type name for a choice of several types, which no column can hold."""
 
 
 def said_of(document: Any) -> ConnectSchema:
-    """Return the Connect schema of a JSON Schema document.
+    """Convert a JSON Schema document to a Connect schema; raises `Unreadable`.
 
-    ``integer`` is int64, ``number`` double, ``object`` with ``properties`` a struct, ``array`` with
-    one ``items`` an array, an ``enum`` of texts a string. ``$ref`` and choices with ``null`` are
-    followed. ``connect.type`` and ``title`` restore a Connect record's types.
+    ``integer`` becomes int64, ``number`` double, ``object`` with ``properties`` a struct, ``array``
+    with one ``items`` an array, a text ``enum`` a string. ``$ref`` and choices with ``null`` are
+    resolved. ``connect.type`` and ``title`` restore a Connect record's types.
 
-    Source: JSON Schema draft 7 and 2020-12; ``JsonSchemaData`` of Confluent's converter.
+    Source: JSON Schema draft 7 and 2020-12; ``JsonSchemaData`` in Confluent's converter.
     """
     try:
         return _Reader(document).said(document, 0)
@@ -571,7 +570,7 @@ class _Reader:
         self._parts = Parts()
 
     def said(self, schema: Any, depth: int) -> ConnectSchema:
-        """Return what a part of the document says."""
+        """Convert one part of the document."""
         self._parts.enter(depth)
         schema = self._plain(schema)
         kind = schema.get("type", _implied(schema))
@@ -604,7 +603,7 @@ class _Reader:
         return {str(name): self.said(part, depth + 1) for name, part in properties}
 
     def _plain(self, schema: Any) -> Any:
-        """Follow references and the choices that mean "or null"."""
+        """Resolve references, and choices that only add ``null``."""
         for _ in range(DEPTH_MAX):
             choices = schema.get("oneOf") or schema.get("anyOf")
             if "$ref" in schema:
@@ -629,7 +628,7 @@ class _Reader:
 
 
 def _implied(schema: Any) -> str | None:
-    """Return the type of a schema that does not name it."""
+    """Infer the type of a schema without ``type``; None if it is unknown."""
     if "properties" in schema:
         return "object"
     texts = schema.get("enum", [schema["const"]] if "const" in schema else [])
@@ -654,7 +653,7 @@ _DIGITS_MAX = 38
 
 
 def natural_type(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
-    """Return the type of the values that a schema describes, and the members that it lacks."""
+    """Return the table type for a schema's values, and its members without a column type."""
     if said.type == "struct":
         return _object(said, where)
     if said.type == "array" and said.items is not None:
@@ -695,9 +694,10 @@ def _plain(said: ConnectSchema, where: str) -> pa.DataType:
 
 
 def _decimal(said: ConnectSchema, where: str) -> pa.DataType:
-    """Return the type of decimals; a writer that does not say how many digits has any number.
+    """Return the decimal type for a schema; without a declared precision it has 38 digits.
 
-    With a negative scale, whole numbers are rounded to a power of ten: their zeros are digits.
+    A negative scale means whole numbers rounded to a power of ten; their trailing zeros count as
+    digits.
     """
     texts = said.parameters
     scale = parameter_number(texts.get("scale", ""))

@@ -1,6 +1,6 @@
-"""Spark schemas as text, without a session: a DDL string or a ``StructType`` as JSON.
+"""Spark schemas as text, parsed without a session: a DDL string or a ``StructType`` as JSON.
 
-A type alone (``BIGINT``) means a payload that is that value. Source: Spark's grammar,
+A bare type (``BIGINT``) means that each payload is one value. Source: Spark's grammar,
 ``colTypeList`` and ``dataType``.
 """
 
@@ -46,11 +46,11 @@ _TOKEN = re.compile(
 )
 
 _IS_TYPE = re.compile(r"\s*(\w+\s*(\([\d\s,]*\))?\s*$|(array|map|struct)\s*<)", re.IGNORECASE)
-"""Begins a text that is one type; anything else is a list of columns."""
+"""Matches the beginning of a bare type; any other text is a column list."""
 
 
 def parse_schema(option: str, text: str, *, bare_name: str) -> tuple[pa.Schema, bool]:
-    """Read a schema that an option gives."""
+    """Parse an option's schema; also return whether it is a bare type, named ``bare_name``."""
     try:
         fields, is_bare = _read(text, bare_name)
         if len({field.name.lower() for field in fields}) < len(fields):
@@ -84,14 +84,14 @@ def _read(text: str, bare_name: str) -> tuple[list[pa.Field], bool]:
 
 
 class _Parser:
-    """A recursive descent over the tokens of a DDL string."""
+    """A recursive-descent parser for DDL strings."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def columns(self, depth: int) -> list[pa.Field]:
-        """Read ``name[:] type [NOT NULL] [COMMENT '...']``, comma separated."""
+        """Parse ``name[:] type [NOT NULL] [COMMENT '...']``, comma separated."""
         fields = [self._column(depth)]
         while self._accept(","):
             fields.append(self._column(depth))
@@ -109,7 +109,7 @@ class _Parser:
         return pa.field(name, type_, nullable=nullable)
 
     def type(self, depth: int) -> pa.DataType:
-        """Read one type."""
+        """Parse one type."""
         if depth > DEPTH_MAX:
             raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
         name = self._next().lower()
@@ -140,7 +140,7 @@ class _Parser:
         raise ValueError(f"there is no type '{name}'. {did_you_mean(name, _NAMES)}")
 
     def expect_end(self) -> None:
-        """Raise if something is left."""
+        """Raise `ValueError` if text remains."""
         if self._text[self._at :].strip():
             raise ValueError(f"'{self._text[self._at :].strip()[:30]}' was not expected")
 
@@ -205,7 +205,7 @@ def _decimal(numbers: tuple[int, ...]) -> pa.DataType:
 
 
 def _from_json(record: Any, depth: int = 0) -> pa.DataType:
-    """Read a type from the JSON of Spark."""
+    """Parse Spark's JSON form of a type."""
     if depth > DEPTH_MAX:
         raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
     if isinstance(record, str):

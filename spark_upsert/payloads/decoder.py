@@ -1,6 +1,6 @@
 """The decoder protocol (`Decoder`), blocks and pieces of payloads, and schema bounds (`Parts`).
 
-Result and reason depend on a payload alone, so that a replay in other batches gives the same rows.
+Results and reasons depend on one payload alone, so a replay in other batches gives the same rows.
 """
 
 from __future__ import annotations
@@ -20,54 +20,57 @@ from spark_upsert.core.keys import Positions
 from spark_upsert.errors import SchemaError, UpsertFlowError
 
 BLOCK_BYTES = 4 << 20
-"""Payload bytes that are decoded at once. One payload may be larger: then it is alone.
+"""Payload bytes per decoded block; a larger payload is decoded alone.
 
-In smaller blocks the fixed cost of a block is seen (a third more at 512 KiB)."""
+Smaller blocks cost more per payload (a third more at 512 KiB)."""
 
 REASON_CHARS = 200
-"""Bound of a reason's text: a library may quote the whole payload."""
+"""Maximum characters per reason, because a library may quote the complete payload."""
 
 Bad = dict[int, str]
-"""Why payloads are bad, by their place in what was given."""
+"""Reasons for bad payloads, by index in the decoded array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Payloads:
-    """Decoded payloads; all arrays of the same length."""
+    """Decoded payloads; all arrays have the same length."""
 
     columns: tuple[pa.Array, ...]
-    """One per field of the decoder; null where the payload is absent or bad."""
+    """One column per decoder field; null for absent and bad payloads."""
     reasons: pa.Array | None
-    """Why a payload is bad, as text; null where it is good or absent, None if none is bad."""
+    """One reason per bad payload, as text; null for other payloads, None if no payload is bad."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedField:
-    """A field of payloads that no column can hold. Its decoder passes over it."""
+    """A payload field without a column type; the decoder skips it."""
 
     path: tuple[str, ...]
-    """The names that lead to it."""
+    """Field names from the root to the field."""
     error: SchemaError
-    """The error of a write that is to store it."""
+    """The error for a write that would store the field."""
 
     def within(self, name: str) -> RefusedField:
-        """Return it as a field below a name."""
+        """Return the field nested under a name."""
         return RefusedField((name, *self.path), self.error)
 
 
 IMAGES = ("before", "after")
-"""The fields of a change event that hold a row: their fields are columns."""
+"""A change event's fields that hold a row; their members are columns."""
 
 
 def column_at(where: str) -> str:
-    """Return the column that a field belongs to: ``value.after.x.y`` is in ``x``."""
+    """Return a field's column, such as ``x`` for ``value.after.x.y``."""
     _, *path = where.split(".")
     depth = 1 if len(path) > 1 and path[0] in IMAGES else 0
     return path[depth] if path else where
 
 
 def refused_columns(refused: Iterable[RefusedField], images: bool) -> dict[str, SchemaError]:
-    """Return the columns that rows have and no table can hold, with the error of each."""
+    """Return the errors by column for fields that no table can store.
+
+    With ``images`` only members of `IMAGES` are columns.
+    """
     errors: dict[str, SchemaError] = {}
     for refusal in refused:
         path = refusal.path
@@ -78,13 +81,13 @@ def refused_columns(refused: Iterable[RefusedField], images: bool) -> dict[str, 
 
 
 def refused_fields(decoder: object) -> tuple[RefusedField, ...]:
-    """Return the fields that a decoder passes over, because no column can hold them."""
+    """Return the fields that a decoder skips because no column can hold them."""
     refusals: tuple[RefusedField, ...] = getattr(decoder, "refused", ())
     return refusals
 
 
 class Decoder(Protocol):
-    """Turns payloads into columns. Pure; travels to the tasks by pickle."""
+    """Decodes payloads into columns. Pure; pickled to the tasks."""
 
     @property
     def fields(self) -> pa.Schema:
@@ -92,14 +95,14 @@ class Decoder(Protocol):
         ...
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Decode binary payloads; null is absent, empty is a payload like any other."""
+        """Decode binary payloads; null is an absent payload, an empty value is a present one."""
         ...
 
 
 def decode_blocks(
     fields: pa.Schema, payloads: pa.Array, decode: Callable[[pa.Array], tuple[pa.Array, Bad]]
 ) -> Payloads:
-    """Decode payloads block by block."""
+    """Decode payloads block by block; absent payloads are not passed to ``decode``."""
     present = np.flatnonzero(payloads.is_valid().to_numpy(zero_copy_only=False))
     present_payloads = payloads if len(present) == len(payloads) else payloads.drop_null()
     pieces: list[pa.Array] = []
@@ -120,7 +123,7 @@ def decode_blocks(
 
 
 def _spread(texts: dict[int, str], count: int) -> pa.Array:
-    """Return texts at their places, and null elsewhere."""
+    """Return an array with texts at their indices, null elsewhere."""
     row_indices = np.full(count, -1, dtype=np.int64)
     row_indices[list(texts)] = np.arange(len(texts))
     return pa.array(list(texts.values()), pa.string()).take(
@@ -129,7 +132,7 @@ def _spread(texts: dict[int, str], count: int) -> pa.Array:
 
 
 def row_type(fields: pa.Schema) -> pa.DataType:
-    """Return the type of the rows that a decoder makes; a bad one is null, whatever is declared."""
+    """Return a decoder's row type; all fields are nullable, because a bad row is null."""
     return pa.struct([field.with_nullable(True) for field in fields])
 
 
@@ -138,7 +141,7 @@ def with_faults(
     reasons: pa.Array | None,
     faults: Iterable[tuple[str, npt.NDArray[np.bool_]]],
 ) -> Payloads:
-    """Return payloads of which some turned out bad after they were decoded."""
+    """Mark payloads as bad for faults found after decoding."""
     for reason, bad in faults:
         because = pc.if_else(pa.array(bad), reason, None)
         reasons = because if reasons is None else pc.coalesce(reasons, because)
@@ -149,9 +152,9 @@ def with_faults(
 
 
 def built_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that is built of values in Python; times are numbers of their unit.
+    """Return the type for arrays built from Python values; dates and times become integers.
 
-    Python's own dates and times would take longer, and make zones of their own.
+    Python's own dates and times would be slower, and would add time zones.
     """
     if pa.types.is_date32(type_):
         return pa.int32()
@@ -167,7 +170,7 @@ def built_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
-    """Cut payloads into blocks of about `BLOCK_BYTES`."""
+    """Yield index ranges with about `BLOCK_BYTES` each."""
     ends = np.cumsum(np.asarray(pc.binary_length(payloads)), dtype=np.int64)
     start = 0
     while start < len(payloads):
@@ -178,51 +181,50 @@ def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 def shortened(reason: str) -> str:
-    """Return a reason within its bound, on one line."""
+    """Return a reason on one line, cut to `REASON_CHARS`."""
     text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip().rstrip(".")
     text = text.encode(errors="backslashreplace").decode()  # Half a surrogate pair is no text.
     return text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]}..."
 
 
 SCHEMA_BYTES_MAX = 1 << 20
-"""Bytes of a schema's text, with the texts that it refers to.
+"""Maximum bytes per schema text, including referenced schemas.
 
-A registry keeps schemas in a topic, where messages have at most a MiB unless its owner says
-otherwise.
-"""
+A registry stores schemas in a topic, with at most 1 MiB per message by default."""
 
 SCHEMA_CACHE_BYTES_MAX = 64 << 20
-"""Most bytes of one cache of schemas in a process: some thousand schemas of usual tables, or six of
-the largest ones that are allowed."""
+"""Maximum bytes per schema cache in a process: some thousand ordinary schemas, or six schemas with
+the largest allowed size."""
 
 PARTS_MAX = 10_000
-"""Types in a schema, each counted as often as it is named. The widest tables that Debezium reads
-have some 4 000 columns (MySQL's bound), each of which is a union of two types."""
+"""Maximum types per schema, each counted at every use. The widest tables that Debezium reads have
+some 4 000 columns (MySQL's limit), each a union of two types."""
 
 DEPTH_MAX = 64
-"""Types within types. Deeper ones are a mistake, or an attack on the stack."""
+"""Maximum type nesting. Deeper schemas are a mistake, or an attack on the stack."""
 
 VALUES_PER_BYTE = 16
-"""Values that a payload may mean for each of its bytes, beyond those of one row. In columns an item
-of an array has a place for each part of its type, also where the payload says nothing: a payload of
-a megabyte of empty items with 10 000 members each would take 30 GB. With this it takes 0.2 GB, and
-an item that gives one short member of 200 is still good."""
+"""Maximum decoded array values per payload byte, beyond those of one row.
+
+An array item takes a slot for each part of its type, even for missing members. A megabyte with
+empty items of 10 000 members each would take 30 GB; with this bound it takes 0.2 GB. An item with
+one short member out of 200 is still accepted."""
 
 TOO_SPARSE = f"its arrays mean more than {VALUES_PER_BYTE} values for each byte"
 
 _PART_BYTES = 1 << 10
-"""Bytes that are kept of a part: its name, type and reader."""
+"""Estimated memory per cached schema part: name, type and reader."""
 
 
 class Unreadable(Exception):
-    """A schema is none, is too large, or says what the declared type cannot hold."""
+    """A schema is invalid, too large, or incompatible with the declared type."""
 
 
 class Parts:
-    """Counts the parts of one schema while it is read.
+    """Counts one schema's parts while it is parsed.
 
-    A name counts as all that it refers to: 2 kB of text may mean a million fields. Later work is
-    proportional to the parts.
+    Each use of a named type counts all its parts, because 2 kB of text can describe a million
+    fields. Later work is proportional to the count.
     """
 
     __slots__ = ("count",)
@@ -231,13 +233,13 @@ class Parts:
         self.count = 0
 
     def enter(self, depth: int) -> None:
-        """Count a part at a depth; raises `Unreadable`."""
+        """Count a part at a nesting depth; raises `Unreadable` beyond the limits."""
         self.count += 1
         require(parts=self.count, depth=depth)
 
 
 def require(*, parts: int = 0, depth: int = 0) -> None:
-    """Raise `Unreadable` if there are too many parts, or they lie too deep."""
+    """Raise `Unreadable` for too many parts or too deep nesting."""
     if depth > DEPTH_MAX:
         raise Unreadable(f"it is nested more than {DEPTH_MAX} deep")
     if parts > PARTS_MAX:
@@ -247,7 +249,7 @@ def require(*, parts: int = 0, depth: int = 0) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what the text of a schema holds."""
+    """Parse a schema text as JSON; raises `Unreadable`."""
     if len(text) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes")
     try:
@@ -259,17 +261,17 @@ def read_json(text: str | bytes) -> Any:
 
 
 def values_max(payload_bytes: int) -> int:
-    """Return how many values the arrays of a payload may mean."""
+    """Return the maximum count of array values for a payload size."""
     return PARTS_MAX + VALUES_PER_BYTE * payload_bytes
 
 
 def bytes_kept(text_bytes: int, parts: int) -> int:
-    """Return about how much memory is kept for a schema that is ready to decode with."""
+    """Estimate a cached schema's memory in bytes."""
     return text_bytes + parts * _PART_BYTES
 
 
 def parts_of(type_: pa.DataType) -> int:
-    """Return how many parts a type has, which are known to be within their budget."""
+    """Count a type's parts, including nested types."""
     if pa.types.is_nested(type_):
         return 1 + sum(parts_of(type_.field(index).type) for index in range(type_.num_fields))
     return 1
@@ -277,35 +279,35 @@ def parts_of(type_: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of the payloads, decoded."""
+    """A decoded subset of the payloads."""
 
     rows: Positions
-    """Their places among all; each place is in one piece."""
+    """Row indices in the input; each index is in exactly one piece."""
     columns: Mapping[str, pa.Array]
-    """By field; one that is lacking is null."""
+    """Columns by field name; a missing column is null."""
     reasons: pa.Array | None
-    """As `Payloads.reasons`."""
+    """See `Payloads.reasons`."""
 
     @classmethod
     def of(cls, rows: Positions, fields: pa.Schema, found: Payloads) -> Piece:
-        """Return decoded payloads with their places."""
+        """Combine decoded payloads with their row indices."""
         return cls(rows, dict(zip(fields.names, found.columns, strict=True)), found.reasons)
 
 
 def taken(payloads: Payloads, rows: Positions) -> Payloads:
-    """Return some of the decoded payloads."""
+    """Select rows from decoded payloads."""
     row_indices = pa.array(rows)
     reasons = None if payloads.reasons is None else payloads.reasons.take(row_indices)
     return Payloads(tuple(column.take(row_indices) for column in payloads.columns), reasons)
 
 
 def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
-    """Return payloads that were decoded in pieces, in the order in which they were given.
+    """Combine decoded pieces into payloads in input order.
 
     Notes
     -----
-    O(columns times payloads), which is what is returned, and O(1) for each piece and column that it
-    holds: a batch in which each payload has a schema of its own costs no more.
+    O(columns times payloads), the output size, plus O(1) per piece and column. A batch with a separate
+    schema for each payload costs no more.
     """
     parts_by_name: dict[str, _Parts] = {field.name: _Parts() for field in fields}
     why = _Parts()
@@ -327,7 +329,7 @@ def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
 
 
 class _Parts:
-    """The parts of one column, and their places in the whole."""
+    """One column's pieces and their row indices in the output."""
 
     __slots__ = ("_parts", "_rows")
 
@@ -342,9 +344,9 @@ class _Parts:
     def whole(
         self, type_: pa.DataType, count: int, known: dict[tuple[int, ...], pa.Array | None]
     ) -> pa.Array:
-        """Return the column; ``known`` keeps the places of parts for the columns that share them.
+        """Return the column; ``known`` caches take indices for columns from the same pieces.
 
-        The rows of all pieces are alive until the last column is made, and so are their ids.
+        The cache key is the ids of the row arrays, which stay alive until the last column is built.
         """
         if not self._parts:
             return pa.nulls(count, type_)
@@ -356,7 +358,7 @@ class _Parts:
         return combined if row_indices is None else combined.take(row_indices)
 
     def _places(self, count: int) -> pa.Array | None:
-        """Return where each row of the whole stands in the parts; None if all stand in order."""
+        """Return each output row's index in the pieces; None if the pieces are already in order."""
         rows = np.concatenate(self._rows)
         if len(rows) == count and bool((np.diff(rows) > 0).all()):
             return None
@@ -366,15 +368,15 @@ class _Parts:
 
 
 def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
-    """Decode payloads, whatever a decoder meets in them: the door that envelopes go through.
+    """Decode payloads; an unforeseen exception becomes the reason for one bad payload.
 
-    A payload may be made for an error that no decoder foresees: of Python's stack, of a library, of
-    the memory that a value takes. Such an error is the reason of the payload for which it comes
-    when that is decoded alone, with the error's type, and not one of its neighbours.
+    Envelopes call this function instead of `Decoder.decode`, because a hostile payload may cause a
+    stack, library or memory error. After an error the payloads are halved and decoded again, until
+    the failing payload is alone. `UpsertFlowError` is not caught.
 
     Notes
     -----
-    Halves what fails until single payloads are left: for one of n, log2(n) more attempts.
+    log2(n) more rounds for one failing payload among n.
     """
     try:
         return decoder.decode(payloads)
@@ -395,13 +397,13 @@ def _halves(decoder: Decoder, payloads: pa.Array) -> Iterator[Piece]:
 
 
 def unforeseen(error: Exception) -> str:
-    """Return the reason of a bad value by a foreign error: its type, and what it says."""
+    """Format a foreign exception as a reason: type and message."""
     return shortened(f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)
 class RawDecoder:
-    """Takes each payload as the value of one column of type STRING or BINARY."""
+    """Returns each payload as one STRING or BINARY column."""
 
     fields: pa.Schema
 
@@ -415,7 +417,7 @@ class RawDecoder:
             )
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the payloads; only text can be bad."""
+        """Return the payloads; for STRING, a payload that is not UTF-8 is bad."""
         if self.fields.types[0] == pa.binary():
             return Payloads((payloads.cast(pa.binary()),), None)
         return decode_blocks(self.fields, payloads, self._as_text)
@@ -430,7 +432,7 @@ NOT_UTF8 = "not UTF-8"
 
 
 def as_texts(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return binary payloads as text, and which of them are UTF-8; the others are null."""
+    """Cast binary payloads to text; the mask marks valid UTF-8, other payloads are null."""
     try:
         return payloads.cast(pa.string()), np.ones(len(payloads), dtype=np.bool_)
     except pa.ArrowInvalid:

@@ -1,7 +1,7 @@
-"""Payloads that name their schema (`OwnDecoder`): decoded by it, then widened (docs/adr/0046).
+"""Payloads with a reference to their writer schema (`OwnDecoder`; docs/adr/0046).
 
-A value does not depend on other rows in its batch. The schema is in the message (`Inline`) or in a
-registry (`ByRegistry`).
+Each payload is decoded with its schema, then widened, so a value does not depend on other rows in
+the batch. The schema is in the message (`Inline`) or in a registry (`ByRegistry`).
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ from spark_upsert.payloads.schema_registry import (
 
 @dataclass(frozen=True)
 class OwnSchema:
-    """A schema, for the payloads that name it."""
+    """A writer schema: its fields and a decoder factory."""
 
     fields: pa.Schema
-    """The fields of a payload, in the types of a table."""
+    """Payload fields in table types."""
     decoder: Callable[[pa.Schema], Decoder]
-    """Returns the decoder of bodies into some of the fields."""
+    """Builds a decoder from bodies to some of the fields."""
     refused: tuple[RefusedField, ...] = ()
-    """The fields that no column can hold, which are not among the others."""
+    """Fields without a column type, not included in `fields`."""
 
 
 _Text = tuple[str, str | bytes, str]
-"""The format of a schema, its text, and the name of a value that is no object."""
+"""Schema format, schema text, and column name for a payload that is not an object."""
 
 _READY: SharedLruMap[_Text, OwnSchema] = SharedLruMap(
     bytes_max=SCHEMA_CACHE_BYTES_MAX,
@@ -88,44 +88,44 @@ _READY: SharedLruMap[_Text, OwnSchema] = SharedLruMap(
         len(key[1]), sum(parts_of(type_) for type_ in own.fields.types)
     ),
 )
-"""Schemas that a process keeps ready to decode with."""
+"""Cached schemas."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaGroup:
-    """Payloads of one schema, or without one."""
+    """Payloads with the same schema, or without one."""
 
     rows: Positions
     own: OwnSchema | str
-    """The schema, or why there is none."""
+    """The schema, or the reason for its absence."""
     bodies: pa.Array
-    """The bytes behind the schema's id, as its decoder takes them."""
+    """Payload bytes for the schema's decoder, without header or schema."""
     error: SchemaError | None = None
-    """The error of the write, where the schema says what no table can hold."""
+    """The write's error if no table can store the schema's fields."""
 
 
 class Schemas(Protocol):
-    """How payloads name their schemas. Travels to the tasks by pickle."""
+    """Finds each payload's schema. Pickled to the tasks."""
 
     def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
-        """Take payloads apart by their schemas; absent ones are of no schema."""
+        """Group payloads by schema; absent payloads have no schema."""
         ...
 
 
 @dataclass(frozen=True)
 class CountedFields:
-    """The fields of a schema that count: columns, without those that are left out by name."""
+    """Selects a schema's columns, without columns excluded by name."""
 
     left_out: frozenset[str] = frozenset()
-    """Names in lower case."""
+    """Excluded names in lower case."""
     used: frozenset[str] = frozenset()
-    """Names in lower case of fields that are read and not stored: they may have any name."""
+    """Lower-case names of fields that are read but not stored; reserved names are allowed."""
     images: tuple[str, ...] = ()
-    """Fields with the columns as members, as `before` and `after`; if none, fields are columns.
-    """
+    """Fields with the columns as members, such as `before` and `after`; empty if the fields are
+    columns."""
 
     def of(self, fields: pa.Schema, refused: Iterable[RefusedField] = ()) -> pa.Schema:
-        """Return the fields that count."""
+        """Return the selected fields; raises `SchemaError` if no table can store one of them."""
         for name, error in refused_columns(refused, bool(self.images)).items():
             if name.lower() not in self.left_out:
                 raise error
@@ -141,7 +141,7 @@ class CountedFields:
         )
 
     def is_image(self, field: pa.Field) -> bool:
-        """Return whether the members of a field are columns."""
+        """Return whether a field's members are columns."""
         return field.name in self.images and pa.types.is_struct(field.type)
 
     def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
@@ -155,15 +155,15 @@ class CountedFields:
 
 @dataclass(frozen=True)
 class Inline:
-    """Messages of Connect with their schema in front (`payloads.connect`)."""
+    """Connect messages that begin with their schema (`payloads.connect`)."""
 
     bare_name: str
-    """The name of the column where a payload is no object."""
+    """Column name for a payload that is not an object."""
     counted: CountedFields | None = None
-    """None: that is not judged, as where a subject has said the columns."""
+    """Column check; None skips it, because a subject already declares the columns."""
 
     def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
-        """Take messages apart by the texts of their schemas."""
+        """Group messages by schema text."""
         for alike in by_schema(payloads):
             schema: OwnSchema | str
             error = None
@@ -179,21 +179,21 @@ class Inline:
 
 @dataclass(frozen=True)
 class ByRegistry:
-    """Payloads behind Confluent's header; a registry has their schemas."""
+    """Payloads with Confluent's header and a schema in a registry."""
 
     settings: RegistrySettings
     kind: str
-    """``AVRO`` or ``JSON``: what the schemas must be."""
+    """Required schema type: ``AVRO`` or ``JSON``."""
     bare_name: str
     is_connect: bool
-    """Whether names that Connect gives to types of Avro count."""
+    """Whether ``connect.name`` decides the types in Avro schemas."""
     newest: RegisteredSchema | None = None
-    """The schema of which the columns were taken before a row was seen."""
+    """The schema from which the columns were planned, if they come from a subject."""
     counted: CountedFields | None = None
-    """None: that is not judged, as where a subject has said the columns."""
+    """Column check; None skips it, because a subject already declares the columns."""
 
     def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
-        """Take payloads apart by their ids."""
+        """Group payloads by schema id."""
         ids = header_ids(payloads)
         has_none = np.asarray(ids.is_null().to_numpy(zero_copy_only=False))
         if has_none.any():
@@ -237,7 +237,7 @@ class ByRegistry:
         return self.own(registered.text)
 
     def _require_no_newer(self, number: int, own: OwnSchema) -> None:
-        """Refuse fields that came while the write was planned: they would be lost."""
+        """Raise `SchemaError` for fields added after the write was planned; they would be lost."""
         if self.newest is None or number <= (self.newest.id or number):
             return
         planned = self.own(self.newest.text).fields
@@ -251,7 +251,7 @@ class ByRegistry:
             )
 
     def own(self, text: str) -> OwnSchema:
-        """Return what a schema of the registry says; raises `Unreadable` and `SchemaError`."""
+        """Parse a registry schema; raises `Unreadable` and `SchemaError`."""
         if self.kind == "AVRO":
             return _avro(text, self.bare_name, is_connect=self.is_connect)
         return _json(text, self.bare_name)
@@ -263,7 +263,7 @@ class ByRegistry:
 def _read(
     read: Callable[[], OwnSchema | str], name: str, counted: CountedFields | None
 ) -> tuple[OwnSchema | str, SchemaError | None]:
-    """Return what a schema says, or why nothing of it can be stored, for the error policy."""
+    """Return a schema, or for the error policy a reason and the error for the write."""
     try:
         writer_schema = read()
         if isinstance(writer_schema, str):
@@ -305,7 +305,7 @@ def _connect(said: ConnectSchema, bare_name: str, *, is_wrapped: bool) -> OwnSch
 
 @dataclass(frozen=True)
 class _WrappedDecoder:
-    """Decodes what stands behind a schema of Connect, as that schema has it."""
+    """Decodes payloads wrapped with a Connect schema."""
 
     fields: pa.Schema
     said: ConnectSchema
@@ -319,7 +319,7 @@ class _WrappedDecoder:
 
 @dataclass(frozen=True)
 class _PlainDecoder:
-    """Decodes JSON of a known schema, which does not stand with it."""
+    """Decodes plain JSON with a known Connect schema."""
 
     fields: pa.Schema
     said: ConnectSchema
@@ -359,7 +359,7 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
 
 @dataclass(frozen=True)
 class _SelectedFields:
-    """Some fields of another decoder's output."""
+    """Selects fields from another decoder's output."""
 
     inner: Decoder
     fields: pa.Schema
@@ -375,14 +375,14 @@ class _SelectedFields:
 
 @dataclass(frozen=True, slots=True)
 class FoundFields:
-    """The fields of several payload schemas together."""
+    """The merged fields from several payload schemas."""
 
     fields: pa.Schema | None
-    """None if none has a schema that can be used."""
+    """None if no payload has a usable schema."""
     contradicted: pa.Schema | None = None
-    """Fields as expected that other schemas have otherwise: payloads of those are bad by it."""
+    """Expected fields that some schemas contradict; payloads with those schemas are bad."""
     why: str | None = None
-    """Why the first one that has none has none."""
+    """The reason for the first payload without a usable schema."""
 
 
 def fields_in(
@@ -393,7 +393,10 @@ def fields_in(
     expected: pa.Schema | None = None,
     is_tolerant: bool = False,
 ) -> FoundFields:
-    """Return the fields that payloads have by their own schemas."""
+    """Merge the fields from all payload schemas.
+
+    Without ``is_tolerant``, a schema that no table can store raises its error.
+    """
     # Each once, and kept until all are seen: an identity is free again once its owner is gone.
     schema_by_id: dict[int, OwnSchema] = {}
     why = None
@@ -424,13 +427,13 @@ def _contradicts(expected: pa.Schema, fields: pa.Schema) -> bool:
 
 
 def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
-    """Return what is expected of the fields that some schemas have, however they spell them."""
+    """Return the expected fields that some schemas contain, ignoring case."""
     names = {name.lower() for fields in odd for name in fields.names}
     return pa.schema([field for field in expected if field.name.lower() in names])
 
 
 def joined(*schemas: pa.Schema) -> pa.Schema:
-    """Return the fields of all, of types that hold the values of all; the first one's first."""
+    """Merge schemas: every field, with a type that holds the values from all schemas."""
     fields = pa.schema(_joined(schemas, ""))
     if sum(map(parts_of, fields.types)) > PARTS_MAX:
         raise SchemaError(
@@ -480,18 +483,18 @@ def _contradiction(what: str, column: str) -> SchemaError:
 
 @dataclass(frozen=True)
 class OwnDecoder:
-    """A decoder of payloads by their own schemas, into fields that hold what they say.
+    """Decodes each payload with its writer schema, then widens it to the requested fields.
 
     Parameters
     ----------
     schemas : Schemas
     fields : pyarrow.Schema
-        What is asked for. A schema may lack some of it, which is null then.
+        The requested fields. A field missing in a schema is null.
     is_tolerant : bool
-        Whether a schema that no table can hold, or that has another type or spelling for a field,
-        makes its payloads bad, and is no error.
+        Whether an unsupported schema, or a field with another type or spelling, makes the payloads
+        bad instead of raising.
     refused : tuple of RefusedField
-        The fields of the payloads that are known, when a write is planned, to be in no column.
+        Payload fields without a column, known when the write is planned.
     """
 
     schemas: Schemas
@@ -500,7 +503,7 @@ class OwnDecoder:
     refused: tuple[RefusedField, ...] = ()
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the fields of each payload."""
+        """Return each payload's fields."""
         return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
     def _decode_part(self, part: SchemaGroup) -> Piece:
@@ -534,7 +537,7 @@ class OwnDecoder:
         return Piece(part.rows, columns, decoded_rows.reasons)
 
     def _asked_of(self, own: OwnSchema) -> SchemaError | None:
-        """Return why a schema has a field that is asked for, and no column can hold there."""
+        """Return the error if no column can hold a requested field in a schema, else None."""
         requested = {field.name: field.type for field in self.fields}
         for refusal in own.refused:
             type_ = requested.get(refusal.path[0])
@@ -556,7 +559,7 @@ def _bad(part: SchemaGroup, why: str) -> Piece:
 def _other_spelling(
     own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType, above: str = ""
 ) -> str | None:
-    """Return why a schema's values would be lost: a name is the one asked for but for its case."""
+    """Return the reason if a name differs from the requested name in case only, else None."""
     wanted_types = {field.name: field.type for field in asked}
     spelt = {name.lower(): name for name in wanted_types}
     for field in own:
@@ -572,7 +575,7 @@ def _other_spelling(
 
 
 def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:
-    """Return the wanted fields that a schema has, in its own types, in the order asked for."""
+    """Return the requested fields in a schema, with the schema's types, in requested order."""
     field_by_index: dict[int, pa.Field] = {}
     for field in own:
         index = asked.get_field_index(field.name)
@@ -589,7 +592,7 @@ def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) ->
 
 
 def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str) -> pa.Array:
-    """Return a column in the type that is asked for; null where there is none."""
+    """Convert a column to the requested type; a missing column is null."""
     if column is None:
         return pa.nulls(count, field.type)
     stored_type = storage_type(column.type)
@@ -612,7 +615,7 @@ def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str)
 
 
 def dotted(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:
-    """Return the fields that are no structs, named by their paths."""
+    """Return the fields that are not structs, named by their dotted paths."""
     dotted_fields = []
     for field in fields:
         if pa.types.is_struct(field.type):

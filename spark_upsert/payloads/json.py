@@ -1,6 +1,6 @@
-"""JSON payloads (`JsonDecoder`), decoded by Arrow's reader many at once.
+"""JSON payloads (`JsonDecoder`), decoded by Arrow's reader in blocks.
 
-Arrow's result counts only where it cannot be wrong; all other payloads are read alone by
+Arrow's result is accepted only if it is certain; every other payload is decoded alone by
 `json_exact.read_exactly`, which decides.
 """
 
@@ -45,18 +45,18 @@ from spark_upsert.payloads.json_exact import (
 )
 
 _ITEM_BYTES_MIN = 2
-"""Bytes of the shortest item, with the comma before the next one: ``1,``."""
+"""Bytes of the shortest item, including its comma: ``1,``."""
 
 
 def may_be_sparse(fields: pa.Schema) -> bool:
-    """Return whether payloads with some members may mean too many values."""
+    """Return whether a small payload may decode to too many values."""
     return max(map(_widest_item, fields.types), default=0) > VALUES_PER_BYTE * _ITEM_BYTES_MIN
 
 
 def are_sparse(payloads: pa.Array, fields: pa.Schema) -> Mask | None:
-    """Return which payloads mean too many values; None if none does.
+    """Return a mask for payloads with too many values; None if there are none.
 
-    Commas and brackets are counted first; only payloads with very many are read.
+    Commas and brackets are counted first; only payloads above that estimate are parsed.
     """
     widest = max(map(_widest_item, fields.types))
     marks = (pc.count_substring(payloads, mark).fill_null(0) for mark in (",", "["))
@@ -77,11 +77,11 @@ def _widest_item(type_: pa.DataType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Arrays:
-    """The arrays inside a value; members that hold none are left out."""
+    """The arrays inside a type; members without arrays are left out."""
 
     members: Mapping[str, _Arrays] = field(default_factory=dict)
     item_parts: int = 0
-    """Parts of an item of an array; 0 for an object."""
+    """Parts per array item; 0 for an object."""
     item: _Arrays | None = None
 
     @classmethod
@@ -98,7 +98,7 @@ class _Arrays:
 
 
 def _means_more(payload: bytes, arrays: _Arrays | None, most: int) -> bool:
-    """Return whether the arrays of a payload mean more than so many values; looks no further."""
+    """Return whether a payload's arrays have more than ``most`` values; stops at the limit."""
     try:
         left = [(json.loads(payload), arrays)]
     except (ValueError, RecursionError):
@@ -120,47 +120,47 @@ def _means_more(payload: bytes, arrays: _Arrays | None, most: int) -> bool:
 _MEMBER = "v"
 
 _TWO_VALUES = r"\}[ \t]*[{\x00]"
-"""A place in a line where a second document may begin; JSON has it only inside of texts."""
+"""A possible start of a second document in a line; valid JSON has it only inside texts."""
 
 _TWO = r'\}[ \t]*(?:[{\x00]|,[ \t]*")'
-"""The same, or where a second member may begin; most nested payloads match, too."""
+"""The same, or a possible second member; most nested payloads match too."""
 
 _ESCAPE = r"\\u00[0-7]"
-"""It could hide a name that is made of ASCII."""
+"""An escape that could hide an ASCII name."""
 
 _SCALAR = r'\A\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9A-Za-z]+)\s*\z'
-"""One value that is no object and no array, if it is JSON."""
+"""One scalar value, if the text is JSON."""
 
 NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-"""A number of JSON. The rest of anything longer stays outside of the quotes: no JSON."""
+"""A JSON number. Extra characters stay outside the added quotes, so the result is invalid JSON."""
 
 _ODD_FLOAT = '"(?:NaN|-?Infinity)"'
-"""A float that JSON has no number for, as Jackson writes it, and so Connect and Spark."""
+"""NaN or infinity, as Jackson writes it and therefore Connect and Spark."""
 
 _TINY = r"(?:[0-9][eE]-[0-9]+\s*(?:[,}\]]|$)|0{40})"
-"""A number that is written as zero and is none has a negative exponent, or many zeros."""
+"""A nonzero number may be read as zero: it has a negative exponent or many zeros."""
 
 _MISSPELT = "-NaN|Inf(?:[^i]|$)"
-"""Arrow reads more spellings as NaN and infinity than Python does."""
+"""Spellings that Arrow reads as NaN or infinity, but Python does not."""
 
 _NEAR = 4
-"""Bad payloads that are nearer than this cost less alone than one by one out of a block."""
+"""Minimum distance between bad payloads, in lines; closer ones are cheaper to decode alone."""
 
 _BLOCK_BYTES = 128 << 10
-"""Bytes that Arrow reads at once, and loses if a line of them is bad.
+"""Bytes per Arrow read; a bad line loses the complete block.
 
-Good payloads cost 2 to 3 % more than at twice that; at half of it, 4 % more than at this."""
+Good payloads cost 2 to 3 % less at twice this size, and 4 % more at half of it."""
 
 _WINDOW = 64
-"""Lines of the next attempt behind bad ones, at the least."""
+"""Minimum lines in the next attempt after a bad line."""
 
 _SPACE, _TAB, _FEED, _RETURN = 0x20, 0x09, 0x0A, 0x0D
 
 _ELEMENT = ""
-"""The stand-in for a name before the elements of a list."""
+"""The member name for list elements."""
 
 _SURE, _SEEN_IN_TEXT, _DOUBTED = range(3)
-"""How sure a value is: as read, if its text does not speak against it, or to be read alone."""
+"""Confidence in a value: accepted, accepted unless its text contradicts it, or decoded alone."""
 
 _MAY_BEGIN, _MAY_END = (
     np.isin(np.arange(256), [ord(char) for char in chars]) for chars in ("{ \n\r\t", "} \n\r\t")
@@ -169,16 +169,16 @@ _MAY_BEGIN, _MAY_END = (
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Arrow's result for some lines, up to a block that failed."""
+    """Arrow's result for lines up to the first failed block."""
 
     values: list[pa.Array]
-    """One per block that was read."""
+    """One array per block."""
     read_count: int
     """Lines in those blocks."""
     lost_until: int
-    """Lines up to here are lost with their block, though they may be good."""
+    """End of the lines lost with the failed block, though they may be valid."""
     is_stopped: bool
-    """Whether Arrow named the next line as the bad one."""
+    """Whether Arrow reported the next line as bad."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class JsonDecoder:
     - a block has as many documents as lines: a raw line feed ends each line and is illegal inside a
       text;
     - payloads that could have a comma at their top level are read again as ``{"v":[<payload>]}``,
-      where it is a syntax error; a second document after a ``}`` is sorted out before;
+      where it is a syntax error; a second document after a ``}`` is rejected before;
     - integers are read as 64 bits, doubtful floats are read again, other types are read as text;
     - numbers for decimals get quotes first, unless all in a block are short (`decimals_of_floats`).
 
@@ -200,9 +200,9 @@ class JsonDecoder:
     Parameters
     ----------
     fields : pyarrow.Schema
-        The members to keep, in storage types. One that is not nullable must be there.
+        The members to keep, in storage types. A non-nullable member is required.
     is_bare : bool
-        Whether a payload is the value of the only field, instead of an object that holds it.
+        Whether a payload is the only field's value instead of an object with that field.
     """
 
     fields: pa.Schema
@@ -218,7 +218,7 @@ class JsonDecoder:
             )
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Return the declared members of each payload."""
+        """Return each payload's declared members."""
         sparse = are_sparse(payloads, self.fields) if self._may_be_sparse else None
         if sparse is None:
             return decode_blocks(self.fields, payloads, self._decode_block)
@@ -236,9 +236,9 @@ class JsonDecoder:
 
     @cached_property
     def _quoted(self) -> str | None:
-        """The pattern of a name and a number that gets quotes; empty if there is no decimal.
+        """The pattern for decimal members, to quote their numbers; empty without decimals.
 
-        None if a name does not tell a decimal from others: then each payload is read alone.
+        None if decimals cannot be recognised by name; each payload is then decoded alone.
         """
         if self.is_bare:
             is_decimal = pa.types.is_decimal128(self.fields.types[0])
@@ -258,7 +258,7 @@ class JsonDecoder:
 
     @cached_property
     def _long(self) -> tuple[str, ...]:
-        """The patterns of a name and a decimal that no float tells from others; empty for none."""
+        """Patterns that rule out decoding decimals from floats; empty if that is never possible."""
         leaves = list(leaf_types(self._type))
         if self.is_bare:
             leaves = [(_MEMBER, type_) for _, type_ in leaves]
@@ -278,7 +278,7 @@ class JsonDecoder:
 
     @cached_property
     def _odd_floats(self) -> str:
-        """The pattern of a name and a float in quotes; empty if no name has floats alone."""
+        """The pattern for quoted NaN and infinity; empty if no name is used by floats only."""
         leaves = list(leaf_types(self._type))
         if self.is_bare:
             leaves = [(_MEMBER, type_) for _, type_ in leaves]
@@ -289,7 +289,7 @@ class JsonDecoder:
 
     @cached_property
     def _no_integer(self) -> str:
-        """The pattern of a name and a number that is no BIGINT, or might be none."""
+        """The pattern for integer members with a number that is not, or may not be, a BIGINT."""
         names = {name for name, type_ in leaf_types(self._type) if pa.types.is_integer(type_)}
         before = f'"{_MEMBER}"' if self.is_bare else named(names)
         return rf"{before}\s*:\s*-?[0-9]*(?:[0-9][.eE]|[0-9]{{19}})"
@@ -329,7 +329,7 @@ class JsonDecoder:
         return pa.concat_arrays(pieces).take(pa.array(row_indices, mask=row_indices < 0)), bad
 
     def _read(self, texts: pa.Array, rows: np.ndarray) -> tuple[np.ndarray, pa.Array, np.ndarray]:
-        """Return those of some rows that Arrow might read, their values, and which are sure."""
+        """Decode rows with Arrow; return the attempted rows, their values, and a certainty mask."""
         if self._quoted is None:
             return rows[:0], pa.nulls(0, self._type), np.zeros(0, dtype=np.bool_)
         taken = _taken(texts, rows)
@@ -362,7 +362,7 @@ class JsonDecoder:
         return _ends_as_object(texts)
 
     def _read_lines(self, lines: pa.Array, type_: pa.DataType) -> pa.Array:
-        """Return the row of each line; null where Arrow does not read it."""
+        """Return each line's row; null if Arrow cannot read the line."""
         member = type_[0].type if self.is_bare else type_
         is_read, parsed = _read_lines(lines, member, self._no_integer)
         if self.is_bare:
@@ -371,14 +371,14 @@ class JsonDecoder:
         return parsed
 
     def _doubt_nulls(self, found: pa.Array, doubts: np.ndarray) -> None:
-        """Doubt payloads that are null, or lack what is declared NOT NULL."""
+        """Mark payloads as doubtful that are null or lack a NOT NULL member."""
         doubts[_mask(found.is_null())] = _DOUBTED
         for index, declared in enumerate(self.fields):
             if not declared.nullable:
                 doubts[_mask(found.field(index).is_null())] = _DOUBTED
 
     def _doubt_texts(self, texts: pa.Array, doubts: np.ndarray) -> None:
-        """Settle by their texts which floats are what they seem to be."""
+        """Decide uncertain floats by their text: accepted or doubtful."""
         floats = np.flatnonzero(doubts == _SEEN_IN_TEXT)
         if len(floats):
             is_other = pc.match_substring_regex(_taken(texts, floats), f"{_TINY}|{_MISSPELT}")
@@ -386,7 +386,7 @@ class JsonDecoder:
 
 
 def _is_anywhere(pattern: str, lines: pa.Array) -> bool:
-    """Return whether a pattern is in one of lines that stand one behind the other."""
+    """Return whether a pattern occurs in any line; the lines are searched as one text."""
     _, offsets, data = lines.buffers()
     ends = np.frombuffer(offsets, np.int64)[[lines.offset, lines.offset + len(lines)]]
     text = pa.Array.from_buffers(pa.large_string(), 1, [None, pa.py_buffer(ends), data])
@@ -398,17 +398,17 @@ def _taken(texts: pa.Array, rows: np.ndarray) -> pa.Array:
 
 
 def _mask(found: pa.Array) -> np.ndarray:
-    """Return a boolean array without nulls for numpy to change."""
+    """Return a boolean array without nulls as a writable numpy mask."""
     return np.array(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def named(names: Iterable[str]) -> str:
-    """Return the pattern of a member's name, in its usual spelling."""
+    """Return a pattern for member names in their usual JSON spelling."""
     return f"(?:{'|'.join(re.escape(json.dumps(n, ensure_ascii=False)) for n in sorted(names))})"
 
 
 def leaf_types(type_: pa.DataType, name: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Yield the simple types inside of a type, each with the name that stands before it."""
+    """Yield a type's leaf types, each with its member name."""
     if pa.types.is_struct(type_):
         for field in type_.fields:
             yield from leaf_types(field.type, field.name)
@@ -419,7 +419,7 @@ def leaf_types(type_: pa.DataType, name: str = "") -> Iterator[tuple[str, pa.Dat
 
 
 def _ends_as_object(texts: pa.Array) -> np.ndarray:
-    """Return which texts begin and end like an object; most broken ones do not."""
+    """Return which texts begin and end like an object; most broken texts do not."""
     if not len(texts):
         return np.zeros(0, dtype=np.bool_)
     _, offsets_buffer, data = texts.buffers()
@@ -434,7 +434,7 @@ def _ends_as_object(texts: pa.Array) -> np.ndarray:
 
 
 def _is_one_object(texts: pa.Array, lines: pa.Array) -> np.ndarray:
-    """Return which texts that begin and end like an object are one, if they are JSON."""
+    """Return which texts are one object, if they are JSON and begin and end like an object."""
     is_one = np.ones(len(texts), dtype=np.bool_)
     nested = np.flatnonzero(_mask(pc.match_substring_regex(lines, _TWO)))
     if len(nested):
@@ -448,7 +448,7 @@ def _is_one_object(texts: pa.Array, lines: pa.Array) -> np.ndarray:
 
 
 def _lines(texts: pa.Array, before: str, after: str) -> pa.Array:
-    """Return one line per text."""
+    """Wrap each text as one line for Arrow."""
     # Large: the longest payload that Arrow can hold gets longer here.
     head, tail, nothing = (
         pa.scalar(piece, pa.large_string())
@@ -459,9 +459,9 @@ def _lines(texts: pa.Array, before: str, after: str) -> pa.Array:
 
 
 def _without_feeds(texts: pa.Array) -> pa.Array:
-    """Return texts in which tabs stand for line feeds, so that these end lines alone.
+    """Replace line feeds and returns by tabs, so that only line ends contain line feeds.
 
-    To JSON both are the same: space between values, forbidden inside of texts.
+    JSON treats both alike: blanks between values, illegal inside texts.
     """
     if not len(texts):
         return texts
@@ -479,13 +479,12 @@ def _without_feeds(texts: pa.Array) -> pa.Array:
 def _read_lines(
     lines: pa.Array, type_: pa.DataType, no_integer: str | None
 ) -> tuple[np.ndarray, pa.Array]:
-    """Return which lines Arrow reads, and the value of each line; null where it does not.
+    """Return a mask for lines that Arrow can read, and each line's value; null for other lines.
 
     Notes
     -----
-    Once it stopped, it goes on in windows of twice the distance to the bad line, because an
-    attempt costs as much as it is given, up to a block. What stood in a failed block is read again
-    at the end, all at once.
+    After a bad line the next window is twice the distance to it, because an attempt costs as much as
+    its input, up to one block. Lines from failed blocks are read again at the end, in one attempt.
     """
     is_read = np.zeros(len(lines), dtype=np.bool_)
     is_lost = np.zeros(len(lines), dtype=np.bool_)
@@ -523,7 +522,7 @@ def _read_lines(
 def _read_again(
     lines: pa.Array, type_: pa.DataType, no_integer: str | None
 ) -> tuple[np.ndarray, pa.Array]:
-    """Return which lines of failed blocks Arrow reads, and their values: of all, if none fails."""
+    """Read lines from failed blocks in one attempt; if a line fails, none counts as read."""
     is_plain = np.ones(len(lines), dtype=np.bool_)
     if no_integer is not None:
         is_plain &= ~_mask(pc.match_substring_regex(lines, no_integer))
@@ -537,7 +536,7 @@ def _read_again(
 
 
 def _attempt(lines: pa.Array, type_: pa.DataType) -> _Attempt:
-    """Read lines in blocks, up to one that fails."""
+    """Read lines in blocks, up to the first failed block."""
     if not len(lines):
         return _Attempt([], 0, 0, is_stopped=False)
     _, offsets_buffer, data = lines.buffers()
@@ -570,7 +569,7 @@ def _attempt(lines: pa.Array, type_: pa.DataType) -> _Attempt:
 
 
 def _read_type(type_: pa.DataType, *, as_floats: bool) -> pa.DataType:
-    """Return the type that Arrow reads, from which `_converted` makes the one declared."""
+    """Return the type for Arrow to read; `_converted` makes the declared type from it."""
     if pa.types.is_struct(type_):
         fields = [(f.name, _read_type(f.type, as_floats=as_floats)) for f in type_.fields]
         return pa.struct(fields)
@@ -584,7 +583,7 @@ def _read_type(type_: pa.DataType, *, as_floats: bool) -> pa.DataType:
 
 
 def _converted(array: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
-    """Return an array as Arrow read it in the declared type, and how sure each value is."""
+    """Convert Arrow's array to the declared type; also return the confidence per value."""
     doubts = np.full(len(array), _SURE, dtype=np.uint8)
     if pa.types.is_struct(type_):
         columns = []

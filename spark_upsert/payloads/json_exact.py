@@ -1,7 +1,7 @@
-"""One JSON payload, read exactly (`read_exactly`): valid values, and reasons for invalid ones.
+"""Exact decoder for one JSON payload (`read_exactly`): valid values, and reasons for invalid ones.
 
-It takes about 10 us; `payloads.json` accepts only what this accepts, with the same values. A
-decimal must be a multiple of ``10**-s`` and is never rounded.
+It takes about 10 us; `payloads.json` accepts only payloads that this decoder accepts, with the same
+values. A decimal must be a multiple of ``10**-s`` and is never rounded.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from spark_upsert.core.timestamps import days_of, micros_of
 _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 
 _EXPONENT_DIGITS = 10
-"""An exponent of more digits is beyond any payload that Arrow can hold: out of every range."""
+"""Maximum exponent digits; a longer exponent is out of range in any payload that Arrow can hold."""
 
 
 def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
-    """Return the decimal that a text writes, with the scale of the type.
+    """Parse a decimal text exactly, with the type's scale; raises `Undecodable`.
 
     Notes
     -----
-    O(length); only numbers that fit are ever converted.
+    O(length); a number is converted only if it fits.
     """
     match = _TEXT.fullmatch(text)
     if match is None or not (match[2] or match[3]):
@@ -52,7 +52,7 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
 
 
 def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
-    """Return ``unscaled * 10**-scale``."""
+    """Return ``unscaled * 10**-scale``; raises `Undecodable` beyond the type's precision."""
     if abs(unscaled) >= 10**type_.precision:
         raise Undecodable(f"a number needs a greater precision than {_name(type_)} has")
     # Not `scaleb`, which rounds to the precision of the context.
@@ -61,18 +61,18 @@ def decimal_from(unscaled: int, type_: pa.Decimal128Type) -> Decimal:
 
 
 _FLOAT_DIGITS = 15
-"""Most digits at which each number has a float of its own: 2**53 is beyond 10**15."""
+"""Maximum digits at which every number has a distinct float: 2**53 is more than 10**15."""
 
 
 def is_short(type_: pa.Decimal128Type) -> bool:
-    """Return whether a float can tell usual numbers of a type apart."""
+    """Return whether a type's usual numbers have distinct floats."""
     return _short_whole(type_) > 0
 
 
 def no_short_number(type_: pa.Decimal128Type) -> str:
-    """Return the pattern of text that begins no number of a type that `decimals_of_floats` takes.
+    """Return a pattern for the start of a value that `decimals_of_floats` cannot convert.
 
-    It need not match what is no JSON. ``null`` is none of it.
+    It does not match ``null``, and need not match invalid JSON.
     """
     integer_digits, fraction = _short_whole(type_), type_.scale
     return (
@@ -84,14 +84,14 @@ def no_short_number(type_: pa.Decimal128Type) -> str:
 
 
 def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.Array, np.ndarray]:
-    """Return decimals that were written in few digits, given the floats nearest to them.
+    """Convert the nearest floats of short decimal numbers to the exact decimals.
 
-    Others that do not fit are bad, as in `decimals`.
+    The mask marks numbers that do not fit.
 
     Notes
     -----
-    Two roundings, of the number and of its product with a power of ten, of one part in 2**53
-    each: for 15 digits, less than a quarter of the last one.
+    The number and its product with a power of ten are each rounded by one part in 2**53. For 15 digits
+    that is less than a quarter of the last digit.
     """
     floats = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
     words = np.empty((len(floats), 2), dtype="<i8")
@@ -103,7 +103,7 @@ def decimals_of_floats(numbers: pa.Array, type_: pa.Decimal128Type) -> tuple[pa.
 
 
 def _short_whole(type_: pa.Decimal128Type) -> int:
-    """Return how many digits before the point a short number may have."""
+    """Return a short number's maximum digits before the decimal point."""
     return min(type_.precision, _FLOAT_DIGITS) - type_.scale
 
 
@@ -112,24 +112,24 @@ def _name(type_: pa.Decimal128Type) -> str:
 
 
 DEPTH_MAX = 200
-"""Most levels of nesting: Python's reader recurses, on the stack of the functions above it."""
+"""Maximum nesting: Python's reader is recursive and shares its caller's stack."""
 
 
 class TooDeep(Exception):
-    """A payload is nested too deep to be read here."""
+    """A payload is nested deeper than `DEPTH_MAX`."""
 
     def __init__(self) -> None:
         super().__init__(f"not as declared, and nested more than {DEPTH_MAX} deep")
 
 
 class JsonNumber(str):
-    """A number as it is written."""
+    """A JSON number as text."""
 
     __slots__ = ()
 
 
 class JsonObject(list[tuple[str, Any]]):
-    """The members of an object, each as often as it is there."""
+    """An object's members in order, including duplicates."""
 
     __slots__ = ()
 
@@ -148,7 +148,7 @@ _LENIENT_READER = json.JSONDecoder(
 )
 
 _STRING = r'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)'
-"""Always matches to the end, so that many quotes cost no more than their number."""
+"""Also matches an unterminated string up to the end, so the cost stays linear in the quotes."""
 
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _MISSPELT = re.compile(rf"({_STRING})|-NaN|-?Inf(?!inity)", re.DOTALL)
@@ -169,13 +169,16 @@ _INTEGERS: Mapping[pa.DataType, tuple[str, int]] = {
     pa.int64(): ("BIGINT", 2**63),
 }
 _ODD_FLOATS = ("NaN", "Infinity", "-Infinity")
-"""Floats that JSON has no number for; they may be texts (`json.text`)."""
+"""Floats without a JSON number; accepted as texts."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
 def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, Any]:
-    """Return the declared members of one payload, as values of `built_type`."""
+    """Decode one payload to its declared members, as values for `built_type`.
+
+    Raises `Undecodable` for an invalid payload, `TooDeep` for deep nesting.
+    """
     parsed = _parsed(text)
     if is_bare:
         parsed = JsonObject([(fields[0].name, parsed)])
@@ -189,14 +192,14 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
 
 
 def parse_document(text: str) -> Any:
-    """Return one JSON document with its numbers as they are written."""
+    """Parse a JSON document, with numbers as text; raises `ValueError`."""
     if _depth(text) > DEPTH_MAX:
         raise ValueError(f"nested more than {DEPTH_MAX} deep")
     return _READER.decode(text)
 
 
 def write_document(document: Any) -> str:
-    """Return the text of a document (`parse_document`), without blanks."""
+    """Write a parsed document (`parse_document`) as JSON without blanks."""
     if isinstance(document, JsonObject):
         members = (f"{json.dumps(n)}:{write_document(value)}" for n, value in document)
         return f"{{{','.join(members)}}}"
@@ -223,14 +226,14 @@ def _parsed(text: str) -> Any:
 
 
 def _depth(text: str) -> int:
-    """Return how deep brackets are nested, outside of strings."""
+    """Return the bracket nesting, ignoring strings."""
     chars = np.frombuffer(_STRINGS.sub("", text).encode(), np.uint8)
     steps = np.isin(chars, (91, 123)).astype(np.int8) - np.isin(chars, (93, 125)).astype(np.int8)
     return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
 
 
 def _members(found: JsonObject, fields: list[pa.Field], where: str) -> dict[str, Any]:
-    """Return the declared members of an object; one that is missing is null."""
+    """Return an object's declared members; a missing member is None."""
     members: dict[str, Any] = {}
     for name, value in found:
         if name in members and any(field.name == name for field in fields):
@@ -243,7 +246,7 @@ def _members(found: JsonObject, fields: list[pa.Field], where: str) -> dict[str,
 
 
 def _value(found: Any, type_: pa.DataType, where: str) -> Any:
-    """Return one value as declared."""
+    """Convert one value to its declared type; raises `Undecodable`."""
     if found is None:
         return None
     if pa.types.is_struct(type_):
@@ -275,7 +278,7 @@ def _value(found: Any, type_: pa.DataType, where: str) -> Any:
 
 
 def _require(found: Any, where: str, kind: str) -> None:
-    """Raise unless a value is of one kind."""
+    """Raise `Undecodable` unless a value has one JSON kind."""
     if _kind(found) != kind:
         raise Undecodable(f"'{where}' is declared {kind}, found {_kind(found)}")
 
@@ -292,7 +295,7 @@ def _integer(text: str, type_: pa.DataType) -> int:
 
 
 def _float(text: str, type_: pa.DataType) -> float:
-    """Return the nearest float; one that is neither infinite nor zero unless the text is."""
+    """Return the nearest float; raises `Undecodable` on overflow and underflow."""
     name = "FLOAT" if pa.types.is_float32(type_) else "DOUBLE"
     try:
         value = float(text)

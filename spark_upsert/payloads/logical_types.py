@@ -1,4 +1,4 @@
-"""Logical types of Kafka Connect and Debezium, converted to table types (`wire_of`), and Base64.
+"""Logical types in Kafka Connect and Debezium, converted to table types (`wire_of`), and Base64.
 
 A `Wire` is the plain type in the message and the conversion to the declared type. A value that the
 declared type cannot represent exactly is bad.
@@ -31,10 +31,10 @@ _IS_DIGIT[np.frombuffer(_ALPHABET, np.uint8)] = True
 
 
 def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Decode texts.
+    """Decode Base64 texts; the mask marks bad texts.
 
-    Only canonical texts (RFC 4648, sections 3.5 and 4) are accepted, so that no two mean the same
-    bytes.
+    Only canonical texts (RFC 4648, sections 3.5 and 4) are accepted, so that no two texts have the
+    same bytes.
     """
     is_whole = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 3), 0)
     complete_texts = pc.if_else(is_whole, texts, "").fill_null("").cast(pa.large_binary())
@@ -66,11 +66,11 @@ def decode_base64(texts: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
 
 
 Faults = list[tuple[str, Mask]]
-"""Why some values cannot be converted, and which."""
+"""Reasons for failed conversions, each with a mask of the failed values."""
 
 
 class TimeUnit(Enum):
-    """The unit of a timestamp that is a number."""
+    """The unit of a numeric timestamp."""
 
     MILLIS = "millis"
     MICROS = "micros"
@@ -87,16 +87,16 @@ class DecimalForm(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class SchemalessDefaults:
-    """The units and forms that messages without a schema leave open."""
+    """Units and decimal forms for messages without a schema."""
 
     unit: TimeUnit | None = None
-    """The unit of numbers in TIMESTAMP_NTZ columns."""
+    """The unit for numbers in TIMESTAMP_NTZ columns."""
     units: Mapping[str, TimeUnit] = field(default_factory=dict)
-    """The unit of one column, TIMESTAMP or TIMESTAMP_NTZ, by its name in lower case."""
+    """Units by lower-case column name, for TIMESTAMP and TIMESTAMP_NTZ columns."""
     decimals: DecimalForm | None = None
 
     def of(self, column: str, type_: pa.DataType) -> TimeUnit | None:
-        """Return the unit of numbers in a column, None if they are texts."""
+        """Return the unit for numbers in a column; None if its values are texts."""
         # A zoned timestamp is always a text, as Debezium writes it.
         has_zone = pa.types.is_timestamp(type_) and type_.tz is not None
         return self.units.get(column.lower(), None if has_zone else self.unit)
@@ -104,7 +104,7 @@ class SchemalessDefaults:
 
 @dataclass(frozen=True)
 class ConnectSchema:
-    """The schema of one value, as its message says it."""
+    """A Connect schema for one value."""
 
     type: str
     """``int64``, ``bytes``, ``struct``, ..."""
@@ -112,13 +112,13 @@ class ConnectSchema:
     """The logical type, such as ``io.debezium.time.MicroTimestamp``."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, ConnectSchema] = field(default_factory=dict)
-    """Fields of a struct."""
+    """A struct's fields."""
     items: ConnectSchema | None = None
-    """Items of an array."""
+    """An array's item schema."""
 
     @classmethod
     def parse(cls, record: Any) -> ConnectSchema:
-        """Read a schema as Connect writes it in JSON."""
+        """Parse a schema in Connect's JSON form; raises `Unreadable`."""
         try:
             return cls._of(record, Parts(), 0)
         except UnicodeEncodeError as error:
@@ -149,23 +149,23 @@ class ConnectSchema:
 
 @dataclass(frozen=True)
 class Wire:
-    """A type as it is written, and the way to the declared one."""
+    """The type in the message, and the conversion to the declared type."""
 
     type: pa.DataType
     convert: Callable[[pa.Array], tuple[pa.Array, Faults]]
     numbers: tuple[str, ...] = ()
-    """The members that hold a decimal in Base64, or a number with `NUMBER_MARK` before it; a name
-    comes as often as it has one, and is empty for the value itself."""
+    """Names of the members with a decimal in Base64, or with a number after `NUMBER_MARK`. A name
+    appears once per such member; the value itself has an empty name."""
 
 
 NUMBER_MARK = "#"
-"""The first character of a text that was written as a number; none of Base64."""
+"""Prefix for a number converted to text; not a Base64 character."""
 
 _Convert = Callable[[pa.Array], tuple[pa.Array, Mask]]
-"""Returns values of the declared type, null where they are bad; and where they are."""
+"""Returns values in the declared type, null if bad, and the mask of bad values."""
 
 _Leaf = tuple[pa.DataType, _Convert | None]
-"""The type of a plain value on the wire, and what makes the declared one of it."""
+"""A plain value's wire type, and the conversion to the declared type; None for no conversion."""
 
 _WireOf = Callable[[pa.Field, ConnectSchema | None], Wire]
 
@@ -194,10 +194,10 @@ def wire_of(
     *,
     where: str,
 ) -> Wire:
-    """Return how values of a declared type are written.
+    """Return a declared type's wire type and conversion; raises `Unreadable`.
 
-    The message's schema decides; without one, the declared type and for times and decimals an
-    option. DATE is days since 1970 or ISO 8601 text; a timestamp is a number in a unit or text;
+    The message's schema decides; without a schema, the declared type, and an option for times and
+    decimals. DATE is days since 1970 or ISO 8601 text; a timestamp is a number in a unit or text;
     DECIMAL is Base64, text or a number; BINARY is Base64. Other types are unchanged.
 
     Source: Kafka Connect's ``JsonConverter``; Debezium's ``time.precision.mode`` and
@@ -243,7 +243,7 @@ def wire_of(
 
 
 def _advice(unit: TimeUnit | None) -> str:
-    """Return what to set where times in a unit are finer than a column's type."""
+    """Return the advice for a time unit finer than the column's type; empty for other units."""
     if unit is not TimeUnit.NANOS:
         return ""
     return (
@@ -269,7 +269,7 @@ def object_wire(
     *,
     images: Collection[str] = (),
 ) -> Wire:
-    """Return how an object is written."""
+    """Return the wire for an object; fields named in ``images`` are rows with columns."""
 
     def member(part: pa.Field, said: ConnectSchema | None) -> Wire:
         if part.name in images:
@@ -291,7 +291,10 @@ def natural_wire(
     keep: Collection[str] | None = None,
     where: str = "",
 ) -> tuple[pa.DataType, Wire]:
-    """Return the type that values of a written type mean, and the way there."""
+    """Return the table type for a written type, and its wire.
+
+    ``keep`` selects fields by dotted name; None keeps all.
+    """
     if pa.types.is_struct(written):
         parts: dict[str, tuple[pa.DataType, Wire]] = {}
         leading = None if keep is None else _leading(keep)
@@ -328,7 +331,7 @@ def natural_wire(
 
 
 def _leading(names: Collection[str]) -> frozenset[str]:
-    """Return names with dots, and those of all that they lie in."""
+    """Return dotted names together with all their parents."""
     return frozenset(name[:end] for name in names for end in (*_dots(name), len(name)))
 
 
@@ -383,12 +386,12 @@ _NUMBER = re.compile(r"-?[0-9]{1,8}", re.ASCII)
 
 
 def parameter_number(text: str) -> int | None:
-    """Return the whole number that a parameter of a schema is, None if it is none."""
+    """Parse a schema parameter as an integer; None if it is not one."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def _struct(declared: pa.DataType, said: ConnectSchema | None, wire: _WireOf) -> Wire:
-    """Return the wire of a struct; a field that the schema does not have is null."""
+    """Return a struct's wire; a field missing in the schema is null."""
     known_fields = said.fields if said is not None and said.type == "struct" else None
     wires = []
     for part in declared.fields:
@@ -413,7 +416,7 @@ def _struct(declared: pa.DataType, said: ConnectSchema | None, wire: _WireOf) ->
 
 
 def _missing(part: pa.Field) -> Wire:
-    """Return the wire of a field that the schema lacks; any type will do to read nothing."""
+    """Return the wire for a field missing in the schema; a value there is a fault."""
     return _leaf_wire(
         pa.string(),
         lambda array: (pa.nulls(len(array), part.type), _valid(array)),
@@ -422,7 +425,7 @@ def _missing(part: pa.Field) -> Wire:
 
 
 _ITEM = "[]"
-"""The stand-in for a name in `Wire.numbers`, for the items of an array."""
+"""The name for array items in `Wire.numbers`."""
 
 
 def _list(item: Wire, declared: pa.DataType) -> Wire:
@@ -439,7 +442,7 @@ def _list(item: Wire, declared: pa.DataType) -> Wire:
 
 
 def _lists_of(bad: Mask, offsets: npt.NDArray[np.int32]) -> Mask:
-    """Return which lists hold a bad element."""
+    """Return a mask for lists with a bad element."""
     lists = np.zeros(len(offsets) - 1, dtype=np.bool_)
     lists[np.searchsorted(offsets, np.flatnonzero(bad), side="right") - 1] = True
     return lists
@@ -451,7 +454,7 @@ _UNITS = {TimeUnit.MILLIS: "ms", TimeUnit.MICROS: "us", TimeUnit.NANOS: "ns"}
 
 
 def _days(array: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return days since 1970 as dates; PostgreSQL's `infinity` is none."""
+    """Convert days since 1970 to dates; PostgreSQL's `infinity` is bad."""
     return readable(array.view(pa.date32()))
 
 
@@ -470,7 +473,7 @@ _ISO = (
 
 
 def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return ISO 8601 texts with a zone as times."""
+    """Parse ISO 8601 texts with a zone as timestamps."""
     type_ = pa.timestamp("us", tz="UTC")
     has_form = pc.match_substring_regex(texts, _ISO)
     moments, _ = try_convert(pc.if_else(has_form, texts, None), type_)
@@ -482,14 +485,14 @@ def _zoned(texts: pa.Array) -> tuple[pa.Array, Mask]:
 _WORD_BYTES = 16
 _DIGITS_MAX = 38
 _LONG_BYTES_MAX = 64
-"""Bytes of an unscaled number, beyond `_WORD_BYTES`, that may have a value in few digits."""
+"""Maximum bytes of an unscaled number that may reduce to few digits; more than `_WORD_BYTES`."""
 
 _SCALES = (-_DIGITS_MAX, 2 * _DIGITS_MAX)
-"""Beyond these scales, only zero is a number of 38 digits with a scale from 0 to 38."""
+"""Beyond these scales, only zero fits into 38 digits with a scale from 0 to 38."""
 
 
 def _precise_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Return decimals of texts in Base64, or of numbers (`NUMBER_MARK`)."""
+    """Convert Base64 texts, or numbers after `NUMBER_MARK`, to decimals."""
     is_number = pc.starts_with(texts, NUMBER_MARK).fill_null(False)
     decimals, bad = _base64_decimals(pc.if_else(is_number, None, texts), scale, declared)
     if not pc.any(is_number, min_count=0).as_py():
@@ -506,7 +509,7 @@ def _base64_decimals(texts: pa.Array, scale: int, declared: pa.DataType) -> tupl
 
 
 def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Return big-endian two's complement numbers of a scale, and which do not fit exactly."""
+    """Convert big-endian two's complement numbers to decimals; the mask marks inexact values."""
     if not len(binary):
         return pa.nulls(0, declared), np.zeros(0, dtype=np.bool_)
     present = _valid(binary)
@@ -544,7 +547,7 @@ def _unscaled(binary: pa.Array, scale: int, declared: pa.DataType) -> tuple[pa.A
 def _with_long_numbers(
     found: pa.Array, bad: Mask, binary: pa.Array, scale: int
 ) -> tuple[pa.Array, Mask]:
-    """Add the numbers of more than 38 digits whose value has fewer; a loop over those."""
+    """Convert unscaled numbers over 38 digits that fit without their zeros, in a Python loop."""
     lengths = np.asarray(pc.binary_length(binary).fill_null(0))
     rows = np.flatnonzero(bad & (lengths >= _WORD_BYTES) & (lengths <= _LONG_BYTES_MAX))
     zeros = scale - found.type.scale
@@ -564,7 +567,7 @@ def _with_long_numbers(
 
 
 def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int) -> Mask:
-    """Return where a number of 128 bits is beyond plus or minus a bound."""
+    """Return a mask for 128-bit numbers outside plus or minus a bound."""
 
     def less(number: int) -> Mask:
         top, low_word = number >> 64, np.uint64(number & (2**64 - 1))
@@ -574,7 +577,7 @@ def _exceeds(high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: in
 
 
 def _variable_decimals(array: pa.Array, declared: pa.DataType) -> tuple[pa.Array, Mask]:
-    """Return numbers that carry their own scales; as many steps as there are scales."""
+    """Convert decimals with a scale per value, in one step per distinct scale."""
     present = _valid(array)
     has_scale = _valid(array.field("scale"))
     scales = array.field("scale").fill_null(0).to_numpy(zero_copy_only=False)

@@ -1,7 +1,7 @@
-"""Debezium's placeholders for values that the source did not send (`Placeholder`; docs/adr/0020).
+"""Debezium's placeholders for values missing in an event (`Placeholder`; docs/adr/0020).
 
-They are recognised in decoded columns of any type. A true value that equals the placeholder cannot
-be distinguished.
+They are recognised in decoded columns of any type. A real value equal to the placeholder cannot be
+distinguished.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _POSTGIS_POINTS = (
 _WKB = "wkb"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_]+")
-"""Characters of a text that no writer of JSON escapes."""
+"""Characters that no JSON writer escapes."""
 
 _TIME_FACTORS = (1, 1000)
-"""Microseconds for one unit of an array of times that was written as numbers."""
+"""Microseconds per unit in time arrays written as numbers."""
 
 _WRAPPED = ("schema", "payload")
 
@@ -71,7 +71,7 @@ class Placeholder:
 
     @classmethod
     def parse(cls, text: str) -> Placeholder:
-        """Return the placeholder of the connector's setting: a text, or ``hex:`` and digits."""
+        """Parse the connector's setting: a text, or ``hex:`` and hexadecimal digits."""
         if not text.startswith(_HEX):
             return cls(text.encode())
         digits = text[len(_HEX) :]
@@ -89,7 +89,7 @@ class Placeholder:
     # -- columns ---------------------------------------------------------------------------
 
     def find(self, column: pa.Array) -> Mask:
-        """Return which values of a column are the placeholder; the column has any type."""
+        """Return a mask for the placeholders in a column with any type."""
         column = _as_stored(column)
         type_ = column.type
         if is_text(type_):
@@ -132,7 +132,7 @@ class Placeholder:
 
     @cached_property
     def _texts(self) -> tuple[bytes, ...]:
-        """The placeholder in a column of texts or bytes."""
+        """The placeholder's forms in a text or binary column."""
         entry = json.dumps({self._text: self._text}, separators=(",", ":"), ensure_ascii=False)
         forms = (self._text.encode(), self.data, entry.encode(), self.data.hex().encode())
         coded = (base64.b64encode(self.data), base64.urlsafe_b64encode(self.data))
@@ -140,7 +140,7 @@ class Placeholder:
 
     @cached_property
     def _item_texts(self) -> tuple[bytes, ...]:
-        """The placeholder as the only item of an array of texts or bytes."""
+        """The placeholder's forms as the only item in a text or binary array."""
         digest = hashlib.md5(self.data, usedforsecurity=False).digest()
         return (*self._texts, str(uuid.UUID(bytes=digest, version=3)).encode())
 
@@ -149,7 +149,7 @@ class Placeholder:
     def rows_in_doubt(
         self, payloads: pa.Array, reasons: pa.Array | None, types: Iterable[pa.DataType]
     ) -> Positions:
-        """Return the JSON payloads that may hold a placeholder which their columns do not show."""
+        """Return the JSON payloads that may contain a placeholder not visible in their columns."""
         has_struct = any(map(_has_struct, types))
         if reasons is None and not has_struct:
             return np.zeros(0, dtype=np.int64)
@@ -161,7 +161,10 @@ class Placeholder:
         return np.flatnonzero(_mask(is_doubtful))
 
     def remove(self, payload: bytes, path: tuple[str, ...]) -> tuple[bytes, frozenset[str]]:
-        """Return a JSON payload with null for each placeholder, and the members that had it."""
+        """Replace placeholders in a JSON payload by null; also return the names of those members.
+
+        Invalid JSON is returned unchanged.
+        """
         header = payload[:5] if payload[:1] == b"\0" else b""
         try:
             document = parse_document(payload[len(header) :].decode())
@@ -198,9 +201,9 @@ def decode_again(
     path: tuple[str, ...],
     decode: Callable[[Positions, pa.Array, frozenset[str]], None],
 ) -> dict[str, Mask]:
-    """Decode the JSON payloads of some rows without their placeholders.
+    """Decode the JSON payloads of some rows again, without placeholders; return a mask by column.
 
-    A loop over rows, for those whose columns cannot hold the placeholder: some 30 us for a kB.
+    A Python loop over rows with columns that cannot hold the placeholder: some 30 us per kB.
     """
     groups: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
     for row in rows.tolist():
@@ -223,10 +226,10 @@ def apply_unsent(
     unsent: Mapping[str, Mask],
     shown: Mapping[str, str],
 ) -> tuple[dict[str, pa.Array], pa.Array | None]:
-    """Return columns with null for each placeholder, and why rows cannot be applied.
+    """Replace placeholders by null; also return reasons for rows that cannot be applied.
 
-    With the merge engine ``partial-update`` null leaves the old value as it is. With other engines,
-    and in a key, a value that was not sent is an error.
+    With the merge engine ``partial-update`` null keeps the old value. With other engines, and in a
+    key, a placeholder is an error.
     """
     changed, reasons = dict(columns), None
     for name, where in unsent.items():
@@ -245,9 +248,9 @@ def apply_unsent(
 
 
 def _as_stored(column: pa.Array) -> pa.Array:
-    """Return a column that may hold a placeholder in its storage type.
+    """Convert a column that may hold a placeholder to its storage type.
 
-    Polars has views of texts, pandas dictionaries, and Arrow lists of other layouts.
+    Polars has string views, pandas dictionaries, and Arrow other list layouts.
     """
     type_ = storage_type(column.type)
     may_hold = is_text(type_) or pa.types.is_list(type_) or pa.types.is_map(type_)
@@ -260,7 +263,7 @@ def _as_stored(column: pa.Array) -> pa.Array:
 
 
 def _equal_any(column: pa.Array, texts: tuple[bytes, ...]) -> Mask:
-    """Return which texts are equal to one of a few; those of another length are not read."""
+    """Return which texts equal one of a few texts; lengths are compared first."""
     if not len(column):
         return np.zeros(0, dtype=np.bool_)
     lengths = pc.binary_length(column)
@@ -274,7 +277,7 @@ def _equal_any(column: pa.Array, texts: tuple[bytes, ...]) -> Mask:
 
 
 def _lists_of(column: pa.Array, length: int) -> tuple[Positions, pa.Array]:
-    """Return which lists have a length, and the items of these, one list after the other."""
+    """Return the rows with lists of one length, and all their items in order."""
     lengths = pc.list_value_length(column).fill_null(-1)
     rows = np.flatnonzero(_mask(pc.equal(lengths, length)))
     return rows, column.take(pa.array(rows)).flatten()
@@ -291,7 +294,7 @@ def _is_numeric(type_: pa.DataType) -> bool:
 
 
 def _as_numbers(items: pa.Array) -> Iterator[npt.NDArray[np.float64]]:
-    """Yield numbers, dates and times as floats, times once for each unit; null is NaN."""
+    """Yield numbers, dates and times as floats, times once per unit; null is NaN."""
     factors: tuple[int, ...] = (1,)
     if pa.types.is_date32(items.type):
         items = items.view(pa.int32())
@@ -321,7 +324,7 @@ def _mask(values: pa.Array) -> Mask:
 
 
 def _object_at(document: Any, path: tuple[str, ...]) -> JsonObject | None:
-    """Return the object at a path, behind a Connect schema if there is one."""
+    """Return the object at a path, after unwrapping a Connect message; None if it is absent."""
     members = dict(document) if isinstance(document, JsonObject) else {}
     if tuple(members) == _WRAPPED:
         document = members[_WRAPPED[1]]

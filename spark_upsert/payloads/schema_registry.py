@@ -1,7 +1,7 @@
-"""Schema registries by Confluent's REST interface (`schema_of_id`), and payloads with its header.
+"""Client for schema registries with Confluent's REST interface, and payloads with its header.
 
-Schemas of an id are kept for ever, by address, account and id. Answers are bounded in bytes and
-time; an invalid answer is an outage (docs/adr/0046).
+Schemas are cached by address, account and id without expiry. Responses are bounded in bytes and
+time; an invalid response counts as an outage (docs/adr/0046).
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from spark_upsert.payloads.decoder import (
 )
 
 ANSWER_BYTES_MAX = 8 << 20
-"""A schema of a MiB, each letter of which JSON escapes."""
+"""Maximum response size: a 1 MiB schema with every character escaped in JSON."""
 
 ANSWER_S = 30.0
-"""Time that one answer may take from its first header to its last byte."""
+"""Maximum seconds per response, from the first header to the last byte."""
 
 _PIECE_BYTES = 64 << 10
 _ANY_WINDOW = 47
-"""zlib's number for what is packed by gzip or by deflate."""
+"""zlib's window setting for both gzip and deflate."""
 
 Clock = Callable[[], float]
 
 
 class TooMuch(Exception):
-    """An answer is longer than an answer may be, or not packed as it says."""
+    """A response is too long, or not compressed as declared."""
 
 
 def in_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
-    """Return a class of connections (of urllib3) that read an answer in time or not at all.
+    """Return a subclass of a urllib3 connection class that limits the time per response.
 
-    A read that is too late is a `TimeoutError`, which urllib3 takes for that of a socket.
+    A late read raises `TimeoutError`, which urllib3 treats as a socket timeout.
     """
 
     class InTime(connection):  # type: ignore[misc]
@@ -73,7 +73,7 @@ def in_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
 
 
 class _TimedSocket:
-    """A socket that gives the file of each answer a time limit of its own."""
+    """A socket with a time limit for each response."""
 
     def __init__(self, sock: Any, clock: Clock) -> None:
         self._sock = sock
@@ -111,7 +111,7 @@ class _TimedFile(io.RawIOBase):
 
 
 def body_of(response: Any) -> bytes:
-    """Return the body of an answer (of urllib3, not read yet), unpacked."""
+    """Read and decompress an unread urllib3 response; raises `TooMuch`."""
     data = bytearray()
     while piece := response.read(_PIECE_BYTES, decode_content=False):
         data += piece
@@ -138,31 +138,31 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 MISSING_S = 10.0
-"""Time for which a schema counts as missing. Writers register first, so that only a lagging
-follower of a registry's leader is told late."""
+"""Seconds for which a schema counts as missing. Writers register a schema before use, so only a
+lagging registry follower reports an existing schema as missing."""
 
 MISSING_MAX = 256
-"""Most ids of one registry that count as missing: some 25 requests a second for absent ids."""
+"""Maximum missing ids per registry: some 25 requests a second for absent ids."""
 
 _OWNERS_MAX = 64
 
 
 class LookupThrottle(Exception):
-    """Too many others are missing, so this one is not asked for; never leaves the engine."""
+    """Too many schemas are missing, so no request is sent; never leaves the engine."""
 
 
 class NegativeCache(Generic[K]):
-    """Names that were asked for in vain, by owner; safe for threads.
+    """Caches failed lookups by owner and name; thread-safe.
 
-    A missing name is asked for once in `MISSING_S`; beyond `MISSING_MAX` per owner, further names
-    are not asked for.
+    A missing name is requested once per `MISSING_S`. Beyond `MISSING_MAX` names per owner, a lookup
+    raises `LookupThrottle`.
 
     Parameters
     ----------
     clock : callable
-        Returns seconds that only grow.
+        Returns monotonic seconds.
     missing : tuple of exception types
-        Exceptions that say that something is missing. Others are not remembered.
+        Exceptions for a missing name. Other exceptions are not cached.
     """
 
     def __init__(self, clock: Callable[[], float], missing: tuple[type[Exception], ...]) -> None:
@@ -173,7 +173,7 @@ class NegativeCache(Generic[K]):
         self._lock = threading.Lock()
 
     def of(self, owner: K, name: str, ask: Callable[[], V]) -> V:
-        """Ask for something, unless it was missing just now."""
+        """Look up a name; if it was missing recently, raise that error again without a request."""
         self._enter(owner, name)
         try:
             schema = ask()
@@ -187,12 +187,12 @@ class NegativeCache(Generic[K]):
         return schema
 
     def clear(self) -> None:
-        """Forget all, as a new process would."""
+        """Remove all entries."""
         with self._lock:
             self._known.clear()
 
     def _enter(self, owner: K, name: str) -> None:
-        """Take a place before asking: those that ask at once are bounded, too."""
+        """Reserve an entry before the lookup, so that concurrent lookups are bounded too."""
         now_s = self._clock()
         with self._lock:
             entries = self._known.of(owner, OrderedDict)
@@ -221,18 +221,18 @@ _BUSY = (429, 500, 502, 503, 504)
 _CONNECT_S, _READ_S = 5.0, 15.0
 
 _REFERENCES_MAX = 256
-"""Schemas that one may refer to, all in all."""
+"""Maximum direct and indirect references per schema."""
 
 _REFERENCES_S = 120.0
-"""Time that a registry may take for all of them."""
+"""Maximum seconds to fetch all references."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrySettings:
-    """Address of a registry, and how it is asked. Hashable; its secrets are not shown."""
+    """A registry's addresses, credentials and retries. Hashable; the repr omits secrets."""
 
     urls: tuple[str, ...]
-    """The same registry at several addresses: the next one is asked where one does not answer."""
+    """Addresses for the same registry, tried in order."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -240,12 +240,12 @@ class RegistrySettings:
     ca_file: str | None = None
     tries: int = _TRIES
     backoff_s: float = 0.25
-    """The pause before the third try; each further one is twice as long."""
+    """Seconds before the third attempt; each later pause is twice as long."""
 
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema of a registry. What it refers to is part of its text."""
+    """A registry schema; its text includes referenced schemas."""
 
     kind: str
     """``AVRO``, ``JSON`` or ``PROTOBUF``."""
@@ -258,16 +258,16 @@ class UnknownSchema(Exception):
 
 
 Fetch = Callable[[str], Any]
-"""Returns the answer to a path as JSON has it; raises `UnknownSchema` or `StorageError`."""
+"""Requests a path and returns the JSON response; raises `UnknownSchema` or `StorageError`."""
 
 
 def schema_of_id(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
-    """Return the schema of an id."""
+    """Return a schema by id, cached."""
     return _kept(settings, f"/schemas/ids/{schema_id}")
 
 
 def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
-    """Return the newest schema of a subject; it is asked for each time."""
+    """Fetch a subject's newest schema; not cached."""
     fetch = _fetch_of(settings)
     try:
         return _registered(settings, fetch(f"/subjects/{quote(subject, safe='')}/versions/latest"))
@@ -290,7 +290,7 @@ _missing: NegativeCache[RegistrySettings] = NegativeCache(
 
 
 def _kept(settings: RegistrySettings, path: str) -> RegisteredSchema:
-    """Return what a path holds for ever."""
+    """Return the immutable schema at a path, cached."""
 
     def ask() -> RegisteredSchema:
         return _registered(settings, _fetch_of(settings)(path))
@@ -299,7 +299,7 @@ def _kept(settings: RegistrySettings, path: str) -> RegisteredSchema:
 
 
 def forget_schemas() -> None:
-    """Forget what registries have said, as a new process would."""
+    """Clear the schema caches."""
     _memory.clear()
     _missing.clear()
 
@@ -319,7 +319,7 @@ def _registered(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
 
 
 def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
-    """Return a schema with those that it refers to, which may lie, or be too many."""
+    """Return a schema with its references included; raises `Unreadable` if they are invalid."""
     try:
         fetched = _SchemaReferences(settings)
         fetched.collect(references, 0)
@@ -336,7 +336,7 @@ def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) ->
 
 
 class _SchemaReferences:
-    """The schemas that one refers to, by name: bounded in number, depth, bytes and time."""
+    """Fetches referenced schemas by name, bounded in number, depth, bytes and time."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self.schemas: dict[str, Any] = {}
@@ -346,7 +346,7 @@ class _SchemaReferences:
         self._until_s = _clock() + _REFERENCES_S
 
     def collect(self, references: Sequence[Any], depth: int) -> None:
-        """Add schemas, and those that they refer to themselves."""
+        """Fetch schemas and, recursively, their references."""
         require(depth=depth)
         for reference in references:
             name = str(reference["name"])
@@ -374,7 +374,7 @@ def _with_json(text: str, found: Mapping[str, Any]) -> str:
 
 
 def _with_avro(text: str, found: Mapping[str, Any]) -> str:
-    """Return a schema in which each referenced type stands where it is first named."""
+    """Insert the definition of each referenced type at its first use."""
     left = dict(found)
 
     def whole(part: Any, space: str) -> Any:
@@ -413,7 +413,7 @@ def _with_avro(text: str, found: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=64)
 def _fetch_of(settings: RegistrySettings) -> Fetch:
-    """Return what asks a registry; its connections stay open."""
+    """Return a client function for a registry; its connections stay open."""
     try:
         import urllib3
     except ModuleNotFoundError as error:
@@ -489,7 +489,7 @@ def _silent(settings: RegistrySettings, why: str) -> StorageError:
 
 
 class _Busy(Exception):
-    """The registry says that it cannot answer at the moment."""
+    """The registry is temporarily unavailable."""
 
 
 def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
@@ -513,7 +513,7 @@ def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
 
 
 def _strange(settings: RegistrySettings, what: str) -> StorageError:
-    """Return the error of an answer that no registry gives: perhaps others listen there."""
+    """Return the error for an invalid response, perhaps from another server at that address."""
     return StorageError(
         f"the schema registry at {_named(settings)} gave {what}.",
         hint=f"see that {setting('schemaRegistry.url')} is the address of its REST interface, as "
@@ -530,9 +530,9 @@ HEADER_BYTES = 5
 
 @dataclass(frozen=True)
 class ConfluentDecoder:
-    """Takes the header off (a zero byte and a schema id) and leaves the rest to another decoder.
+    """Removes the header (a zero byte and a schema id) and passes the rest to another decoder.
 
-    With ``schema_id`` other ids are bad; without it all ids mean the decoder's schema.
+    With ``schema_id`` other ids are bad; without it the id is ignored.
     """
 
     inner: Decoder
@@ -540,16 +540,16 @@ class ConfluentDecoder:
 
     @property
     def fields(self) -> pa.Schema:
-        """The columns of the other decoder."""
+        """The inner decoder's columns."""
         return self.inner.fields
 
     @property
     def refused(self) -> tuple[RefusedField, ...]:
-        """The fields that the other decoder passes over."""
+        """The fields that the inner decoder skips."""
         return refused_fields(self.inner)
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        """Decode payloads with a right header."""
+        """Decode payloads; a missing header or unexpected id is bad."""
         ids = header_ids(payloads)
         lacks = pc.and_(payloads.is_valid(), ids.is_null())
         reasons = pc.if_else(lacks, "it lacks the header of Confluent's wire format", None)
@@ -563,14 +563,14 @@ class ConfluentDecoder:
         return Payloads(decoded.columns, reasons if reasons.null_count < len(reasons) else None)
 
     def _other_ids(self, ids: pa.Array) -> pa.Array:
-        """Return what is wrong with the schema ids."""
+        """Return the reasons for unexpected schema ids; null for the expected id."""
         expected = f", expected {self.schema_id}"
         text = pc.binary_join_element_wise("schema id ", ids.cast(pa.string()), expected, "")
         return pc.if_else(pc.not_equal(ids, self.schema_id), text, None)
 
 
 def header_ids(payloads: pa.Array) -> pa.Array:
-    """Return the schema ids in the headers of payloads; null where there is none."""
+    """Return the schema id in each payload's header; null without a header."""
     heads = pc.binary_slice(payloads, 0, HEADER_BYTES)
     has_header = pc.and_(
         pc.equal(pc.binary_length(heads), HEADER_BYTES),
