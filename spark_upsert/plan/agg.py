@@ -1,4 +1,4 @@
-"""Aggregates of groups: ``group_by("country").agg(n=agg.count(), top=agg.max("amount"))``."""
+"""Aggregates for groups: ``group_by("country").agg(n=agg.count(), top=agg.max("amount"))``."""
 
 from __future__ import annotations
 
@@ -8,36 +8,39 @@ from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 
 _UNNAMED = ""
-"""The name of an aggregate until `agg` gives it one."""
+"""An aggregate's name until ``agg(...)`` sets it."""
 
 
 def count(column: str | None = None) -> Aggregate:
-    """Count rows, or the values of a column that are not NULL."""
+    """Count rows, or a column's values without NULL."""
     return Aggregate(_UNNAMED, AggregateKind.COUNT, column)
 
 
 def sum(column: str, *, scale: int | None = None) -> Aggregate:
-    """Sum a column; NULL if no row has a value."""
+    """Sum a column; NULL if no row has a value.
+
+    ``scale`` rounds each float to that many decimal places before addition.
+    """
     return Aggregate(_UNNAMED, AggregateKind.SUM, column, scale)
 
 
 def avg(column: str, *, scale: int | None = None) -> Aggregate:
-    """Average a column; parameters as of `sum`."""
+    """Average a column; for ``scale`` see `sum`."""
     return Aggregate(_UNNAMED, AggregateKind.AVG, column, scale)
 
 
 def min(column: str) -> Aggregate:
-    """Take the smallest value of a column; NaN is above all others."""
+    """Compute a column's smallest value; NaN is above all other values."""
     return Aggregate(_UNNAMED, AggregateKind.MIN, column)
 
 
 def max(column: str) -> Aggregate:
-    """Take the greatest value of a column; NaN is above all others."""
+    """Compute a column's greatest value; NaN is above all other values."""
     return Aggregate(_UNNAMED, AggregateKind.MAX, column)
 
 
 def __getattr__(name: str) -> NoReturn:
-    """Refuse what other engines have and no table of sums can take back."""
+    """Raise `PlanError` for aggregates that cannot retract rows, or have another name here."""
     if name in _NO_WAY_BACK:
         raise PlanError(
             f"'{name}' cannot be retracted: when a row goes, nothing that was kept tells what is "

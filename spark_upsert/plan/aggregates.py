@@ -1,6 +1,6 @@
-"""Aggregates of a group (`Aggregate`), and errors for requests that plans do not support.
+"""Group aggregates (`Aggregate`), and errors for requests that plans do not support.
 
-Only aggregates that can retract a row exist: no lists of values, no first or last.
+Only aggregates that can retract a row exist: no value lists, no first or last.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spark_upsert.errors import PlanError, did_you_mean
 
 
 class AggregateKind(Enum):
-    """The kind of an aggregate over a column of a group."""
+    """An aggregate's function."""
 
     COUNT = "count"
     SUM = "sum"
@@ -23,23 +23,23 @@ class AggregateKind(Enum):
 
 
 class Aggregate(NamedTuple):
-    """One column of the result."""
+    """An aggregate column in a group's result."""
 
     name: str
     kind: AggregateKind
     column: str | None = None
-    """A column of the rows; None to count rows."""
+    """Input column; None to count rows."""
     scale: int | None = None
-    """Digits behind the point to which each float is rounded before it is added."""
+    """Decimal places to which each float is rounded before addition."""
 
     @classmethod
     def of(cls, name: str, function: str, column: str | None = None) -> Aggregate:
-        """Return an aggregate by the name of its function.
+        """Build an aggregate from its function name.
 
         Raises
         ------
         PlanError
-            There is no such function.
+            The function is unknown.
         """
         kinds = [kind.value for kind in AggregateKind]
         if function not in kinds:
@@ -50,7 +50,7 @@ class Aggregate(NamedTuple):
 
     @classmethod
     def from_json(cls, record: Any) -> Aggregate:
-        """Rebuild an aggregate from the list of its fields; a ValueError says that it is none."""
+        """Rebuild an aggregate from its field list; raises `ValueError` if it is invalid."""
         name, kind, column, scale = record
         is_sound = isinstance(name, str) and isinstance(column, str | None)
         if not is_sound or not (scale is None or type(scale) is int):
@@ -58,7 +58,7 @@ class Aggregate(NamedTuple):
         return cls(name, AggregateKind(kind), column, scale)
 
     def to_json(self) -> list[Any]:
-        """Return the list of its fields."""
+        """Return the field list."""
         return [self.name, self.kind.value, self.column, self.scale]
 
 
@@ -118,12 +118,12 @@ _OF_GROUPS: Mapping[str, tuple[str, str]] = {
 
 
 def not_of_a_plan(name: str) -> Exception:
-    """Return the error of a name that a plan does not have."""
+    """Return the error for an attribute that plans do not have."""
     return _unknown("a view", "Plan", name, _OF_PLANS)
 
 
 def not_of_groups(name: str) -> Exception:
-    """Return the error of a name that groups do not have."""
+    """Return the error for an attribute that groups do not have."""
     return _unknown("a grouping", "GroupedRows", name, _OF_GROUPS)
 
 
@@ -137,7 +137,7 @@ def _unknown(
 
 
 def joined_by(on: Any) -> dict[str, str]:
-    """Return the left columns of a join with their right ones."""
+    """Return a join's right columns by left column; raises `PlanError`."""
     if isinstance(on, Mapping):
         require_texts("join", "names of columns", [*on, *on.values()])
         return dict(on)
@@ -151,14 +151,14 @@ def joined_by(on: Any) -> dict[str, str]:
 
 
 def require_texts(call: str, expected: str, given: Iterable[Any]) -> None:
-    """Raise `PlanError` unless all that is given is text."""
+    """Raise `PlanError` unless all values are text."""
     for text in given:
         if not isinstance(text, str):
             raise wrong_argument(call, expected, text)
 
 
 def wrong_argument(call: str, expected: str, found: Any) -> PlanError:
-    """Return the error of an argument that is none."""
+    """Return the error for an argument with the wrong type."""
     several = isinstance(found, list | tuple)
     return PlanError(
         f"{call}() expects {expected}, found {type(found).__name__} {found!r:.80}.",

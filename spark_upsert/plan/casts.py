@@ -1,6 +1,6 @@
-"""SQL casts (`cast`) as in Spark's ANSI mode; casts outside the table `_CASTS` are refused.
+"""SQL casts (`cast`) as in Spark's ANSI mode; casts not listed in `_CASTS` are refused.
 
-A value that the type cannot represent is an error of its row (docs/adr/0050).
+A value that the type cannot represent is an error for its row (docs/adr/0050).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_upsert.core.threads import Rounding, shown
 from spark_upsert.errors import PlanError
 
 Datum = Any
-"""A `pyarrow.Array`, or a `pyarrow.Scalar` that stands for all rows: pyarrow has no types."""
+"""A `pyarrow.Array`, or a `pyarrow.Scalar` for all rows; ``Any``, because pyarrow is untyped."""
 
 UTC = pa.timestamp("us", tz="UTC")
 NAIVE = pa.timestamp("us")
@@ -36,12 +36,12 @@ _KINDS: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
 
 
 def kind_of(type_: pa.DataType) -> str:
-    """Return the kind of a type: what differs in layout or width only has the same."""
+    """Return a type's kind, which ignores layout and width."""
     return next((kind for kind, is_of in _KINDS if is_of(type_)), "other")
 
 
 def cast(value: Datum, type_: pa.DataType) -> Datum:
-    """Return a value in another type."""
+    """Cast a value; raises `PlanError` if no cast exists between the types."""
     if isinstance(value, pa.Scalar):
         return cast(pa.repeat(value, 1), type_)[0]
     kinds = kind_of(value.type), kind_of(type_)
@@ -68,7 +68,7 @@ _INSTEAD = {
 
 
 def nearest(value: Datum, type_: pa.DataType) -> Datum:
-    """Return a value in a type that holds it, a float the nearest; as operators need it."""
+    """Convert a value to an operator's type that holds it; floats are rounded to the nearest."""
     if value.type == type_:
         return value
     rounding = Rounding.HALF_UP if pa.types.is_floating(type_) else Rounding.EXACT
@@ -97,7 +97,7 @@ def _number_of_truth(value: Datum, type_: pa.DataType) -> Datum:
 
 _SECOND_US = 1_000_000
 _SECONDS_MIN, _SECONDS_END = -62_135_596_800, 253_402_300_800
-"""The years 0001 to 9999."""
+"""Seconds since 1970 for the years 0001 to 9999."""
 
 
 def _moment_of_seconds(value: Datum, type_: pa.DataType) -> Datum:
@@ -118,7 +118,7 @@ def _seconds_of_moment(value: Datum, type_: pa.DataType) -> Datum:
 
 
 def _utc(value: Datum) -> Datum:
-    """Return moments in UTC: their dates and texts are those of UTC."""
+    """Return timestamps in UTC, which decides their dates and texts."""
     return value.view(pa.timestamp(value.type.unit, tz="UTC"))
 
 
@@ -137,11 +137,11 @@ _WRITTEN = (
     r"\A(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<fraction>[0-9]+))?(?:e(?P<power>[+-]?[0-9]+))?\z"
 )
 _PLAIN_POWERS = range(-2, 8)
-"""Places of the point in numbers that Java writes without an exponent: 0.001 to ten millions."""
+"""Decimal point positions that Java writes without an exponent: 0.001 to ten millions."""
 
 
 def _text_of_float(value: Datum, type_: pa.DataType) -> Datum:
-    """Return the fewest digits that tell a float apart, as Java writes them: ``1.0E20``."""
+    """Format floats as Java does, with the fewest distinguishing digits: ``1.0E20``."""
     text = convert(value, pa.string())
     parts = pc.extract_regex(text, _WRITTEN)
     sign, integer_part, fraction, power = (pc.struct_field(parts, index) for index in range(4))
@@ -181,7 +181,7 @@ def _joined(*texts: Datum) -> Datum:
 
 
 def _text_of_time(value: Datum, type_: pa.DataType) -> Datum:
-    """Return a text without the zeros at its end."""
+    """Format timestamps without trailing zeros."""
     text = convert(convert(value, NAIVE, Rounding.DOWN), pa.string())
     return convert(pc.replace_substring_regex(text, r"\.?0*$", ""), type_)
 
@@ -233,13 +233,13 @@ def _require(is_known: Datum, value: Datum, type_: pa.DataType) -> None:
 
 
 def _date_of_text(value: Datum, type_: pa.DataType) -> Datum:
-    """Return dates of ``2026``, ``2026-1`` and ``2026-1-31``, whatever follows a blank or ``T``."""
+    """Parse ``2026``, ``2026-1`` and ``2026-1-31``; any text after a blank or ``T`` is ignored."""
     parts = _parts(value, _DATE, type_)
     return convert(_day(parts), type_)
 
 
 def _moment_of_text(value: Datum, type_: pa.DataType) -> Datum:
-    """Return moments of a date and, behind it, ``12``, ``12:30`` or ``12:30:00.5`` and a zone."""
+    """Parse a date, optionally with ``12``, ``12:30`` or ``12:30:00.5`` and a zone."""
     parts = _parts(value, _MOMENT, type_)
     clock = pc.binary_join_element_wise(*(_two(parts, name, "0") for name in _CLOCK), ":")
     fraction = pc.utf8_rpad(pc.struct_field(parts, "fraction"), 6, "0")
@@ -250,7 +250,7 @@ def _moment_of_text(value: Datum, type_: pa.DataType) -> Datum:
 
 
 def _parts(value: Datum, form: str, type_: pa.DataType) -> Datum:
-    """Return the parts of texts that are all of a form."""
+    """Split texts by a pattern; raises `UnfitError` if a text does not match."""
     parts = pc.extract_regex(_trimmed(value), form)
     _require(pc.or_(pc.is_valid(parts), pc.is_null(value)), value, type_)
     return parts
@@ -260,7 +260,7 @@ _CLOCK = ("hour", "minute", "second")
 
 
 def _two(parts: Datum, name: str, instead: str) -> Datum:
-    """Return a part in two digits, and something else where it is not written."""
+    """Return a part with two digits, or a default if it is missing."""
     part = pc.struct_field(parts, name)
     return pc.utf8_lpad(pc.if_else(pc.equal(part, ""), instead, part), 2, "0")
 
@@ -271,7 +271,7 @@ def _day(parts: Datum) -> Datum:
 
 
 def _zone(parts: Datum) -> Datum:
-    """Return the zone as ``+02:00``; none is UTC."""
+    """Return the zone as ``+02:00``; UTC if it is missing."""
     zone = pc.struct_field(parts, "zone")
     zone = pc.if_else(pc.or_(pc.equal(zone, ""), pc.equal(zone, "Z")), "+0", zone)
     zone = pc.replace_substring_regex(zone, r"^([+-])([0-9])(:|$)", r"\10\2\3")

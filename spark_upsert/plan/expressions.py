@@ -1,4 +1,4 @@
-"""SQL expressions over the columns of a batch (`bind`), and pins of a condition (`pins_of`).
+"""SQL expressions over a batch's columns (`bind`), and the pins in a condition (`pins_of`).
 
 Semantics are Spark's in ANSI mode and UTC; docs/tasks.md lists the differences. Errors count only
 where SQL evaluates.
@@ -52,16 +52,16 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BoundExpression:
-    """An expression over the columns of one schema.
+    """An expression bound to one schema.
 
     Parameters
     ----------
     text : str
-        As it was written.
+        The original text.
     columns : tuple of str
-        The columns that it reads, in the schema's order.
+        Columns that it reads, in schema order.
     type : pyarrow.DataType
-        Of its values.
+        Result type.
     """
 
     text: str
@@ -70,7 +70,7 @@ class BoundExpression:
     _evaluate: Callable[[pa.RecordBatch], Datum]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
-        """Return its values, one for each row of a batch."""
+        """Return one value per row; raises `DataError` if a row has no value."""
         try:
             result = self._evaluate(batch)
         except (pa.ArrowException, OverflowError) as error:
@@ -80,18 +80,18 @@ class BoundExpression:
         return _as_array(result, batch.num_rows)
 
     def true_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows for which it is true: not those for which it is false, or unknown."""
+        """Return the rows with a TRUE value; FALSE and NULL rows are dropped."""
         return batch.filter(self(batch), null_selection_behavior="drop")
 
 
 def bind(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
-    """Return an expression over the columns of a schema.
+    """Bind an expression to a schema.
 
     Raises
     ------
     PlanError
-        It is not SQL as `sql` knows it, a column is not there, or an operator does not take the
-        types that its arguments have.
+        The SQL is invalid or not supported by `sql`, a column is missing, or an operator does not
+        accept its argument types.
     """
     text = condition if isinstance(condition, str) else str(condition)
     try:
@@ -132,7 +132,7 @@ def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> Boun
 
 @cache
 def _warn_of_text(name: str) -> None:
-    """Log once that a text between double quotes is no column, although a column has its name."""
+    """Log once that a double-quoted text is not a column, although a column has its name."""
     _LOGGER.warning(
         "a text between double quotes has the name of a column, which is written in backticks: %s",
         Fields(text=name, column=f"`{name}`"),
@@ -140,7 +140,7 @@ def _warn_of_text(name: str) -> None:
 
 
 def bind_condition(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
-    """Return an expression that is true, false or unknown; raises as `bind` does."""
+    """Bind an expression with a BOOLEAN result; raises as `bind` does."""
     bound = bind(condition, schema)
     if pa.types.is_null(bound.type):
         return bind("CAST(NULL AS BOOLEAN)", schema)
@@ -153,18 +153,18 @@ def bind_condition(condition: str | pc.Expression, schema: pa.Schema) -> BoundEx
 
 
 def columns_of(condition: str) -> frozenset[str]:
-    """Return the names of the columns that SQL reads, as they are written there."""
+    """Return the column names in an SQL text, as written."""
     return frozenset(column.path[0] for column in _columns(parse_sql(condition)))
 
 
 def plain_column(condition: str) -> str | None:
-    """Return the column that SQL is nothing but, None if it computes something."""
+    """Return the column if the SQL is only a column name, else None."""
     tree = parse_sql(condition)
     return tree.path[0] if isinstance(tree, ColumnName) and len(tree.path) == 1 else None
 
 
 def constant(tree: Tree) -> pa.Scalar | None:
-    """Return the value of a part of SQL that reads no column; None if it has none, or reads one."""
+    """Evaluate an expression without columns; None if it reads a column or has no value."""
     if _columns(tree):
         return None
     try:
@@ -180,7 +180,7 @@ def _columns(tree: Tree) -> list[ColumnName]:
 
 
 def _found(column: ColumnName, schema: pa.Schema, text: str) -> str:
-    """Return the name of a column, or of the one that a field lies in, as the schema has it."""
+    """Return the schema's name for a column, or for a nested field's top-level column."""
     name = column.path[0]
     try:
         return find_in_schema(name, schema, role="column")
@@ -204,7 +204,7 @@ def _as_array(found: Datum, rows: int) -> pa.Array:
 
 
 class _OfArrow:
-    """An expression of Arrow, computed by its own engine, in one thread so that rows keep order."""
+    """An Arrow expression, evaluated by Acero in one thread so that rows keep their order."""
 
     def __init__(self, expression: pc.Expression) -> None:
         self._expression = expression
@@ -223,18 +223,18 @@ class _OfArrow:
 _DIVISIONS = frozenset({"/", "%", "DIV"})
 _COMPARED_OR_COMPUTED = frozenset({"+", "-", "*", "=", "<>", "<", "<=", ">", ">="})
 _ALL_COUNT = frozenset({"||", "<=>", "GREATEST", "LEAST"})
-"""Operators that NULL does not decide, so all arguments count: a row lacks a value if one does."""
+"""Operators that evaluate every argument even after a NULL, so any argument's error counts."""
 
 
 def _in_utc(found: Datum) -> Datum:
-    """Return moments as those of UTC, which all functions mean."""
+    """Return timestamps in UTC, which all functions assume."""
     if not pa.types.is_timestamp(found.type) or found.type.tz in (None, "UTC"):
         return found
     return found.view(pa.timestamp(found.type.unit, tz="UTC"))
 
 
 def _in_own_digits(trees: Sequence[Tree], values: list[Datum]) -> list[Datum]:
-    """Return whole numbers of the text beside decimals as such, which leaves these more room."""
+    """Convert integer literals next to decimals to short decimals, which saves precision."""
     if not any(pa.types.is_decimal(value.type) for value in values):
         return values
     return [
@@ -244,7 +244,7 @@ def _in_own_digits(trees: Sequence[Tree], values: list[Datum]) -> list[Datum]:
 
 
 class _Evaluation:
-    """SQL over the batches of one schema: the tree is walked for each batch."""
+    """Evaluates an SQL tree over batches with one schema."""
 
     def __init__(self, tree: Tree, schema: pa.Schema) -> None:
         self._tree = tree
@@ -279,9 +279,9 @@ class _Evaluation:
     def _arguments(
         self, name: str, arguments: Sequence[Tree], batch: pa.RecordBatch
     ) -> list[Datum]:
-        """Return the values of arguments; NULL decides most operators, so that others do not count.
+        """Evaluate arguments; for most operators, rows with a NULL ignore the remaining arguments.
 
-        Divisions look at their right side first.
+        Divisions evaluate their right side first.
         """
         if name in _ALL_COUNT or len(arguments) == 1:
             return [self._of(expression, batch) for expression in arguments]
@@ -314,7 +314,7 @@ class _Evaluation:
         return column
 
     def _case(self, tree: Case, batch: pa.RecordBatch) -> Datum:
-        """Return the value of the first branch that is true; others are not looked at."""
+        """Return the first true branch's value; errors in other branches do not count."""
         undecided: Datum = pa.scalar(True)
         taken: list[tuple[Datum, Tree]] = []
         for condition, value in tree.branches:
@@ -334,9 +334,10 @@ class _Evaluation:
         return result
 
     def _in(self, value: Tree, several: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
-        """Return whether a value equals any, up to the first; unknown if some is NULL.
+        """Return whether a value equals any item; NULL if none does and some item is NULL.
 
-        All become one type first, which that of nothing tells.
+        Rows ignore items after the first equal item. All values get a common type, found by an
+        evaluation without rows.
         """
         nothing = batch.slice(0, 0)
         first = self._of(value, batch)
@@ -356,7 +357,7 @@ class _Evaluation:
         return pc.if_else(is_known, is_member, pa.scalar(None, pa.bool_()))
 
     def _decided(self, name: str, left: Tree, right: Tree, batch: pa.RecordBatch) -> Datum:
-        """Return an AND or OR; the right side counts only where the left does not decide."""
+        """Evaluate AND or OR; the right side counts only where the left side does not decide."""
         first = boolean(name, self._of(left, batch))
         is_open = (
             pc.fill_null(first, True) if name == "AND" else negated(pc.fill_null(first, False))
@@ -365,10 +366,10 @@ class _Evaluation:
         return pc.and_kleene(first, second) if name == "AND" else pc.or_kleene(first, second)
 
     def _where(self, is_open: Datum, tree: Tree, batch: pa.RecordBatch) -> Datum:
-        """Return values for the rows that are looked at; values of other rows mean nothing.
+        """Evaluate a tree for open rows; other rows have undefined values.
 
-        All rows are computed at once if that works. If a row has no value, which is rare, it may be
-        one that no branch looks at: then only the rows that are looked at are computed.
+        All rows are evaluated first. If that fails, which is rare, the failing row may be closed:
+        then only the open rows are evaluated.
         """
         try:
             return self._of(tree, batch)
@@ -384,17 +385,17 @@ class _Evaluation:
 
 
 Pins = Mapping[str, pa.Array]
-"""By column, the values that it may have: each once, of the column's type, none of them null."""
+"""Allowed values by column: distinct, not null, in the column's type."""
 
 _NUMBERS = frozenset({"whole", "decimal"})
-"""Kinds that are compared exactly with each other; a float is compared with the nearest one."""
+"""Kinds with exact comparison between them; floats are compared with the nearest value instead."""
 
 _OWN = frozenset({"truth", "text", "bytes", "date", "moment", "naive"})
-"""Kinds that are compared with their own alone."""
+"""Kinds that are compared only with the same kind."""
 
 
 def pins_of(condition: str, schema: pa.Schema) -> Pins:
-    """Return the columns that a condition pins, with their values.
+    """Return the columns that a condition pins, with their allowed values.
 
     For ``id IN (1, 2) AND n > 3`` it is ``{"id": [1, 2]}``. Rows with other values cannot match; an
     unsupported part pins nothing. Rows excluded by pins are not evaluated, so their errors do not
@@ -404,7 +405,10 @@ def pins_of(condition: str, schema: pa.Schema) -> Pins:
 
 
 def values_of(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
-    """Return the values of a column's type that equal some others; None if that is not known."""
+    """Convert values to a column's type for exact comparison; None if the types do not allow it.
+
+    Values that do not fit are dropped, because no column value equals them.
+    """
     kinds = {kind_of(values.type), kind_of(type_)}
     if kind_of(values.type) == "nothing":
         return pa.array([], type_)
@@ -439,7 +443,7 @@ def _pins(tree: Tree, schema: pa.Schema) -> Pins:
 
 
 def both(left: Pins, right: Pins) -> Pins:
-    """Return what holds where both do."""
+    """Combine the pins for AND."""
     met = {name: _among(left[name], right[name]) for name in left.keys() & right.keys()}
     return {**left, **right, **met}
 
@@ -449,7 +453,7 @@ def _among(values: pa.Array, others: pa.Array) -> pa.Array:
 
 
 def either(left: Pins, right: Pins) -> Pins:
-    """Return what holds where one of two does; a side that is never true adds nothing."""
+    """Combine the pins for OR; a side that is never true adds nothing."""
     for one, second in ((left, right), (right, left)):
         if any(not len(values) for values in one.values()):
             return second
@@ -462,7 +466,7 @@ def either(left: Pins, right: Pins) -> Pins:
 def _pinned(
     column: ColumnName, several: tuple[Tree, ...], schema: pa.Schema, *, is_null_safe: bool = False
 ) -> Pins:
-    """Return the values that a column is compared with, where all of them are known."""
+    """Return the pins for a column compared with constants; empty if a value is not constant."""
     if len(column.path) != 1:
         return {}
     try:

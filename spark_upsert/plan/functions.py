@@ -1,4 +1,4 @@
-"""SQL operators and functions on complete columns, as Spark's ANSI mode computes them."""
+"""SQL operators and functions on complete columns, with the semantics of Spark's ANSI mode."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _PASSED_OVER = r"\p{M}\p{Lm}\p{Sk}\p{Cf}'.:\x{B7}\x{2018}\x{2019}"
 _AT_THE_END = (
     rf"([{_CASED}][{_PASSED_OVER}]*){_SIGMA}([{_PASSED_OVER}]*(?:[^{_CASED}{_PASSED_OVER}]|$))"
 )
-"""A sigma behind a letter, and before none (Unicode, table 3-17)."""
+"""A final sigma: after a letter and not before one (Unicode, table 3-17)."""
 
 
 def upper(texts: Any) -> Any:
-    """Return texts in upper case, by Unicode's full mappings.
+    """Convert texts to upper case with Unicode's full mappings.
 
     Arrow maps one character to one, so characters such as the sharp s are replaced first.
     """
@@ -41,7 +41,7 @@ def upper(texts: Any) -> Any:
 
 
 def lower(texts: Any) -> Any:
-    """Return texts in lower case."""
+    """Convert texts to lower case, including the dotted I and the final sigma."""
     if not _is_plain(texts):
         texts = pc.replace_substring(texts, _DOTTED_I, _DOTTED_I.lower())
         texts = pc.replace_substring_regex(texts, _AT_THE_END, rf"\1{_FINAL_SIGMA}\2")
@@ -58,7 +58,7 @@ def _any(found: Any) -> bool:
 
 @cache
 def _longer() -> dict[str, str]:
-    """Return the letters with an upper case of several letters, such as the sharp s."""
+    """Return letters with an upper case of several letters, such as the sharp s."""
     letters = map(chr, range(0x80, sys.maxunicode + 1))
     return {letter: letter.upper() for letter in letters if len(letter.upper()) > 1}
 
@@ -66,18 +66,18 @@ def _longer() -> dict[str, str]:
 CAST_HINT = "docs/tasks.md lists what expressions may hold; CAST(... AS ...) changes a type."
 
 _LONG = pa.decimal128(20, 0)
-"""The type that a BIGINT takes beside decimals, as in Spark."""
+"""The decimal type for a BIGINT operand next to decimals, as in Spark."""
 
 _DIGITS_MAX = 38
 
 FLOAT_PLACES = -20, 38
-"""Least and greatest places of ROUND of floats, which are rounded as decimals are."""
+"""Minimum and maximum decimal places for ROUND on floats, which are rounded as decimals."""
 
 _INT_MAX = (1 << 31) - 1
 
 
 def apply(name: str, arguments: Sequence[Datum]) -> Datum:
-    """Return the values of an operator or a function."""
+    """Apply an operator or a function; raises `PlanError` for unsupported argument types."""
     try:
         return FUNCTIONS[name](*arguments)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -89,13 +89,13 @@ def apply(name: str, arguments: Sequence[Datum]) -> Datum:
 
 
 def refused(name: str, arguments: Sequence[Datum]) -> PlanError:
-    """Return the refusal of the types of arguments."""
+    """Return the error for unsupported argument types."""
     types = " and ".join(str(argument.type) for argument in arguments)
     return PlanError(f"{name} does not take {types}.", hint=CAST_HINT)
 
 
 def _is_about_types(error: pa.ArrowInvalid) -> bool:
-    """Say whether no row could have a value, so that it is the plan that is wrong."""
+    """Return whether an error depends only on the types, so that the plan is wrong."""
     return "precision out of range" in str(error) or "Cannot compare" in str(error)
 
 
@@ -103,7 +103,7 @@ def _is_about_types(error: pa.ArrowInvalid) -> bool:
 
 
 def alike(*values: Datum) -> list[Datum]:
-    """Return values in one type, so that kernels find each other; NULLs as one of it.
+    """Convert values to a common type; untyped NULLs get it too.
 
     Numbers become DOUBLE if any is a float (FLOAT if all are), else decimals, else BIGINT.
     """
@@ -113,7 +113,7 @@ def alike(*values: Datum) -> list[Datum]:
 
 
 def _common(types: Sequence[pa.DataType]) -> pa.DataType:
-    """Return the type that values of some types become beside one another."""
+    """Return the common type; raises `ArrowNotImplementedError` if there is none."""
     kinds = {kind_of(type_) for type_ in types}
     if len(kinds) == 1 and all(type_ == types[0] for type_ in types):
         return types[0] if kinds != {"whole"} else pa.int64()
@@ -156,7 +156,7 @@ def _is_floating(value: Datum) -> bool:
 
 
 def chosen(is_first: Datum, first: Datum, second: Datum) -> Datum:
-    """Return the first value where it is to be, else the second, in a type of both."""
+    """Return the first value where ``is_first`` is true, else the second, in their common type."""
     try:
         first, second = alike(first, second)
     except pa.ArrowNotImplementedError as error:
@@ -168,7 +168,7 @@ def chosen(is_first: Datum, first: Datum, second: Datum) -> Datum:
 
 
 def boolean(name: str, value: Datum) -> Datum:
-    """Return what is true, false or unknown; others have no place in an operator."""
+    """Return a BOOLEAN operand; raises `PlanError` for other types."""
     if pa.types.is_null(value.type):
         return nearest(value, pa.bool_())
     if not pa.types.is_boolean(value.type):
@@ -177,12 +177,12 @@ def boolean(name: str, value: Datum) -> Datum:
 
 
 def negated(value: Datum) -> Datum:
-    """Return NOT."""
+    """Evaluate NOT."""
     return pc.invert(boolean("NOT", value))
 
 
 def is_true(value: Datum) -> Datum:
-    """Return IS TRUE."""
+    """Evaluate IS TRUE."""
     return pc.fill_null(boolean("IS TRUE", value), False)
 
 
@@ -191,7 +191,7 @@ def _is_false(value: Datum) -> Datum:
 
 
 def equal(*values: Datum) -> Datum:
-    """Return whether two values are equal; NaN is equal to itself."""
+    """Return whether two values are equal; NaN equals NaN."""
     left, right = alike(*values)
     is_equal = pc.equal(left, right)
     if _is_floating(left):
@@ -210,7 +210,7 @@ def _less(*values: Datum) -> Datum:
 
 
 def _same(left: Datum, right: Datum) -> Datum:
-    """Return whether both are NULL, or equal; never unknown."""
+    """Return whether both values are NULL or equal; never NULL."""
     neither = pc.and_(pc.is_null(left), pc.is_null(right))
     return pc.or_(neither, pc.fill_null(equal(left, right), False))
 
@@ -229,7 +229,7 @@ def _greatest(*values: Datum) -> Datum:
 
 
 def _preferred(is_second: Datum, first: Datum, second: Datum) -> Datum:
-    """Return the second if it is better, or there is no first."""
+    """Return the second value if it is preferred or the first is NULL, else the first."""
     is_second = pc.or_(pc.fill_null(is_second, False), pc.is_null(first))
     return pc.if_else(is_second, second, first)
 
@@ -238,7 +238,7 @@ def _preferred(is_second: Datum, first: Datum, second: Datum) -> Datum:
 
 
 def _numbers(*values: Datum) -> list[Datum]:
-    """Return numbers for arithmetic, which has its own rules for decimals; others have none."""
+    """Convert arithmetic operands: decimals keep their scale, other numbers get a common type."""
     if not all(_is_number(value) or pa.types.is_null(value.type) for value in values):
         raise pa.ArrowNotImplementedError("no numbers")
     if all(pa.types.is_null(value.type) for value in values):
@@ -258,7 +258,7 @@ def _decimal(value: Datum) -> Datum:
 
 
 def in_own_digits(value: Datum) -> Datum:
-    """Return a whole number that stands in the text as a decimal of no more digits than it has."""
+    """Convert an integer literal to a decimal with exactly its digits."""
     digits = len(str(abs(value.as_py())))
     return nearest(value, pa.decimal128(digits, 0))
 
@@ -298,7 +298,7 @@ def _div(*values: Datum) -> Datum:
 
 
 def _remainder(*values: Datum) -> Datum:
-    """Return what is left of a division towards zero: it has the sign of the left side."""
+    """Return the remainder after division towards zero; it has the left side's sign."""
     left, right = _whole_numbers(*values)
     # By -1 nothing is left, but the least number divided by it would not fit.
     right = pc.if_else(pc.equal(right, -1), 1, right)
@@ -306,7 +306,7 @@ def _remainder(*values: Datum) -> Datum:
 
 
 def _whole(value: Datum, least: int, most: int) -> int:
-    """Return a number that stands in the expression itself, within some bounds."""
+    """Return an integer literal within bounds; raises `PlanError`."""
     if not isinstance(value, pa.Scalar) or not pa.types.is_integer(value.type):
         raise PlanError(f"a whole number was expected, found {value.type}.", hint="write 2.")
     number = int(value.as_py())
@@ -329,10 +329,10 @@ def _round(value: Datum, digits: Datum | None = None) -> Datum:
 
 
 def _round_float(number: Datum, places: int) -> Datum:
-    """Return floats rounded as their shortest texts are, so that 1.005 becomes 1.01.
+    """Round floats by their shortest text, so that 1.005 becomes 1.01.
 
-    A text has 17 digits at most. So a DOUBLE of 1 or more has none behind the 16th behind the
-    point, one of 2**53 or more none behind the point, and one of 1e36 or more none below 1e20.
+    A text has at most 17 digits. So a DOUBLE from 1 has at most 16 decimal places, from 2**53 none,
+    and from 1e36 no digits below 1e20; such values are returned unchanged.
     """
     if isinstance(number, pa.Scalar):
         return _round_float(pa.repeat(number, 1), places)[0]
@@ -378,14 +378,14 @@ def _nan(value: Datum) -> Datum:
 
 
 def _text(value: Datum) -> str:
-    """Return a text that stands in the expression itself."""
+    """Return a text literal; raises `PlanError`."""
     if not isinstance(value, pa.Scalar) or not pa.types.is_string(value.type):
         raise PlanError(f"a text was expected, found {value.type}.", hint="write it in quotes.")
     return str(value.as_py())
 
 
 def _texts(*values: Datum) -> list[Datum]:
-    """Return texts; others have none unless they are cast."""
+    """Return text operands; other types must be cast first."""
     if not all(kind_of(value.type) in ("text", "nothing") for value in values):
         raise pa.ArrowNotImplementedError("no texts")
     texts = alike(*values)
@@ -465,4 +465,4 @@ FUNCTIONS: dict[str, Callable[..., Datum]] = {
     "UPPER": lambda text: upper(*_texts(text)),
     "YEAR": _part_of_day(pc.year),
 }
-"""By the names of `Call`; those that look at some rows only are `expressions`' own."""
+"""Functions by `Call` name; `expressions` evaluates conditional functions itself."""

@@ -1,7 +1,7 @@
 """Key equality for joins, groups and look-ups: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0.
 
-In a join NULL matches nothing (`joinable`). Rows in memory get equal numbers for equal keys
-(`codes`), batches are looked up in a `KeyIndex`, groups use `canonical` columns.
+In a join NULL matches nothing (`joinable`). Rows in memory get equal codes for equal keys
+(`codes`), a `KeyIndex` looks up batches, groups use `canonical` columns.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from spark_upsert.core.keys import (
 )
 
 NOWHERE = -1
-"""The place of a row that has no match, and the code of one that joins nothing."""
+"""Index for a missing match, and code for a row that matches nothing."""
 
 Columns = Sequence[pa.Array]
 """Columns of equal length."""
 
 
 def codes(*sides: Columns) -> list[Positions]:
-    """Number rows by their values."""
+    """Number rows by value across all sides; codes ascend by first appearance."""
     lengths = [len(side[0]) if side else 0 for side in sides]
     numbers = None
     for parts in zip(*sides, strict=True):
@@ -53,13 +53,13 @@ def codes(*sides: Columns) -> list[Positions]:
 
 
 def joinable(columns: Columns) -> Mask | None:
-    """Return which rows can join at all, those without a NULL in these columns; None if all can."""
+    """Return a mask for rows without a NULL key, which can join; None if all can."""
     masks = [mask for column in columns if (mask := validity(column)) is not None]
     return np.logical_and.reduce(masks) if masks else None
 
 
 def join_codes(left: Columns, right: Columns) -> tuple[Positions, Positions]:
-    """Number rows by their values (`codes`); those that join nothing get `NOWHERE`."""
+    """Number rows by value (`codes`); a row with a NULL key gets `NOWHERE`."""
     masks = joinable(left), joinable(right)
     one, right_codes = (
         code_array if mask is None else np.where(mask, code_array, NOWHERE)
@@ -69,7 +69,7 @@ def join_codes(left: Columns, right: Columns) -> tuple[Positions, Positions]:
 
 
 def canonical(column: pa.Array) -> pa.Array:
-    """Return a column in which equal values have equal bits: 0.0 for -0.0, and one NaN."""
+    """Return a column with equal bits for equal values: 0.0 for -0.0, and one NaN."""
     if not pa.types.is_floating(column.type):
         return column
     valid = validity(column)
@@ -78,9 +78,9 @@ def canonical(column: pa.Array) -> pa.Array:
 
 
 def places(wanted: Positions, among: Positions) -> Positions:
-    """Return where the first of some codes stands among others, `NOWHERE` if it does not.
+    """Return each code's first index in ``among``; `NOWHERE` if it is absent.
 
-    The code `NOWHERE` equals none.
+    The code `NOWHERE` never matches.
     """
     row_indices = np.flatnonzero(among != NOWHERE)[::-1]
     # The last entry is that of `NOWHERE`.
@@ -90,14 +90,14 @@ def places(wanted: Positions, among: Positions) -> Positions:
 
 
 def is_among(rows: Columns, others: Columns) -> Mask:
-    """Return a mask: the rows whose key is among the others'; NULL equals NULL, as in keys."""
+    """Return a mask for rows with a key in the other rows; NULL equals NULL."""
     return places(*codes(rows, others)) != NOWHERE
 
 
 def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
-    """Return all pairs of places with equal codes, ordered by the place in ``left``.
+    """Return all index pairs with equal codes, ordered by the left index.
 
-    The code `NOWHERE` equals none.
+    The code `NOWHERE` never matches.
     """
     table = np.full(max(left.max(initial=-1), right.max(initial=-1)) + 2, NOWHERE, dtype=np.int64)
     matched_rows = np.flatnonzero(right >= 0)
@@ -116,13 +116,13 @@ def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
 
 
 def firsts(numbers: Positions) -> Positions:
-    """Return the place of the first row of each code, ascending."""
+    """Return each code's first row index, ascending; codes must ascend by first appearance."""
     reached = np.maximum.accumulate(numbers)
     return np.flatnonzero(numbers > np.append(-1, reached[:-1])[: len(numbers)])
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """Return a column as text that has room for all sides, or as it is."""
+    """Convert text and binary columns to large types, with room for all sides."""
     if not is_text(column.type):
         return column
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
@@ -130,7 +130,7 @@ def _plain(column: pa.Array) -> pa.Array:
 
 
 def _numbered(column: pa.Array) -> list[npt.NDArray[np.int64]]:
-    """Return numbers that are equal together exactly where the values are."""
+    """Return code arrays for a column; values are equal if all their codes are."""
     if is_text(column.type):
         return [_dense(column)]
     words = fixed_words(column)
@@ -142,7 +142,7 @@ def _numbered(column: pa.Array) -> list[npt.NDArray[np.int64]]:
 
 
 def _dense(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Number the different values of a column in the order in which they come."""
+    """Number a column's distinct values by first appearance."""
     encoded = column.dictionary_encode(null_encoding="encode")
     return np.asarray(encoded.indices.to_numpy(zero_copy_only=False)).astype(np.int64)
 
@@ -151,15 +151,15 @@ _SEED = 0
 
 
 class KeyIndex:
-    """The rows of each key.
+    """An index from keys to rows.
 
-    Rows are sorted by key hash, so that those of one key are adjacent (a *group*); the upper bits
-    of a hash give its bucket.
+    Rows are sorted by key hash, so that one key's rows are adjacent (a *group*). The upper hash
+    bits give the bucket.
 
     Parameters
     ----------
     keys : sequence of pyarrow.Array
-        The columns of the key, without nulls, of types that can be keys.
+        Key columns without nulls, in valid key types.
     """
 
     def __init__(self, keys: Sequence[pa.Array]) -> None:
@@ -173,11 +173,11 @@ class KeyIndex:
             same = self._has_same_key(keys, hashes, order)
         begins = np.flatnonzero(~same)
         self.order = order
-        """The rows, those of a group side by side and in their own order."""
+        """Row indices, sorted by group; rows in a group keep their order."""
         self.starts = begins
-        """The place in `order` at which each group begins."""
+        """Each group's first index in `order`."""
         self.counts = np.diff(begins, append=len(order))
-        """How many rows each group has."""
+        """Each group's row count."""
         firsts = pa.array(order[begins])
         self._keys = [key.take(firsts) for key in keys]
         self._hashes = hashes[order[begins]]
@@ -187,7 +187,7 @@ class KeyIndex:
         self._buckets = np.concatenate([[0], np.cumsum(sizes)])
 
     def find(self, keys: Sequence[pa.Array]) -> Positions:
-        """Return the group of each key, `NOWHERE` if there is none."""
+        """Return each key's group; `NOWHERE` if there is none."""
         hashes = hash_keys(keys, seed=_SEED)
         buckets = self._bucket_of(hashes)
         starts, ends = self._buckets[buckets], self._buckets[buckets + 1]
@@ -208,7 +208,7 @@ class KeyIndex:
     def _is_at(
         self, keys: Sequence[pa.Array], rows: Positions, at: Positions, same_hash: Mask
     ) -> Mask:
-        """Return which keys are those of some groups, given which have the same hash."""
+        """Return which keys equal their candidate group's key; ``same_hash`` marks equal hashes."""
         if self._is_injective:
             return same_hash
         likely = np.flatnonzero(same_hash)
@@ -221,7 +221,7 @@ class KeyIndex:
         return is_match
 
     def _has_same_key(self, keys: Sequence[pa.Array], hashes: Words, order: Positions) -> Mask:
-        """Return which rows have the key of the one before them, in an order."""
+        """Return a mask for rows with the same key as the previous row in an order."""
         same = _is_as_before(hashes[order])
         likely = np.flatnonzero(same)
         if len(likely) and not self._is_injective:
@@ -234,14 +234,14 @@ class KeyIndex:
 
 
 def _is_as_before(hashes: Words) -> Mask:
-    """Return which hashes are equal to the one before them."""
+    """Return a mask for hashes equal to the previous hash."""
     same = np.zeros(len(hashes), dtype=np.bool_)
     same[1:] = hashes[1:] == hashes[:-1]
     return same
 
 
 def ranks_of(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Words, Words]:
-    """Return numbers that put the keys of two sides in one order."""
+    """Return ranks that sort the keys from two sides in one order."""
     joined = [
         pa.concat_arrays([one, right_column]) for one, right_column in zip(left, right, strict=True)
     ]
@@ -250,7 +250,7 @@ def ranks_of(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Words
 
 
 def ranks(columns: Sequence[pa.Array]) -> Words:
-    """Return numbers that put keys in order; at least one row."""
+    """Return ranks that sort keys; needs at least one row."""
     result, *others = (_ranks(column) for column in columns)
     for next_codes in others:
         # Dense numbers are below the number of rows, so that two of them fit into one.
@@ -283,9 +283,9 @@ def first_descent(keys: Sequence[pa.Array]) -> int | None:
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both; None if they are not compared.
+    """Return the type in which two key types are compared; None if they are not comparable.
 
-    A plan casts neither side of a join, because a cast would hide an index.
+    Plans never cast a join key, because a cast would hide an index.
     """
     if one == other:
         return one
@@ -294,7 +294,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def in_types(columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]) -> list[pa.Array]:
-    """Return key columns in the types in which they are compared, which are none narrower."""
+    """Convert key columns to their comparison types, which are never narrower."""
     return [
         column if column.type == type_ else convert(column, type_)
         for column, type_ in zip(columns, types, strict=True)
@@ -302,14 +302,14 @@ def in_types(columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]) -
 
 
 def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Array]]:
-    """Return columns of two sides, each two in their common type."""
+    """Convert two sides' columns pairwise to common types."""
     types = [common_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
     assert None not in types, "checked when the plan was bound"
     return [in_types(side, types) for side in (one, other)]
 
 
 def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows in the types of a schema, NULL where a whole number does not fit."""
+    """Convert rows to a schema's types; a whole number that does not fit becomes NULL."""
     fields = [schema.field(name) for name in rows.schema.names]
     if all(
         column_field.type == field.type
@@ -321,12 +321,12 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def values_at(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
-    """Return the values at some places; NULL for `NOWHERE`."""
+    """Take values by index; NULL for `NOWHERE`."""
     absent = places == NOWHERE
     indices = pa.array(places, mask=absent if bool(absent.any()) else None)
     return [column.take(indices) for column in columns]
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Return no rows with some columns."""
+    """Return an empty batch with a schema."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

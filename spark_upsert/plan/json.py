@@ -1,4 +1,4 @@
-"""Plans from text (`plan_from_json`), checked field by field; an error names node and field."""
+"""Plans from text (`plan_from_json`), checked field by field; errors name the node and field."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from spark_upsert.plan.nodes import (
 from spark_upsert.plan.sql import requoted
 
 _NESTING_MAX = 4 * DEPTH_MAX
-"""Objects and lists within each other in the text of a plan: a node is one, and what it lists."""
+"""Maximum nesting in a plan's JSON, counting nodes and the lists in their fields."""
 
 _TEXT_MAX = 4 << 20
-"""Characters of a plan: a hundred scans of some thousand columns each."""
+"""Maximum characters per plan: a hundred scans with some thousand columns each."""
 
 
 def plan_from_json(text: str) -> Node:
-    """Return the plan that a text holds.
+    """Parse a plan.
 
     Raises
     ------
     PlanError
-        It holds none, or one of a later form.
+        The text is not a plan, or has another format version.
     """
     record = read_text(text)
     if not isinstance(record, dict) or record.get("v") != VERSION:
@@ -57,7 +57,7 @@ def plan_from_json(text: str) -> Node:
 
 
 def read_text(text: str) -> Any:
-    """Return the JSON of a plan's text, which is small and shallow enough for what walks it."""
+    """Parse a plan's JSON within size and nesting limits; raises `PlanError`."""
     parsed: Any = None
     is_read = False
     if len(text) <= _TEXT_MAX:
@@ -126,12 +126,11 @@ def _built(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
 
 
 class _Reader(NamedTuple):
-    """The contents of a field in words, and how it is read."""
+    """A field's expected contents in words, and its reader function."""
 
     what: str
     read: Callable[[Any, int], Any]
-    """Makes the value of what JSON holds, and of the node's depth; a TypeError or a ValueError
-    says that it cannot."""
+    """Converts a JSON value at a node depth; raises TypeError or ValueError if it is invalid."""
 
 
 def _is(type_: type) -> Callable[[Any, int], Any]:
@@ -223,7 +222,7 @@ _READERS: dict[Any, _Reader] = {
         lambda value, _: pa.ipc.open_stream(_bytes(value)).read_all(),
     ),
 }
-"""By the types that the fields of nodes have."""
+"""Readers by node field type."""
 
 
 @cache

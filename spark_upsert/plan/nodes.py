@@ -29,21 +29,20 @@ VERSION = 1
 """Version of the JSON form."""
 
 DEPTH_MAX = 100
-"""Most nodes on the way from the root to a scan; a deeper plan was not written by hand, and plans
-are walked by functions that call themselves."""
+"""Maximum nodes between root and scan. Plans are walked recursively; a deeper plan was generated."""
 
 NODES_MAX = 1000
-"""Most nodes of a task's plan."""
+"""Maximum nodes per task plan."""
 
 BATCH_ROWS = 1 << 14
-"""Rows of the batches that a node makes anew, if the plan does not say."""
+"""Default rows per batch for nodes that create batches."""
 
 Formula: TypeAlias = str | pc.Expression
-"""SQL, or an expression of Arrow, which has no text: such a plan has no JSON."""
+"""SQL, or an Arrow expression, which has no text: such a plan has no JSON."""
 
 
 class JoinType(Enum):
-    """Which rows a join gives."""
+    """The rows that a join returns."""
 
     INNER = "inner"
     LEFT = "left"
@@ -51,53 +50,53 @@ class JoinType(Enum):
     """Only in tasks: a view swaps the sides."""
     FULL = "full"
     SEMI = "semi"
-    """Left rows that have a match, each once."""
+    """Left rows with a match, each once."""
     ANTI = "anti"
-    """Left rows that have none."""
+    """Left rows without a match."""
 
     @property
     def shows_right(self) -> bool:
-        """Whether columns of the right side come out."""
+        """Whether the output has the right side's columns."""
         return self not in (JoinType.SEMI, JoinType.ANTI)
 
 
 class Reverse(Enum):
-    """How a view finds the rows that a change of the other side touches."""
+    """A view's strategy to find the rows affected by a change on the other side."""
 
     INDEX = "index"
     SCAN = "scan"
-    """The whole side is read with each step that touches it."""
+    """Reads the complete side in each step that affects it."""
 
 
 class Column(NamedTuple):
-    """A column of a table, frozen."""
+    """A table column, fixed when the plan is made."""
 
     name: str
     type: str
-    """As `types.type_text` writes it."""
+    """Type text from `arrow_types.type_text`."""
 
 
 class ProjectedColumn(NamedTuple):
-    """A column of a projection."""
+    """A projection's column."""
 
     name: str
     formula: Formula
 
 
 class JoinKeys(NamedTuple):
-    """Columns that are equal in the rows that a join puts together."""
+    """A pair of join columns with equal values."""
 
     left: str
     right: str
 
     @classmethod
     def pairs(cls, left: Sequence[str], right: Sequence[str]) -> tuple[JoinKeys, ...]:
-        """Return the columns of two sides, pair by pair.
+        """Pair the columns from two sides.
 
         Raises
         ------
         PlanError
-            One side has more of them.
+            The sides have different column counts.
         """
         left, right = names_of(left, "left"), names_of(right, "right")
         if len(left) != len(right):
@@ -111,36 +110,35 @@ class JoinKeys(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of a plan.
+    """A plan node.
 
-    Its JSON text omits defaults; Arrow schemas and rows are base64. The fingerprint is a hash of
-    that text, which checkpoints contain so that no other plan continues there.
+    Its JSON text omits defaults; Arrow schemas and rows are base64. Checkpoints store the
+    fingerprint, a hash of that text, so that a different plan cannot resume.
     """
 
     kind: ClassVar[str]
     id: str = ""
-    """The name of the node, unique in the plan of a task, which adds splits and tells errors by it;
-    a view needs none."""
+    """Node name, unique within a task's plan: for adding splits and in errors. Optional in views."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
-        """The nodes below it, in their order."""
+        """The input nodes in order."""
         values = (getattr(self, node_field.name) for node_field in fields(self))
         nodes = (value if isinstance(value, tuple) else (value,) for value in values)
         return tuple(node for children in nodes for node in children if isinstance(node, Node))
 
     @property
     def label(self) -> str:
-        """The name of the node's rows in errors: that of the table that they come from."""
+        """The name for the node's rows in errors: their table's name."""
         return self.inputs[0].label if self.inputs else self.id
 
     @property
     def title(self) -> str:
-        """The name of the node in errors."""
+        """The node's name in errors."""
         return self.id or f"{self.kind} of {self.label}"
 
     def walk(self) -> Iterator[Node]:
-        """Yield the nodes of the plan: this one first, then each input's."""
+        """Yield the plan's nodes: this node first, then each input's."""
         yield self
         for node in self.inputs:
             yield from node.walk()
@@ -151,12 +149,12 @@ class Node:
         Raises
         ------
         PlanError
-            It holds an expression of Arrow, which has no text.
+            The plan has an Arrow expression, which has no text.
         """
         return to_text({"v": VERSION, **_record(self)})
 
     def fingerprint(self) -> str:
-        """Return a hash of the plan, 32 hex digits."""
+        """Return the plan's hash, 32 hex digits."""
         canonical = json.dumps(json.loads(self.to_json()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:32]
 
@@ -172,7 +170,7 @@ class Node:
                 )
 
     def _set_names(self, field_name: str) -> None:
-        """Let a text that is given for names be one name."""
+        """Normalise a field with names: a single text becomes one name."""
         names = names_of(getattr(self, field_name), field_name)
         object.__setattr__(self, field_name, names)
 
@@ -182,9 +180,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan(Node):
-    """The rows of a table.
+    """A table's rows.
 
-    Names and types are those when the plan was made: later columns are not visible.
+    Column names and types are fixed when the plan is made: later columns are not visible.
     """
 
     kind: ClassVar[str] = "scan"
@@ -192,17 +190,17 @@ class Scan(Node):
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     version: int | None = None
-    """Fixed there for ever; None: moves with the table."""
+    """The pinned version; None follows the table."""
 
     @classmethod
     def of(cls, path: str, columns: pa.Schema, key: tuple[str, ...]) -> Scan:
-        """Return the scan of a table with some columns."""
+        """Build the scan for a table with some columns."""
         frozen = tuple(Column(column.name, type_text(column.type)) for column in columns)
         return cls(path=path, columns=frozen, key=key)
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns; any may be NULL."""
+        """The columns, all nullable."""
         return pa.schema([(column.name, type_of(column.type)) for column in self.columns])
 
     @property
@@ -212,7 +210,7 @@ class Scan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrowScan(Node):
-    """Splits that are Arrow: tables, batches, or iterators of batches."""
+    """Arrow splits: tables, batches, or batch iterators."""
 
     kind: ClassVar[str] = "arrow_scan"
     schema: pa.Schema
@@ -220,7 +218,7 @@ class ArrowScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan(Node):
-    """Splits that are paths of local files (`task.sources.of_files`), or what the task can read."""
+    """Splits with local file paths (`task.sources.of_files`), or input for another reader."""
 
     kind: ClassVar[str] = "file_scan"
     schema: pa.Schema
@@ -228,36 +226,36 @@ class FileScan(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableScan(Node):
-    """Splits that are rows of a version of a table (`task.sources.rows_of_version`)."""
+    """Splits with rows from a table version (`task.sources.rows_of_version`)."""
 
     kind: ClassVar[str] = "table_scan"
     schema: pa.Schema | None = None
-    """None: whatever its reader gives. Such a scan is a plan by itself."""
+    """None for the reader's schema; such a scan must be the complete plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeScan(Node):
-    """Splits that are changes of a table (`task.sources.changes_of`) or of a view.
+    """Splits with changes from a table (`task.sources.changes_of`) or a view.
 
-    The changelog is computed whole: if it were cut into a scan, a join and a projection, values
-    would be gathered before duplicates fall.
+    One node computes the changelog: a scan, a join and a projection would gather values before
+    duplicates are removed.
     """
 
     kind: ClassVar[str] = "change_scan"
     schema: pa.Schema | None = None
-    """None: whatever its reader gives. Such a scan is a plan by itself."""
+    """None for the reader's schema; such a scan must be the complete plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values(Node):
-    """Rows that are given once for each barrier, because nothing is kept across one."""
+    """Constant rows, repeated for each barrier, because no state is kept across barriers."""
 
     kind: ClassVar[str] = "values"
     rows: pa.Table
 
 
 SplitScan: TypeAlias = Scan | ArrowScan | FileScan | TableScan | ChangeScan
-"""The leaves to which a task adds splits."""
+"""The leaves that accept splits from a task."""
 
 
 # -- row by row ------------------------------------------------------------------------------
@@ -265,7 +263,7 @@ SplitScan: TypeAlias = Scan | ArrowScan | FileScan | TableScan | ChangeScan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter(Node):
-    """The rows for which a condition is TRUE; neither FALSE nor NULL passes."""
+    """Rows with a TRUE condition; FALSE and NULL rows are dropped."""
 
     kind: ClassVar[str] = "filter"
     input: Node
@@ -277,7 +275,7 @@ class Filter(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project(Node):
-    """Other columns of each row, each computed from it."""
+    """New columns, computed row by row."""
 
     kind: ClassVar[str] = "project"
     input: Node
@@ -291,16 +289,16 @@ class Project(Node):
 
 
 def _in_single_quotes(formula: Formula) -> Formula:
-    """Return a formula without double quotes, in which plans of before had names (`plan.json`)."""
+    """Replace double quotes in a formula; older plans used them for names (`plan.json`)."""
     return requoted(formula, "'") if isinstance(formula, str) else formula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unnest(Node):
-    """A row for each element of a list, beside the other columns of its row.
+    """One row per list element, with the row's other columns.
 
-    A NULL and an empty list give no row. The column keeps its name; ``position`` names one that
-    counts the elements of a list from 0 (int64), None for none. That of a view is ``pos``.
+    NULL and empty lists produce no rows. The column keeps its name; ``position`` names an int64
+    column with the element index from 0, None for no such column. In views it is ``pos``.
     """
 
     kind: ClassVar[str] = "unnest"
@@ -315,7 +313,7 @@ class Unnest(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Node):
-    """The rows behind the first ``offset``, no more than ``count``, over all barriers together."""
+    """At most ``count`` rows after the first ``offset`` rows, counted across barriers."""
 
     kind: ClassVar[str] = "limit"
     input: Node
@@ -328,7 +326,7 @@ class Limit(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignUniqueId(Node):
-    """A column of numbers (int64), no two alike over all barriers, ascending from ``first``."""
+    """Adds an int64 column with unique numbers across barriers, ascending from ``first``."""
 
     kind: ClassVar[str] = "assign_unique_id"
     input: Node
@@ -341,9 +339,9 @@ class AssignUniqueId(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPartition(Node):
-    """The rows of all its inputs, shared out among the drivers of what stands above it.
+    """Distributes the rows from all inputs among the next operators' drivers.
 
-    With ``keys``, rows of equal keys come to the same driver; without, batches go in turn.
+    With ``keys``, rows with equal keys go to the same driver; without, batches go round-robin.
     """
 
     kind: ClassVar[str] = "local_partition"
@@ -356,7 +354,7 @@ class LocalPartition(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedUnion(Node):
-    """The batches of all its inputs in turn: one of each that has one, in their order."""
+    """Interleaves batches from all inputs: one batch per input with data, in input order."""
 
     kind: ClassVar[str] = "mixed_union"
     parts: tuple[Node, ...]
@@ -364,17 +362,17 @@ class MixedUnion(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Node):
-    """Rows of two inputs that are equal in some columns.
+    """An equality join.
 
-    It gives the columns of the left side, then those of the right one that are not joined on, as
-    `USING` does in SQL: a key that both sides have is one column. A view joins by the changes of
-    both sides, and looks the other one up by its key or by an index; a task by a hash table of the
-    right side. `HashJoin` and `MergeJoin` are nodes of tasks alone.
+    The output has the left columns, then the right columns without the join columns, as with
+    `USING` in SQL. A view joins changes from both sides, and looks up the other side by its key or
+    an index. A task builds a hash table from the right side. `HashJoin` and `MergeJoin` are for
+    tasks only.
     """
 
     kind: ClassVar[str] = "join"
     shows_both_keys: ClassVar[bool] = False
-    """Whether the columns of the right side that are joined on come out, too."""
+    """Whether the output also has the right side's join columns."""
     how: JoinType = JoinType.INNER
     on: tuple[JoinKeys, ...]
     left: Node
@@ -382,7 +380,7 @@ class Join(Node):
     reverse: Reverse = Reverse.INDEX
     batch_rows: int = BATCH_ROWS
     memory_bytes_max: int | None = None
-    """The bound of the right rows that a task holds at once."""
+    """Maximum bytes for the right rows in a task's memory; None for the task's default."""
 
     def __post_init__(self) -> None:
         self._require_at_least(1, "batch_rows", "memory_bytes_max")
@@ -393,20 +391,20 @@ class Join(Node):
 
     @property
     def left_keys(self) -> tuple[str, ...]:
-        """The columns of the left side that are joined."""
+        """The left side's join columns."""
         return tuple(pair.left for pair in self.on)
 
     @property
     def right_keys(self) -> tuple[str, ...]:
-        """The columns of the right side that are joined."""
+        """The right side's join columns."""
         return tuple(pair.right for pair in self.on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeJoin(Join):
-    """A join in a task of two sides that are sorted by their keys, with all columns of both.
+    """A task's merge join: both sides are sorted by key, the output has all columns.
 
-    The right rows of one key are held until the left side has passed it.
+    One key's right rows are buffered until the left side has passed that key.
     """
 
     kind: ClassVar[str] = "merge_join"
@@ -415,7 +413,7 @@ class MergeJoin(Join):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashJoin(Join):
-    """A join in a task that holds its right side until the barrier, with all columns of both."""
+    """A task's hash join: buffers the right side until the barrier, the output has all columns."""
 
     kind: ClassVar[str] = "hash_join"
     shows_both_keys: ClassVar[bool] = True
@@ -423,9 +421,9 @@ class HashJoin(Join):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLookupJoin(Node):
-    """Rows joined in a task with what is found under their keys, in a table or in Arrow rows.
+    """A task's join with key look-ups in a table or in Arrow rows.
 
-    Where is looked up is given to the task, under this node's name.
+    The task receives the look-up source under this node's ``id``.
     """
 
     kind: ClassVar[str] = "index_lookup_join"
@@ -433,7 +431,7 @@ class IndexLookupJoin(Node):
     how: JoinType
     keys: tuple[str, ...]
     prefetch: int = 4
-    """How many batches may have look-ups under way at once."""
+    """Maximum batches with concurrent look-ups."""
     batch_rows: int = BATCH_ROWS
 
     def __post_init__(self) -> None:
@@ -446,20 +444,20 @@ class IndexLookupJoin(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Node):
-    """Aggregates over groups of rows with equal keys; without aggregates, the distinct keys.
+    """Aggregates per key; without aggregates, the distinct keys.
 
-    In a view only at the root: a table keeps the groups (`views`). A task makes those of
-    each barrier anew.
+    A view allows it only at the root, because a table stores the groups (`views`). A task computes
+    the groups from scratch for each barrier.
     """
 
     kind: ClassVar[str] = "group"
     input: Node
     # By factories, which are no defaults of a text: texts have always said both.
     keys: tuple[str, ...] = field(default_factory=tuple)
-    """None for one group of all rows."""
+    """Empty for a single group with all rows."""
     aggregates: tuple[Aggregate, ...] = field(default_factory=tuple)
     is_clustered: bool = False
-    """Whether equal keys come one after the other, so that a task holds one group at a time."""
+    """Whether equal keys are adjacent, so that a task buffers one group at a time."""
     batch_rows: int = BATCH_ROWS
     memory_bytes_max: int | None = None
 
@@ -476,19 +474,19 @@ KINDS: dict[str, type[Node]] = {
         *(LocalPartition, MixedUnion, Join, MergeJoin, HashJoin, IndexLookupJoin, Group),
     )
 }
-"""The nodes that a plan may have, by their names in its text."""
+"""Node types by name in plan texts."""
 
 
 # -- what a plan may be ----------------------------------------------------------------------
 
 
 def scans_of(plan: Node) -> tuple[SplitScan, ...]:
-    """Return the leaves that take splits, in the order of the plan."""
+    """Return the leaves that accept splits, in plan order."""
     return tuple(node for node in plan.walk() if isinstance(node, SplitScan))
 
 
 def require_depth(node: Node) -> None:
-    """Raise `PlanError` if a plan is deeper than its text may be."""
+    """Raise `PlanError` if a plan is deeper than `DEPTH_MAX`."""
     level: list[Node] = [node]
     for _ in range(DEPTH_MAX + 1):
         level = [inner for node in level for inner in node.inputs]
@@ -498,7 +496,7 @@ def require_depth(node: Node) -> None:
 
 
 def too_deep() -> PlanError:
-    """Return the error of a plan that is deeper than one may be."""
+    """Return the error for a plan deeper than `DEPTH_MAX`."""
     return PlanError(
         f"the plan is deeper than {DEPTH_MAX} nodes.",
         hint="write several filters or projections behind each other as one.",
@@ -506,7 +504,7 @@ def too_deep() -> PlanError:
 
 
 def require_names(plan: Node) -> None:
-    """Refuse a task's plan in which two nodes have one name, or that is absurdly large or deep."""
+    """Raise `PlanError` if a task's plan has missing or duplicate ids, or is too large or deep."""
     first_spellings: dict[str, str] = {}
     waiting = [(plan, 0)]
     while waiting:
@@ -542,7 +540,7 @@ def _record(node: Node) -> dict[str, Any]:
 
 
 def _is_same(value: Any, default: Any) -> bool:
-    """Return whether a field has its default; those of Arrow have none, and may not compare."""
+    """Return whether a field has its default; types are compared first, for Arrow values."""
     return type(value) is type(default) and value == default
 
 
@@ -573,20 +571,20 @@ def _plain(node: Node, value: Any) -> Any:
 
 
 def to_text(value: Any) -> str:
-    """Return JSON in the form that plans have."""
+    """Return compact JSON, as in plan texts."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 class UnnestedRows(NamedTuple):
-    """The elements of the lists of some rows."""
+    """Rows after unnesting, one per list element."""
 
     rows: pa.RecordBatch
     owners: Positions
-    """The row that each element is of, ascending."""
+    """Each element's source row, ascending."""
 
 
 def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
-    """Return the columns that a node gives: the place of an element stands before the element."""
+    """Return the output schema; the position column precedes the element column."""
     if node.column not in schema.names:
         raise PlanError.missing_column(node.column, schema.names)
     list_type = schema.field(node.column).type
@@ -613,7 +611,7 @@ def unnested_schema(node: Unnest, schema: pa.Schema) -> pa.Schema:
 
 
 def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> UnnestedRows:
-    """Return a row for each element of the lists of some rows, in their order."""
+    """Return one row per list element, in input order."""
     lists = rows.column(node.column)
     lengths = np.asarray(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -629,6 +627,6 @@ def unnest(node: Unnest, rows: pa.RecordBatch, schema: pa.Schema) -> UnnestedRow
 
 
 def _places(lengths: Positions) -> Positions:
-    """Return the place of each element in its own list, given the lengths of the lists."""
+    """Return each element's index in its list, from the list lengths."""
     begins = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) - np.repeat(begins, lengths)

@@ -1,4 +1,4 @@
-"""The parser of SQL expressions (`parse_sql`); anything outside its grammar is refused by name.
+"""The SQL expression parser (`parse_sql`); anything outside its grammar is refused by name.
 
 Names and texts are as in Spark: names bare or in backticks, texts in single or double quotes,
 keywords in any case.
@@ -18,18 +18,18 @@ import pyarrow as pa
 from spark_upsert.errors import PlanError, did_you_mean
 
 TEXT_MAX = 10_000
-"""Characters of an expression; one that is longer was made by a program that should join."""
+"""Maximum characters per expression; a longer, generated expression should be a join."""
 
 DEPTH_MAX = 50
-"""Brackets within brackets: a parser that calls itself must not be called too often."""
+"""Maximum bracket nesting, because the parser is recursive."""
 
 HEIGHT_MAX = 200
-"""Height of a tree: a hundred terms may be joined by OR, and the stack holds its evaluation."""
+"""Maximum tree height: room for a hundred terms joined by OR, within the evaluation's stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that stands in the text."""
+    """A literal value."""
 
     value: bool | int | float | str | Decimal | datetime.date | datetime.datetime | None
     type: pa.DataType
@@ -37,14 +37,14 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class ColumnName:
-    """A column, or a field within it: names from the outside in."""
+    """A column, or a nested field: names from the outside in."""
 
     path: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator or a function, by its upper-case name, of its arguments."""
+    """An operator or function call, by upper-case name."""
 
     name: str
     arguments: tuple[Tree, ...]
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The value of the first branch with a true condition, else another."""
+    """The value for the first true condition, else ``otherwise``."""
 
     branches: tuple[tuple[Tree, Tree], ...]
     otherwise: Tree
@@ -60,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A value in another type."""
+    """A value cast to another type."""
 
     argument: Tree
     type: pa.DataType
@@ -87,7 +87,7 @@ TYPES: dict[str, pa.DataType] = {
     "TIMESTAMP": pa.timestamp("us", tz="UTC"),
     "TIMESTAMP_NTZ": pa.timestamp("us"),
 }
-"""The names of types; DECIMAL(precision, scale) is one more."""
+"""Types by name; DECIMAL(precision, scale) is parsed separately."""
 
 FUNCTIONS: dict[str, tuple[int, int]] = {
     "ABS": (1, 1),
@@ -114,7 +114,7 @@ FUNCTIONS: dict[str, tuple[int, int]] = {
     "UPPER": (1, 1),
     "YEAR": (1, 1),
 }
-"""How many arguments each function takes, at least and at most."""
+"""Minimum and maximum argument counts by function."""
 
 AGGREGATES = frozenset(
     {"COUNT", "SUM", "MIN", "MAX", "AVG", "FIRST", "LAST", "COLLECT_LIST", "COLLECT_SET", "STDDEV"}
@@ -125,7 +125,7 @@ IMPURE = frozenset(
         *("CURRENT_TIME", "LOCALTIMESTAMP", "CURRENT_USER", "MONOTONICALLY_INCREASING_ID"),
     }
 )
-"""Functions with another value each time; the names of columns where no bracket follows."""
+"""Functions with a different value at each call; without brackets the names are columns."""
 
 WINDOWED = frozenset({"ROW_NUMBER", "RANK", "DENSE_RANK", "LAG", "LEAD", "NTILE"})
 _REFUSED = {
@@ -171,7 +171,7 @@ _MOMENTS = {
         re.compile(rf"{_DAY}(?:[ T]{_CLOCK}(?:Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"),
     ),
 }
-"""By the word before a text: its class in Python, and what the text looks like."""
+"""Python class and text pattern by literal keyword."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +182,12 @@ class _Token:
 
     @property
     def upper(self) -> str:
-        """The key word, or the sign, that it is; a quoted name and a text are none."""
+        """The keyword or sign in upper case; empty for other tokens."""
         return self.text.upper() if self.kind in ("word", "sign") else ""
 
 
 def parse_sql(text: str) -> Tree:
-    """Return the tree of an expression::
+    """Parse an expression::
 
         or         and (OR and)*
         and        not (AND not)*
@@ -221,7 +221,7 @@ def parse_sql(text: str) -> Tree:
 
 
 def children(tree: Tree) -> tuple[Tree, ...]:
-    """Return the trees right below one."""
+    """Return a tree's direct children."""
     match tree:
         case Call(arguments=arguments):
             return arguments
@@ -234,7 +234,7 @@ def children(tree: Tree) -> tuple[Tree, ...]:
 
 
 def not_of_one_row(text: str, name: str) -> PlanError:
-    """Return the refusal of a function with another value each time, or one of other rows."""
+    """Return the error for a nondeterministic function or a window function."""
     return PlanError(
         f"'{text}': {name} is not a function of one row.",
         hint="store such values in a column, and read that; a column of this name is read without "
@@ -243,12 +243,12 @@ def not_of_one_row(text: str, name: str) -> PlanError:
 
 
 def double_quoted(text: str) -> list[str]:
-    """Return the texts between double quotes; none if the expression is not in the grammar."""
+    """Return the double-quoted texts; empty if the expression has an invalid token."""
     return [_unquoted(token.text) for token in _double_quoted(text)]
 
 
 def requoted(text: str, quote: str) -> str:
-    """Return an expression with another quote in place of double quotes."""
+    """Replace an expression's double quotes by another quote."""
     pieces, end = [], 0
     for token in _double_quoted(text):
         content = _unquoted(token.text).replace(quote, quote * 2)
@@ -267,7 +267,7 @@ def _double_quoted(text: str) -> list[_Token]:
 
 
 def _unquoted(text: str) -> str:
-    """Return what is between two quotes, with each doubled quote as one."""
+    """Remove the quotes from a token, and unescape doubled quotes."""
     quote = text[0]
     return text[1:-1].replace(quote * 2, quote)
 
@@ -295,7 +295,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads the tokens of one text from the left to the right."""
+    """A recursive-descent parser for one expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -315,7 +315,7 @@ class _Parser:
         return token
 
     def _accept(self, *words: str) -> str | None:
-        """Take the next tokens if they are these words; return the first."""
+        """Consume the next tokens if they are these words; return the first word, else None."""
         following = [token.upper for token in self._tokens[self._index : self._index + len(words)]]
         if following != list(words):
             return None
@@ -330,7 +330,7 @@ class _Parser:
             raise self._unexpected(f"expected {word}")
 
     def expect_end(self) -> None:
-        """Refuse what stands behind the expression."""
+        """Raise `PlanError` if tokens remain."""
         if self._next.kind != "end":
             raise self._unexpected("expected the end")
 
