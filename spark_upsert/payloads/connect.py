@@ -58,7 +58,7 @@ SCHEMA, PAYLOAD = "schema", "payload"
 
 _WRAPPED = r'^\s*\{\s*"schema"\s*:'
 _BEFORE_SCHEMA = re.compile(rf"{_WRAPPED}\s*(?=null\b|\{{)")
-_BEHIND_SCHEMA = re.compile(rf'\s*,\s*"{PAYLOAD}"\s*:')
+_AFTER_SCHEMA = re.compile(rf'\s*,\s*"{PAYLOAD}"\s*:')
 _NO_SCHEMA = b"null"
 
 _LOOKED_FOR = 16
@@ -162,7 +162,7 @@ def _head(message: bytes) -> tuple[bytes, int] | None:
         _, end = json.JSONDecoder().raw_decode(text, before.end())
     except (ValueError, RecursionError):
         return None
-    rest_match = _BEHIND_SCHEMA.match(text, end)
+    rest_match = _AFTER_SCHEMA.match(text, end)
     return None if rest_match is None else (message[before.end() : end], rest_match.end())
 
 
@@ -383,7 +383,7 @@ class ConnectAvroDecoder:
 
     @classmethod
     def _of(cls, inner: AvroDecoder) -> ConnectAvroDecoder:
-        parsed = _said(json.loads(inner.schema_json), {}, "")
+        parsed = _parse_avro_schema(json.loads(inner.schema_json), {}, "")
         if parsed.type != "record":
             parsed = ConnectSchema("record", fields={inner.bare_name: parsed})
         return cls(inner, parsed)
@@ -394,7 +394,7 @@ class ConnectAvroDecoder:
         Other fields are read as plain numbers and bytes, so an out-of-range logical value there
         does not make the payload bad.
         """
-        return replace(self, inner=_kept(self.inner, frozenset(only)), only=only)
+        return replace(self, inner=_keep_logical_types(self.inner, frozenset(only)), only=only)
 
     @cached_property
     def fields(self) -> pa.Schema:
@@ -421,7 +421,7 @@ class ConnectAvroDecoder:
 
 
 @lru_cache(maxsize=_READY_MAX)
-def _kept(inner: AvroDecoder, only: frozenset[str]) -> AvroDecoder:
+def _keep_logical_types(inner: AvroDecoder, only: frozenset[str]) -> AvroDecoder:
     schema = json.loads(inner.schema_json)
     if not (isinstance(schema, dict) and "fields" in schema):
         return inner
@@ -511,24 +511,26 @@ def _full_name(schema: dict[str, Any], space: str) -> str:
     return name if "." in name or not inside else f"{inside}.{name}"
 
 
-def _said(schema: Any, named: dict[str, ConnectSchema], space: str) -> ConnectSchema:
+def _parse_avro_schema(schema: Any, named: dict[str, ConnectSchema], space: str) -> ConnectSchema:
     """Convert a valid Avro schema without recursion to a Connect schema."""
     if isinstance(schema, list):
-        branches = [_said(branch, named, space) for branch in schema]
+        branches = [_parse_avro_schema(branch, named, space) for branch in schema]
         return next((branch for branch in branches if branch.type != "null"), branches[0])
     if isinstance(schema, str):
         return named.get(f"{space}.{schema}", named.get(schema, ConnectSchema(schema)))
     kind = schema["type"]
     if not isinstance(kind, str):
-        return _said(kind, named, space)
+        return _parse_avro_schema(kind, named, space)
     name = schema.get("connect.name")
     if kind == "array":
-        return ConnectSchema(kind, name, items=_said(schema["items"], named, space))
+        return ConnectSchema(kind, name, items=_parse_avro_schema(schema["items"], named, space))
     if "name" not in schema:
         return ConnectSchema(kind, name)
     own_name = schema["name"]
     space = own_name.rpartition(".")[0] or schema.get("namespace", space)
-    fields = {f["name"]: _said(f["type"], named, space) for f in schema.get("fields", ())}
+    fields = {
+        f["name"]: _parse_avro_schema(f["type"], named, space) for f in schema.get("fields", ())
+    }
     parsed = ConnectSchema(kind, name, fields=fields)
     named[own_name if "." in own_name or not space else f"{space}.{own_name}"] = parsed
     return parsed
@@ -573,7 +575,7 @@ class _Reader:
         """Convert one part of the document."""
         self._parts.enter(depth)
         schema = self._plain(schema)
-        kind = schema.get("type", _implied(schema))
+        kind = schema.get("type", _infer_type(schema))
         if isinstance(kind, list):
             others = [branch for branch in kind if branch != "null"]
             if len(others) != 1:
@@ -607,7 +609,7 @@ class _Reader:
         for _ in range(DEPTH_MAX):
             choices = schema.get("oneOf") or schema.get("anyOf")
             if "$ref" in schema:
-                schema = self._referred(str(schema["$ref"]))
+                schema = self._resolve_reference(str(schema["$ref"]))
             elif choices:
                 others = [choice for choice in choices if choice.get("type") != "null"]
                 if len(others) != 1:
@@ -619,7 +621,7 @@ class _Reader:
                 return schema
         raise Unreadable("it refers to itself")
 
-    def _referred(self, reference: str) -> Any:
+    def _resolve_reference(self, reference: str) -> Any:
         name, _, pointer = reference.partition("#")
         at = self._document[REFERENCED][name] if name else self._document
         for part in pointer.split("/")[1:]:
@@ -627,7 +629,7 @@ class _Reader:
         return at
 
 
-def _implied(schema: Any) -> str | None:
+def _infer_type(schema: Any) -> str | None:
     """Infer the type of a schema without ``type``; None if it is unknown."""
     if "properties" in schema:
         return "object"

@@ -511,12 +511,12 @@ class OwnDecoder:
             raise part.error
         if isinstance(part.own, str):
             return _bad(part, part.own)
-        refused = self._asked_of(part.own)
+        refused = self._find_refusal(part.own)
         if refused is not None and not self.is_tolerant:
             raise refused
         if refused is not None:
             return _bad(part, refused.message.rstrip("."))
-        spelt = _other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
+        spelt = _find_other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
         if spelt is not None:
             return _bad(part, spelt)
         common_schema = pa.schema(_common(part.own.fields, self.fields))
@@ -536,7 +536,7 @@ class OwnDecoder:
             return _bad(part, error.message.rstrip("."))
         return Piece(part.rows, columns, decoded_rows.reasons)
 
-    def _asked_of(self, own: OwnSchema) -> SchemaError | None:
+    def _find_refusal(self, own: OwnSchema) -> SchemaError | None:
         """Return the error if no column can hold a requested field in a schema, else None."""
         requested = {field.name: field.type for field in self.fields}
         for refusal in own.refused:
@@ -556,7 +556,7 @@ def _bad(part: SchemaGroup, why: str) -> Piece:
     return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), shortened(why), None))
 
 
-def _other_spelling(
+def _find_other_spelling(
     own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType, above: str = ""
 ) -> str | None:
     """Return the reason if a name differs from the requested name in case only, else None."""
@@ -568,7 +568,7 @@ def _other_spelling(
             spelling = spelt[field.name.lower()]
             return f"a schema of the payloads has '{where}', and the table '{above}{spelling}'"
         if type_ is not None and pa.types.is_struct(type_) and pa.types.is_struct(field.type):
-            difference = _other_spelling(field.type, type_, f"{where}.")
+            difference = _find_other_spelling(field.type, type_, f"{where}.")
             if difference is not None:
                 return difference
     return None

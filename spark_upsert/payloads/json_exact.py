@@ -179,7 +179,7 @@ def read_exactly(text: str, fields: pa.Schema, *, is_bare: bool) -> dict[str, An
 
     Raises `Undecodable` for an invalid payload, `TooDeep` for deep nesting.
     """
-    parsed = _parsed(text)
+    parsed = _parse(text)
     if is_bare:
         parsed = JsonObject([(fields[0].name, parsed)])
     elif not isinstance(parsed, JsonObject):
@@ -210,7 +210,7 @@ def write_document(document: Any) -> str:
     return json.dumps(document)
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
         raise TooDeep
     try:

@@ -263,7 +263,7 @@ Fetch = Callable[[str], Any]
 
 def schema_of_id(settings: RegistrySettings, schema_id: int) -> RegisteredSchema:
     """Return a schema by id, cached."""
-    return _kept(settings, f"/schemas/ids/{schema_id}")
+    return _cached_schema(settings, f"/schemas/ids/{schema_id}")
 
 
 def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
@@ -289,7 +289,7 @@ _missing: NegativeCache[RegistrySettings] = NegativeCache(
 )
 
 
-def _kept(settings: RegistrySettings, path: str) -> RegisteredSchema:
+def _cached_schema(settings: RegistrySettings, path: str) -> RegisteredSchema:
     """Return the immutable schema at a path, cached."""
 
     def ask() -> RegisteredSchema:
@@ -310,15 +310,15 @@ def _registered(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
         if not isinstance(text, str):
             raise TypeError(f"it is a {type(text).__name__}")
     except (AttributeError, KeyError, TypeError) as error:
-        raise _strange(settings, f"an answer without a schema ({error})") from error
+        raise _invalid_response(settings, f"an answer without a schema ({error})") from error
     references = answer.get("references")
     if references and kind in ("AVRO", "JSON"):
-        text = _whole(settings, kind, text, references)
+        text = _with_references(settings, kind, text, references)
     number = answer.get("id")
     return RegisteredSchema(kind, text, number if type(number) is int else None)
 
 
-def _whole(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
+def _with_references(settings: RegistrySettings, kind: str, text: str, references: Any) -> str:
     """Return a schema with its references included; raises `Unreadable` if they are invalid."""
     try:
         fetched = _SchemaReferences(settings)
@@ -355,16 +355,18 @@ class _SchemaReferences:
             if len(self.schemas) >= _REFERENCES_MAX:
                 raise Unreadable(f"it refers to more than {_REFERENCES_MAX} others")
             self.schemas[name] = None  # Met again inside of itself, it is not followed.
-            answer = self._asked(reference)
+            answer = self._fetch_reference(reference)
             self.collect(answer.get("references") or (), depth + 1)
             self._bytes += len(answer["schema"])
             if self._bytes > SCHEMA_BYTES_MAX:
                 raise Unreadable(f"it refers to more than {SCHEMA_BYTES_MAX} bytes of others")
             self.schemas[name] = read_json(answer["schema"])
 
-    def _asked(self, reference: Any) -> Any:
+    def _fetch_reference(self, reference: Any) -> Any:
         if _clock() > self._until_s:
-            raise _silent(self._settings, f"more than {_REFERENCES_S:g} s for what a schema needs")
+            raise _no_response(
+                self._settings, f"more than {_REFERENCES_S:g} s for what a schema needs"
+            )
         subject = quote(str(reference["subject"]), safe="")
         return self._fetch(f"/subjects/{subject}/versions/{int(reference['version'])}")
 
@@ -468,10 +470,10 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
             try:
                 return ask(url, path)
             except TooMuch as error:
-                raise _strange(settings, str(error)) from error
+                raise _invalid_response(settings, str(error)) from error
             except (urllib3.exceptions.HTTPError, _Busy) as error:
                 lost = error
-        raise _silent(settings, str(lost)) from lost
+        raise _no_response(settings, str(lost)) from lost
 
     return fetch
 
@@ -480,7 +482,7 @@ def _clock() -> float:
     return time.monotonic()
 
 
-def _silent(settings: RegistrySettings, why: str) -> StorageError:
+def _no_response(settings: RegistrySettings, why: str) -> StorageError:
     return StorageError(
         f"the schema registry at {_named(settings)} does not answer: {why}.",
         hint="see whether it runs and can be reached from the workers; the write goes on where "
@@ -508,11 +510,13 @@ def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
     if status == 404 and isinstance(answer, dict) and "error_code" in answer:
         raise UnknownSchema
     if status != 200 or not isinstance(answer, dict):
-        raise _strange(settings, f"status {status} and {len(body)} bytes that are no schema")
+        raise _invalid_response(
+            settings, f"status {status} and {len(body)} bytes that are no schema"
+        )
     return answer
 
 
-def _strange(settings: RegistrySettings, what: str) -> StorageError:
+def _invalid_response(settings: RegistrySettings, what: str) -> StorageError:
     """Return the error for an invalid response, perhaps from another server at that address."""
     return StorageError(
         f"the schema registry at {_named(settings)} gave {what}.",

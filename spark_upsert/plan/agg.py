@@ -41,7 +41,7 @@ def max(column: str) -> Aggregate:
 
 def __getattr__(name: str) -> NoReturn:
     """Raise `PlanError` for aggregates that cannot retract rows, or have another name here."""
-    if name in _NO_WAY_BACK:
+    if name in _NOT_RETRACTABLE:
         raise PlanError(
             f"'{name}' cannot be retracted: when a row goes, nothing that was kept tells what is "
             "left.",
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> NoReturn:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_NO_WAY_BACK = frozenset(
+_NOT_RETRACTABLE = frozenset(
     (
         "collect",
         "collect_list",

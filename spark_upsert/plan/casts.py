@@ -241,7 +241,7 @@ def _date_of_text(value: Datum, type_: pa.DataType) -> Datum:
 def _moment_of_text(value: Datum, type_: pa.DataType) -> Datum:
     """Parse a date, optionally with ``12``, ``12:30`` or ``12:30:00.5`` and a zone."""
     parts = _parts(value, _MOMENT, type_)
-    clock = pc.binary_join_element_wise(*(_two(parts, name, "0") for name in _CLOCK), ":")
+    clock = pc.binary_join_element_wise(*(_two_digits(parts, name, "0") for name in _CLOCK), ":")
     fraction = pc.utf8_rpad(pc.struct_field(parts, "fraction"), 6, "0")
     text = pc.binary_join_element_wise(_day(parts), "T", clock, ".", fraction, "")
     if type_.tz is None:  # Spark reads a zone, and does not look at it.
@@ -259,14 +259,14 @@ def _parts(value: Datum, form: str, type_: pa.DataType) -> Datum:
 _CLOCK = ("hour", "minute", "second")
 
 
-def _two(parts: Datum, name: str, instead: str) -> Datum:
+def _two_digits(parts: Datum, name: str, instead: str) -> Datum:
     """Return a part with two digits, or a default if it is missing."""
     part = pc.struct_field(parts, name)
     return pc.utf8_lpad(pc.if_else(pc.equal(part, ""), instead, part), 2, "0")
 
 
 def _day(parts: Datum) -> Datum:
-    others = (_two(parts, name, "1") for name in ("month", "day"))
+    others = (_two_digits(parts, name, "1") for name in ("month", "day"))
     return pc.binary_join_element_wise(pc.struct_field(parts, "year"), *others, "-")
 
 

@@ -95,7 +95,7 @@ def bind(condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
     """
     text = condition if isinstance(condition, str) else str(condition)
     try:
-        return _bound(text, condition, schema)
+        return _bind(text, condition, schema)
     except (pa.ArrowException, KeyError, OverflowError) as error:
         raise PlanError(
             f"'{text}' cannot be computed: {error}.",
@@ -112,13 +112,13 @@ def _too_deep(text: str) -> PlanError:
     )
 
 
-def _bound(text: str, condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
+def _bind(text: str, condition: str | pc.Expression, schema: pa.Schema) -> BoundExpression:
     if isinstance(condition, str):
         tree = parse_sql(condition)
         for name in double_quoted(condition):
             if has_column(schema, name):
                 _warn_of_text(name)
-        names = {_found(column, schema, text) for column in _columns(tree)}
+        names = {_resolve_column(column, schema, text) for column in _columns(tree)}
         evaluate: Callable[[pa.RecordBatch], Datum] = _Evaluation(tree, schema)
     else:
         names = set(schema.names)
@@ -179,7 +179,7 @@ def _columns(tree: Tree) -> list[ColumnName]:
     return [path for child in children(tree) for path in _columns(child)]
 
 
-def _found(column: ColumnName, schema: pa.Schema, text: str) -> str:
+def _resolve_column(column: ColumnName, schema: pa.Schema, text: str) -> str:
     """Return the schema's name for a column, or for a nested field's top-level column."""
     name = column.path[0]
     try:
@@ -222,7 +222,7 @@ class _OfArrow:
 
 _DIVISIONS = frozenset({"/", "%", "DIV"})
 _COMPARED_OR_COMPUTED = frozenset({"+", "-", "*", "=", "<>", "<", "<=", ">", ">="})
-_ALL_COUNT = frozenset({"||", "<=>", "GREATEST", "LEAST"})
+_WITHOUT_NULL_SHORTCUT = frozenset({"||", "<=>", "GREATEST", "LEAST"})
 """Operators that evaluate every argument even after a NULL, so any argument's error counts."""
 
 
@@ -283,7 +283,7 @@ class _Evaluation:
 
         Divisions evaluate their right side first.
         """
-        if name in _ALL_COUNT or len(arguments) == 1:
+        if name in _WITHOUT_NULL_SHORTCUT or len(arguments) == 1:
             return [self._of(expression, batch) for expression in arguments]
         order = 1 if name not in _DIVISIONS else -1
         evaluated: list[Datum] = []
@@ -390,7 +390,7 @@ Pins = Mapping[str, pa.Array]
 _NUMBERS = frozenset({"whole", "decimal"})
 """Kinds with exact comparison between them; floats are compared with the nearest value instead."""
 
-_OWN = frozenset({"truth", "text", "bytes", "date", "moment", "naive"})
+_SAME_KIND_ONLY = frozenset({"truth", "text", "bytes", "date", "moment", "naive"})
 """Kinds that are compared only with the same kind."""
 
 
@@ -412,7 +412,7 @@ def values_of(values: pa.Array, type_: pa.DataType) -> pa.Array | None:
     kinds = {kind_of(values.type), kind_of(type_)}
     if kind_of(values.type) == "nothing":
         return pa.array([], type_)
-    if not (kinds <= _NUMBERS or (len(kinds) == 1 and kinds <= _OWN)):
+    if not (kinds <= _NUMBERS or (len(kinds) == 1 and kinds <= _SAME_KIND_ONLY)):
         return None
     converted = [_converted(value, type_) for value in values if value.is_valid]
     present = [value for value in converted if value is not None]

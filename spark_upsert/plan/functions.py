@@ -33,7 +33,7 @@ def upper(texts: Any) -> Any:
     Arrow maps one character to one, so characters such as the sharp s are replaced first.
     """
     if not _is_plain(texts):
-        longer = _longer()
+        longer = _multi_letter_upper_cases()
         if _any(pc.match_substring_regex(texts, f"[{''.join(longer)}]")):
             for letter, letters in longer.items():
                 texts = pc.replace_substring(texts, letter, letters)
@@ -57,7 +57,7 @@ def _any(found: Any) -> bool:
 
 
 @cache
-def _longer() -> dict[str, str]:
+def _multi_letter_upper_cases() -> dict[str, str]:
     """Return letters with an upper case of several letters, such as the sharp s."""
     letters = map(chr, range(0x80, sys.maxunicode + 1))
     return {letter: letter.upper() for letter in letters if len(letter.upper()) > 1}

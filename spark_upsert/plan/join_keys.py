@@ -167,7 +167,7 @@ class KeyIndex:
         hashes = hash_keys(keys, seed=_SEED)
         order = order_of(hashes)
         same = self._has_same_key(keys, hashes, order)
-        if not bool((same == _is_as_before(hashes[order])).all()):
+        if not bool((same == _equals_previous(hashes[order])).all()):
             # Two keys share a hash: among such rows, those of one key must be brought together.
             order = np.lexsort((codes(keys)[0], hashes))
             same = self._has_same_key(keys, hashes, order)
@@ -222,7 +222,7 @@ class KeyIndex:
 
     def _has_same_key(self, keys: Sequence[pa.Array], hashes: Words, order: Positions) -> Mask:
         """Return a mask for rows with the same key as the previous row in an order."""
-        same = _is_as_before(hashes[order])
+        same = _equals_previous(hashes[order])
         likely = np.flatnonzero(same)
         if len(likely) and not self._is_injective:
             taken = [
@@ -233,7 +233,7 @@ class KeyIndex:
         return same
 
 
-def _is_as_before(hashes: Words) -> Mask:
+def _equals_previous(hashes: Words) -> Mask:
     """Return a mask for hashes equal to the previous hash."""
     same = np.zeros(len(hashes), dtype=np.bool_)
     same[1:] = hashes[1:] == hashes[:-1]

@@ -99,10 +99,10 @@ def _node(record: Any, depth: int) -> Node:
     if depth > DEPTH_MAX:
         raise too_deep()
     with about("node", record.get("id") or kind.kind):
-        return _built(kind, record, depth)
+        return _build_node(kind, record, depth)
 
 
-def _built(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
+def _build_node(kind: type[Node], record: Mapping[str, Any], depth: int) -> Node:
     readers = _readers(kind.kind)
     arguments = {}
     for name, value in record.items():
@@ -180,7 +180,7 @@ def _bytes(value: Any) -> pa.Buffer:
     return pa.py_buffer(base64.b64decode(_TEXT.read(value, 0), validate=True))
 
 
-def _below(value: Any, depth: int) -> Node:
+def _read_input(value: Any, depth: int) -> Node:
     return _node(value, depth + 1)
 
 
@@ -203,8 +203,8 @@ _READERS: dict[Any, _Reader] = {
     Reverse: _Reader(
         f"one of {', '.join(mode.value for mode in Reverse)}", lambda value, _: Reverse(value)
     ),
-    Node: _Reader("a node", _below),
-    tuple[Node, ...]: _several("a list of nodes", _below),
+    Node: _Reader("a node", _read_input),
+    tuple[Node, ...]: _several("a list of nodes", _read_input),
     tuple[str, ...]: _several("a list of names", _is(str)),
     tuple[Column, ...]: _pairs_of(Column, "a list of [name, type]"),
     tuple[ProjectedColumn, ...]: _pairs_of(
