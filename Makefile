@@ -26,7 +26,7 @@ find_python = for python in $(CANDIDATES); do \
 QUICK := tests/unit tests/scenarios tests/promises
 
 # Whose types `make check` looks at: from an empty cache in three fifths of the time that all files take, which `make lint` looks at.
-QUICK_TYPES := spark_upsert datasource sink tests/unit
+QUICK_TYPES := upsertflow spark_upsert datasource sink tests/unit
 
 # Tests run side by side, one report at the end. ARGS=-n0 runs them one after the other, as a debugger needs it.
 LANES := -n 2

@@ -21,6 +21,7 @@ SOURCE_ROOTS = (
     Path("spark_upsert"),
     Path("datasource/pyspark_upsertflow"),
     Path("sink/spark_upsert_sink"),
+    Path("upsertflow"),
 )
 
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -54,11 +55,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert",),
     ("spark_upsert.cli", "spark_upsert_sink"),
     ("pyspark_upsertflow",),
+    ("upsertflow",),
 )
 """The units, the lowest layer first: folders without the folders named apart, or single modules."""
 
 
-_QUOTED = re.compile(r"""["'](spark_upsert|pyspark_upsertflow)""")
+_QUOTED = re.compile(r"""["'](spark_upsert|pyspark_upsertflow|upsertflow\.)""")
 
 
 @dataclass(frozen=True, slots=True, order=True)

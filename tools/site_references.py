@@ -6,18 +6,15 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
 
-import pyspark_upsertflow
-import spark_upsert
+import upsertflow as public
 from spark_upsert.cli.commands import upsertflow
 from tools.error_reference import TARGET, sections
 
-MODULES = (spark_upsert, pyspark_upsertflow)
-PACKAGES = {module.__name__ for module in MODULES}
+PACKAGES = {"spark_upsert", "pyspark_upsertflow"}
 WIDTH = 90
 """Columns of a help text."""
 
@@ -62,20 +59,19 @@ def _speaking_of(code: str, pages: list[Path]) -> Iterator[str]:
 
 
 def functions() -> str:
-    """Return the page of public names: how each is called, and its docstring."""
-    page = "# Functions\n\nThe public names of both packages, by their docstrings.\n"
-    return page + "".join(part for module in MODULES for part in _names_of(module))
+    """Return the page of public names: signatures and docstrings."""
+    page = "# Functions\n\nThe public names of the package `upsertflow`, by their docstrings.\n"
+    return page + "".join(_public_names())
 
 
-def _names_of(module: ModuleType) -> Iterator[str]:
-    yield f"\n## {module.__name__}\n"
-    for name in sorted(module.__all__):
-        found = getattr(module, name)
+def _public_names() -> Iterator[str]:
+    for name in sorted(public.__all__):
+        found = getattr(public, name)
         if not (inspect.isclass(found) or inspect.isroutine(found)):
             continue
-        yield f"\n### {name}\n\n{_told(name, found)}"
+        yield f"\n## {name}\n\n{_told(name, found)}"
         for method, called in _methods(found):
-            yield f"\n#### {name}.{method}\n\n{_told(method, called)}"
+            yield f"\n### {name}.{method}\n\n{_told(method, called)}"
 
 
 def _methods(found: Any) -> list[tuple[str, Any]]:

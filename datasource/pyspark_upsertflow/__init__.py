@@ -52,8 +52,8 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
 
     Examples
     --------
-    >>> import pyspark_upsertflow
-    >>> pyspark_upsertflow.compact(spark, "s3://lake/orders", region="eu-west-1")  # doctest: +SKIP
+    >>> import upsertflow
+    >>> upsertflow.compact(spark, "s3://lake/orders", region="eu-west-1")  # doctest: +SKIP
     7
     """
     from pyspark_upsertflow.registration import compact as compact_table
@@ -78,7 +78,7 @@ def view(path: str, **storage: str) -> SparkView:
 
     Examples
     --------
-    >>> from pyspark_upsertflow import view
+    >>> from upsertflow import view
     >>> big = view("/lake/orders").filter("amount > 100")  # doctest: +SKIP
     >>> big.stream(spark).writeStream.start()  # doctest: +SKIP
     """
@@ -117,8 +117,8 @@ def watch(
 
     Examples
     --------
-    >>> import pyspark_upsertflow
-    >>> watching = pyspark_upsertflow.watch(spark)  # doctest: +SKIP
+    >>> import upsertflow
+    >>> watching = upsertflow.watch(spark)  # doctest: +SKIP
     >>> watching.batches[-1]["inserts"]  # doctest: +SKIP
     1000
     """

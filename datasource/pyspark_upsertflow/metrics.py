@@ -48,7 +48,7 @@ _STOP_S = 10.0
 
 
 class Watch:
-    """Reports each micro-batch in a session's queries; `pyspark_upsertflow.watch` creates it.
+    """Reports each micro-batch in a session's queries; `upsertflow.watch` creates it.
 
     Parameters
     ----------

@@ -50,8 +50,8 @@ def register(spark: SparkSession) -> None:
 
     Examples
     --------
-    >>> import pyspark_upsertflow
-    >>> pyspark_upsertflow.register(spark)  # doctest: +SKIP
+    >>> import upsertflow
+    >>> upsertflow.register(spark)  # doctest: +SKIP
     >>> spark.read.format("upsertflow").option("path", "/lake/orders").load()  # doctest: +SKIP
     """
     spark.dataSource.register(by_value(archive(), parallelism_of(spark)))

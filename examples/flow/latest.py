@@ -30,8 +30,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from pyspark_upsertflow import flow as flows
-from spark_upsert import Table
 from spark_upsert.flow import (
     Automatic,
     Flow,
@@ -45,6 +43,8 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.flow.text import text
+from upsertflow import Table
+from upsertflow import flow as flows
 
 READINGS = pa.schema({"device": pa.int64(), "seq": pa.int64(), "text": pa.string()})
 LATEST = pa.schema({"device": pa.int64(), "seq": pa.int64(), "celsius": pa.int64()})

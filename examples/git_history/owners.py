@@ -42,11 +42,11 @@ from examples.git_history import replay  # noqa: E402
 from examples.git_history.errors import DemoError  # noqa: E402
 from examples.git_history.history import Chapter, Repository, cut_chapters  # noqa: E402
 from examples.git_history.proof import Check  # noqa: E402
-from pyspark_upsertflow import agg, view  # noqa: E402
 from pyspark_upsertflow.views import SparkView  # noqa: E402
 from spark_upsert.table.log.manifest import KeptPosition  # noqa: E402
 from spark_upsert.table.table import Table  # noqa: E402
 from spark_upsert.table.write.outcomes import recorded_position  # noqa: E402
+from upsertflow import agg, view  # noqa: E402
 
 CHAPTERS = 24
 """Epochs of either table; the query loses its checkpoint behind a third of them."""

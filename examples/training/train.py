@@ -33,7 +33,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
 from examples.git_history.history import TREE, Repository  # noqa: E402
-from spark_upsert import Table  # noqa: E402
+from upsertflow import Table  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
 

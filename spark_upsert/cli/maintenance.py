@@ -158,7 +158,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
 def compact(
     path: str, storage: Mapping[str, str], of_root: bool, full: bool, as_json: bool
 ) -> None:
-    """Merge runs in this process. For large tables use pyspark_upsertflow.compact(spark, path)."""
+    """Merge runs in this process. For large tables use upsertflow.compact(spark, path)."""
 
     def work(table: Table, told: Told) -> dict[str, Any]:
         def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:

@@ -222,7 +222,7 @@ class QueryOptions(MergeOptions):
         "pressure; longer than the trigger's interval. Default `1 minute`."
     )
     parallelism: int | None = Option("parallelism", at_least(1), FREE, is_of_whole=True).held(
-        "Tasks that the cluster runs at once. `pyspark_upsertflow.register(spark)` fills in what "
+        "Tasks that the cluster runs at once. `upsertflow.register(spark)` fills in what "
         "the session knows then: its `defaultParallelism`, or the cores that its configuration "
         "asks for (Spark Connect tells neither). Default: the processors of the driver."
     )
@@ -654,7 +654,7 @@ class ReadOptions:
                 "filter",
                 f"has no meaning in {read}: of a change, the row before may be "
                 "wanted and the row behind not",
-                hint="read a view, whose changes are exact, by pyspark_upsertflow.view(path)"
+                hint="read a view, whose changes are exact, by upsertflow.view(path)"
                 ".filter(...); or filter behind the read, with where(...).",
             )
 
@@ -776,7 +776,7 @@ class PlanOptions:
         is_of_whole=True,
     ).held(
         "Instead of `path`: the plan of a view over one or several tables, as `to_json()` of "
-        "`pyspark_upsertflow.view(...)` gives it. Times, `latest` and `earliest` mean what they "
+        "`upsertflow.view(...)` gives it. Times, `latest` and `earliest` mean what they "
         "mean of a table; numbers of versions are for plans that follow one table (others may be "
         "pinned)."
     )

@@ -14,6 +14,7 @@ import click
 
 import pyspark_upsertflow
 import spark_upsert
+import upsertflow as public
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.errors import OptionError, UpsertFlowError
 from spark_upsert.options.declare import Option, Options
@@ -30,7 +31,8 @@ def interface() -> dict[str, Any]:
         "errors": sorted({each.code for each in _below(UpsertFlowError)}),
         "commands": {name: _parameters(each) for name, each in sorted(upsertflow.commands.items())},
         "names": {
-            module.__name__: sorted(module.__all__) for module in (spark_upsert, pyspark_upsertflow)
+            module.__name__: sorted(module.__all__)
+            for module in (public, spark_upsert, pyspark_upsertflow)
         },
     }
 

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
+    "upsertflow": ROOT / "upsertflow",
     "spark_upsert": ROOT / "spark_upsert",
     "spark_upsert_sink": ROOT / "sink" / "spark_upsert_sink",
     "pyspark_upsertflow": ROOT / "datasource" / "pyspark_upsertflow",
@@ -134,7 +135,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-def test_the_wheel_holds_every_file_of_three_packages_and_no_more(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_packages_and_no_more(wheel: Path) -> None:
     installed = set(zipfile.ZipFile(wheel).namelist())
     names = {name.partition("/")[0] for name in installed}
     assert {name for name in names if not name.endswith(".dist-info")} == set(PACKAGES)
@@ -150,8 +151,9 @@ def test_the_wheel_holds_every_file_of_three_packages_and_no_more(wheel: Path) -
 def test_the_wheel_can_be_imported_without_being_unpacked(wheel: Path) -> None:
     # This is how `--packages` and `--py-files` bring it to a worker.
     program = """
-import pyspark_upsertflow, spark_upsert, spark_upsert_sink
-print({m.__name__: m.__file__ for m in (pyspark_upsertflow, spark_upsert, spark_upsert_sink)})
+import pyspark_upsertflow, spark_upsert, spark_upsert_sink, upsertflow
+modules = (pyspark_upsertflow, spark_upsert, spark_upsert_sink, upsertflow)
+print({module.__name__: module.__file__ for module in modules})
 """
     files = ast.literal_eval(run(program, wheel))
     assert files == {package: str(wheel / package / "__init__.py") for package in PACKAGES}

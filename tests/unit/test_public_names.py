@@ -1,17 +1,20 @@
-"""The public door: what `import spark_upsert` offers, and what it costs."""
+"""The public package: the names that `import upsertflow` offers, and its cost."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pytest
 
+import pyspark_upsertflow
 import spark_upsert
-from spark_upsert import FeedbackUpsert, Table
+import upsertflow
 from spark_upsert.errors import SchemaError
+from upsertflow import FeedbackUpsert, Table
 
 COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string()})
 
@@ -22,23 +25,28 @@ def users(path: Path) -> Table:
     return table
 
 
-@pytest.mark.parametrize("name", spark_upsert.__all__)
-def test_every_public_name_is_there_and_documented(name: str) -> None:
-    found = getattr(spark_upsert, name)
-    assert name == "__version__" or found.__doc__
-    assert name in dir(spark_upsert)
+@pytest.mark.parametrize("name", upsertflow.__all__)
+def test_a_public_name_is_documented(name: str) -> None:
+    assert name == "__version__" or getattr(upsertflow, name).__doc__
+    assert name in dir(upsertflow)
 
 
-def test_an_unknown_name_is_an_error_of_python() -> None:
+def test_the_public_package_has_the_names_of_both_packages() -> None:
+    spark_names = set(pyspark_upsertflow.__all__) - {"DefaultSource"}
+    assert set(upsertflow.__all__) == {*spark_upsert.__all__, *spark_names, "agg", "flow"}
+
+
+@pytest.mark.parametrize("module", [upsertflow, spark_upsert])
+def test_an_unknown_name_is_an_error_of_python(module: ModuleType) -> None:
     with pytest.raises(AttributeError, match="no attribute 'Tabel'"):
-        _ = spark_upsert.Tabel  # type: ignore[attr-defined]
+        _ = module.Tabel
 
 
-def test_the_package_costs_nothing_until_a_name_is_asked_for() -> None:
+def test_the_package_costs_nothing_until_a_name_is_used() -> None:
     code = (
-        "import sys, spark_upsert\n"
+        "import sys, upsertflow\n"
         "assert not {'pyarrow', 'numpy', 'spark_upsert.table.table'} & set(sys.modules)\n"
-        "spark_upsert.Table\n"
+        "upsertflow.Table, upsertflow.agg\n"
         "assert 'pyspark' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spark_upsert import Table
+from upsertflow import Table
 
 HERE = Path(__file__).resolve().parent
 NOT_OURS = shutil.ignore_patterns(".venv", "__pycache__", "lake", "spark-warehouse")

@@ -15,8 +15,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
-from spark_upsert import Table, Transaction
 from spark_upsert.errors import TableExistsError
+from upsertflow import Table, Transaction
 
 COLUMNS = pa.schema(
     {"order_id": pa.int64(), "country": pa.string(), "amount": pa.int64(), "at": pa.int64()}

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from job import load, open_table, sales
 
-from spark_upsert import Table
+from upsertflow import Table
 
 Row = dict[str, Any]
 

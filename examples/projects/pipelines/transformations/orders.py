@@ -11,8 +11,8 @@ from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from spark_upsert import Table
 from spark_upsert.errors import TableExistsError
+from upsertflow import Table
 
 LAKE = "/lake"
 FEED = "order_id BIGINT, country STRING, amount BIGINT, seq BIGINT, gone BOOLEAN"
