@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Exists once the environment is complete; older than pyproject.toml means out of date.
 STAMP := $(VENV)/.installed
-EXTRAS := spark,objectstore,cli,payloads,registry
+EXTRAS := spark,s3,cli,kafka
 
 # The history the demo replays: any git repository.
 REPO ?= $(CURDIR)

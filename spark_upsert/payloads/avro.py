@@ -134,7 +134,7 @@ def _fastavro() -> Any:
     except ModuleNotFoundError as error:
         raise OptionError(
             "the format 'avro' needs the package 'fastavro', which is not installed here.",
-            hint="run `pip install 'upsertflow[payloads]'` for the interpreter of the workers.",
+            hint="run `pip install 'upsertflow[kafka]'` for the interpreter of the workers.",
         ) from error
     return fastavro
 

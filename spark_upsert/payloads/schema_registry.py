@@ -421,7 +421,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
     except ModuleNotFoundError as error:
         raise OptionError(
             "a schema registry needs the package 'urllib3', which is not installed here.",
-            hint="run `pip install 'upsertflow[registry]'` for the interpreter of the workers.",
+            hint="run `pip install 'upsertflow[kafka]'` for the interpreter of the workers.",
         ) from error
     headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", **dict(settings.headers)}
     if settings.user is not None:

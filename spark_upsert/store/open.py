@@ -36,7 +36,7 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
     except ModuleNotFoundError as error:
         raise OptionError(
             f"the path '{path}' needs obstore, which is not installed ({error}).",
-            hint="pip install 'upsertflow[objectstore]' on the driver and on every executor.",
+            hint="pip install 'upsertflow[s3]' on the driver and on every executor.",
         ) from error
     return opened(path, options or {})
 

@@ -73,7 +73,7 @@ def test_the_rule_finds_each_hint_and_reads_its_text() -> None:
         ("open it with Table.open, or Table.reopen", "Table.reopen"),
         ("make it InputRows(schema) or Given(schema)", "Given(...)"),
         ("docs/tasks.md, docs/task.md", "docs/task.md"),
-        ("pip install 'upsertflow[payloads]' 'upsertflow[avro]'", "upsertflow[avro]"),
+        ("pip install 'upsertflow[kafka]' 'upsertflow[avro]'", "upsertflow[avro]"),
         ("read it by spark_upsert.tables.Table", "spark_upsert.tables.Table"),
     ],
 )

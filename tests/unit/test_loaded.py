@@ -57,7 +57,7 @@ def test_a_worker_that_reads_rows_loads_no_parquet_and_no_tls() -> None:
 EXTRAS: dict[str, tuple[str, ...]] = {
     "click": ("spark_upsert.cli",),
     "rich": ("spark_upsert.cli",),
-    "obstore": ("spark_upsert.store.object_store", "spark_upsert.store.protocol"),
+    "obstore": ("spark_upsert.store.object_store",),
     "polars": ("spark_upsert.table.polars_frame",),
     **dict.fromkeys(("fastavro", "pandas", "prometheus_client", "pyspark", "urllib3"), ()),
 }

@@ -300,11 +300,11 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "a decoder without fastavro": (
         without_package("fastavro", lambda: read_avro('"int"', bare_name="value")),
-        "upsertflow[payloads]",
+        "upsertflow[kafka]",
     ),
     "a registry without urllib3": (
         without_package("urllib3", lambda: _fetch_of(RegistrySettings(urls=("http://r:8081",)))),
-        "upsertflow[registry]",
+        "upsertflow[kafka]",
     ),
     "a struct as a bare value": (
         lambda _: JsonDecoder(pa.schema({"value": pa.struct({"id": pa.int64()})}), is_bare=True),
@@ -312,7 +312,7 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
     ),
     "object storage without its package": (
         without_package("spark_upsert.store.object_store", lambda: open_store("s3://b/lake")),
-        "upsertflow[objectstore]",
+        "upsertflow[s3]",
     ),
     "a bucket with a port": (
         lambda _: ObjectSettings.of("s3://bucket:9/orders", {}),
