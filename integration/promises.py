@@ -68,7 +68,7 @@ def rows_of(
     path: Path | str, version: int | None = None, *, storage: Mapping[str, str] | None = None
 ) -> Contents:
     """Return the contents of a table at a version."""
-    table = Table.open(str(path), storage=storage)
+    table = Table.open(str(path), storage_options=storage)
     return contents(table.snapshot(version).to_pylist(), table.log.head().schema.keys)
 
 
@@ -95,7 +95,7 @@ def orphans(path: Path | str) -> set[str]:
 
 def assert_sound(path: Path | str, storage: Mapping[str, str] | None = None) -> Table:
     """Check on every version that the changelog folds to the snapshot and every row is counted."""
-    table = Table.open(str(path), storage=storage)
+    table = Table.open(str(path), storage_options=storage)
     keys = table.log.head().schema.keys
     rows: Contents = {}
     for version in range(table.log.head().upper):

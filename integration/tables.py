@@ -31,7 +31,7 @@ def make_table(
     storage: Mapping[str, str] | None = None,
 ) -> Table:
     """Make a table of some epochs."""
-    table = Table.create(str(path), schema, keys=["k"], storage=storage)
+    table = Table.create(str(path), schema, keys=["k"], storage_options=storage)
     for epoch in epochs:
         append(table, epoch)
     return table

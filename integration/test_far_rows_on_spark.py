@@ -30,7 +30,7 @@ def test_a_filter_by_keys_copies_no_file_and_a_scan_does(
     url = f"s3://{s3.new_bucket()}/orders"
     written = {**s3.storage, "cache_dir": str(tmp_path / "writer")}
     columns = pa.schema({"k": pa.int64(), "s": pa.string()})
-    table = Table.create(url, columns, keys=["k"], storage=written)
+    table = Table.create(url, columns, keys=["k"], storage_options=written)
     table.upsert(pa.table({"k": range(ROWS), "s": [f"text {n}" for n in range(ROWS)]}))
     [slice_] = table.log.head().slices
     assert slice_.file.bytes > 8 << 20

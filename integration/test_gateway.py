@@ -31,9 +31,9 @@ def as_table(commands: Sequence[Command]) -> pa.Table:
 
 def test_a_key_that_nobody_has_is_refused(gateway: S3) -> None:
     url = f"s3://{gateway.new_bucket()}/table"
-    Table.create(url, COLUMNS, keys=["k"], storage=gateway.storage)
+    Table.create(url, COLUMNS, keys=["k"], storage_options=gateway.storage)
     with pytest.raises(OptionError, match="check the credentials"):
-        Table.open(url, storage={**gateway.storage, "access_key_id": "nobody"})
+        Table.open(url, storage_options={**gateway.storage, "access_key_id": "nobody"})
 
 
 def test_two_writers_and_a_compactor_race(gateway: S3) -> None:
@@ -45,7 +45,7 @@ def test_two_writers_and_a_compactor_race(gateway: S3) -> None:
     epochs = [commands[start : start + ROWS] for start in range(0, len(commands), ROWS)]
 
     url, storage = f"s3://{gateway.new_bucket()}/table", gateway.storage
-    Table.create(url, COLUMNS, keys=["k"], sequence_by=["seq"], storage=storage)
+    Table.create(url, COLUMNS, keys=["k"], sequence_by=["seq"], storage_options=storage)
     done = [f"done/{writer}" for writer in range(WRITERS)]
     with worker_processes(WRITERS + 1) as pool:
         writing = [

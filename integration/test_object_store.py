@@ -134,11 +134,11 @@ def write(store: Store, path: str, data: bytes) -> None:
 
 
 def test_a_table_lives_in_a_bucket(url: str, storage: Storage) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=storage)
     table.upsert(rows(k1=10, k2=20))
     table.upsert(rows(k2=21, k3=30))
     table.upsert(rows(k9=90), overwrite=True)
-    again = Table.open(url, storage=storage)
+    again = Table.open(url, storage_options=storage)
     assert contents(again, 1) == {1: 10, 2: 20}
     assert contents(again, 2) == {1: 10, 2: 21, 3: 30}
     assert contents(again) == folded(again) == {9: 90}
@@ -165,24 +165,24 @@ def test_rows_go_to_the_tables_of_odd_values_in_a_bucket(url: str, storage: Stor
     }
     for key, value in enumerate(values):
         at = options.of(value, options.template.folder([value])).path
-        [row] = Table.open(at, storage=storage).snapshot().to_pylist()
+        [row] = Table.open(at, storage_options=storage).snapshot().to_pylist()
         assert row == {"topic": value, "k": key}
 
 
 def test_creating_a_table_twice_is_an_error(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=1))
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage).upsert(rows(k1=1))
     with pytest.raises(TableExistsError):
-        Table.create(url, COLUMNS, keys=["k"], storage=storage)
-    assert contents(Table.open(url, storage=storage)) == {1: 1}
+        Table.create(url, COLUMNS, keys=["k"], storage_options=storage)
+    assert contents(Table.open(url, storage_options=storage)) == {1: 1}
 
 
 def test_hadoop_s_scheme_names_the_same_bucket(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=1))
-    assert contents(Table.open(url.replace("s3://", "s3a://"), storage=storage)) == {1: 1}
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage).upsert(rows(k1=1))
+    assert contents(Table.open(url.replace("s3://", "s3a://"), storage_options=storage)) == {1: 1}
 
 
 def test_a_table_writes_below_its_path_only(s3: S3, url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=1))
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage).upsert(rows(k1=1))
     keys = s3.keys(url.split("/")[2])
     assert all(key.startswith("lake/orders/") for key in keys)
     assert "lake/orders/_log/00000000000000000001.json" in keys
@@ -190,7 +190,7 @@ def test_a_table_writes_below_its_path_only(s3: S3, url: str, storage: Storage) 
 
 def test_a_table_that_is_not_there_is_not_found(url: str, storage: Storage) -> None:
     with pytest.raises(TableNotFoundError):
-        Table.open(url, storage=storage)
+        Table.open(url, storage_options=storage)
 
 
 # -- single objects --------------------------------------------------------------------
@@ -265,7 +265,7 @@ def check_race(table: Table, url: str, committed: list[list[int]]) -> None:
 
 
 def test_appends_of_racing_threads_are_a_chain(url: str, storage: Storage) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=storage)
     with ThreadPoolExecutor(8) as pool:
         committed = list(pool.map(lambda w: append_rows(url, storage, w, 5), range(8)))
     check_race(table, url, committed)
@@ -274,7 +274,7 @@ def test_appends_of_racing_threads_are_a_chain(url: str, storage: Storage) -> No
 def test_appends_of_racing_processes_are_a_chain(
     url: str, storage: Storage, workers: ProcessPoolExecutor
 ) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=storage)
     running = [workers.submit(append_rows, url, storage, w, 12) for w in range(4)]
     check_race(table, url, [each.result() for each in running])
 
@@ -309,7 +309,7 @@ def test_who_created_an_object_is_told_so(
 def test_an_append_is_applied_once_whatever_happens_to_its_commit(
     url: str, proxied: Storage, proxy: Proxy, fault: Fault
 ) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage=proxied)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=proxied)
     proxy.strike(fault, "PUT", "_log/00000000000000000001.json", count=2)
     commit = table.upsert(rows(k1=10))
     assert commit is not None
@@ -332,7 +332,7 @@ def test_a_lost_answer_does_not_turn_the_race_of_another_into_ours(
 def test_the_token_settles_an_append_that_is_not_repeated(
     url: str, proxied: Storage, proxy: Proxy, fault: Fault
 ) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage={**proxied, "max_retries": "0"})
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options={**proxied, "max_retries": "0"})
     proxy.strike(fault, "PUT", "_log/00000000000000000001.json")
     commit = table.upsert(rows(k1=10))
     assert commit is not None
@@ -344,7 +344,7 @@ def test_the_token_settles_an_append_that_is_not_repeated(
 def test_an_append_that_fails_has_no_effect_and_can_be_repeated(
     url: str, proxied: Storage, proxy: Proxy, fault: Fault
 ) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage={**proxied, "max_retries": "0"})
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options={**proxied, "max_retries": "0"})
     proxy.strike(fault, "PUT", "_log/00000000000000000001.json")
     with pytest.raises(StorageError):
         table.upsert(rows(k1=10))
@@ -364,7 +364,7 @@ TROUBLES = [
 @pytest.mark.parametrize("seed", range(3))
 def test_a_bad_line_changes_no_answer(url: str, proxied: Storage, proxy: Proxy, seed: int) -> None:
     dice = random.Random(seed)
-    table = Table.create(url, COLUMNS, keys=["k"], storage=proxied)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=proxied)
     expected: dict[int, int] = {}
     for index in range(10):
         for _ in range(2):
@@ -374,7 +374,7 @@ def test_a_bad_line_changes_no_answer(url: str, proxied: Storage, proxy: Proxy, 
         expected[key] = index
     assert table.log.head().version == 10
     close_runs()
-    fresh = Table.open(url, storage=proxied)
+    fresh = Table.open(url, storage_options=proxied)
     assert contents(fresh) == folded(fresh) == expected
 
 
@@ -415,7 +415,7 @@ def test_hints_of_a_storage_are_followed(
     s3: S3, url: str, storage: Storage, proxied: Storage, proxy: Proxy
 ) -> None:
     def create(path: str = url, **more: str) -> Table:
-        return Table.create(path, COLUMNS, keys=["k"], storage={**storage, **more})
+        return Table.create(path, COLUMNS, keys=["k"], storage_options={**storage, **more})
 
     with pytest.raises(OptionError, match="check the credentials"):
         create(secret_access_key="wrong")
@@ -454,9 +454,9 @@ def test_a_server_that_does_not_answer_is_a_storage_error(
 
 
 def test_opening_a_table_with_wrong_credentials_says_so(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage)
     with pytest.raises(OptionError, match="could not read"):
-        Table.open(url, storage={**storage, "secret_access_key": "wrong"})
+        Table.open(url, storage_options={**storage, "secret_access_key": "wrong"})
 
 
 @pytest.mark.parametrize("verb", ["read", "put", "put_if_absent"])
@@ -503,10 +503,10 @@ def test_a_server_that_ignores_the_condition_is_refused(
 ) -> None:
     proxy.strike(Fault.CONDITION_IGNORED, "PUT", count=99)
     with pytest.raises(OptionError, match="If-None-Match") as caught:
-        Table.create(url, COLUMNS, keys=["k"], storage=proxied)
+        Table.create(url, COLUMNS, keys=["k"], storage_options=proxied)
     assert "conditional puts" in caught.value.hint
     with pytest.raises(TableNotFoundError):
-        Table.open(url, storage=proxied)
+        Table.open(url, storage_options=proxied)
 
 
 def test_the_condition_is_tried_once_per_bucket(url: str, proxied: Storage, proxy: Proxy) -> None:
@@ -679,7 +679,7 @@ def test_the_cache_is_bounded_while_runs_are_mapped(url: str, storage: Storage) 
 
 
 def test_a_table_larger_than_its_cache_is_read(url: str, storage: Storage) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage={**storage, "cache_bytes": "1"})
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options={**storage, "cache_bytes": "1"})
     for index in range(5):
         table.upsert(rows(**{f"k{index}": index}))
     close_runs()
@@ -687,17 +687,17 @@ def test_a_table_larger_than_its_cache_is_read(url: str, storage: Storage) -> No
 
 
 def test_a_truncated_copy_is_fetched_again(url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=10))
-    Table.open(url, storage=storage).snapshot()
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage).upsert(rows(k1=10))
+    Table.open(url, storage_options=storage).snapshot()
     close_runs()
     for file in copies(storage):
         os.truncate(file, file.stat().st_size // 2)
-    assert contents(Table.open(url, storage=storage)) == {1: 10}
+    assert contents(Table.open(url, storage_options=storage)) == {1: 10}
 
 
 @pytest.mark.parametrize("damage", ["truncated", "removed"])
 def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: str) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=10))
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage).upsert(rows(k1=10))
     (run,) = open_store(url, storage).list("data")
     bucket, key = url.split("/")[2], f"lake/orders/{run.path}"
     if damage == "truncated":
@@ -709,17 +709,17 @@ def test_a_damaged_object_is_named(s3: S3, url: str, storage: Storage, damage: s
     for file in copies(storage):
         file.unlink()
     with pytest.raises(CorruptionError, match=run.path.rsplit("/", 1)[-1]):
-        Table.open(url, storage=storage).snapshot()
+        Table.open(url, storage_options=storage).snapshot()
 
 
 def test_a_lost_version_is_named(url: str, storage: Storage) -> None:
-    table = Table.create(url, COLUMNS, keys=["k"], storage=storage)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=storage)
     for number in range(4):
         table.upsert(rows(k1=number))
     open_store(url, storage).delete("_log/00000000000000000002.json")
     LOGS.clear()
     with pytest.raises(CorruptionError, match=r"0002\.json' is missing"):
-        Table.open(url, storage=storage)
+        Table.open(url, storage_options=storage)
 
 
 @pytest.mark.parametrize("foreign", ["part-0.parquet", "day=1/part-0.parquet", "_delta_log/0.json"])
@@ -729,12 +729,14 @@ def test_a_table_is_not_made_among_objects_of_others(
 ) -> None:
     open_store(url, storage).put(foreign, b"x")
     if below and not foreign.startswith("_delta_log"):
-        Table.create(url + below, COLUMNS, keys=["k"], storage=storage)
+        Table.create(url + below, COLUMNS, keys=["k"], storage_options=storage)
         return
     with pytest.raises(OptionError, match="choose an empty folder"):
-        Table.create(url + below, COLUMNS, keys=["k"], storage=storage)
+        Table.create(url + below, COLUMNS, keys=["k"], storage_options=storage)
     assert s3.keys(url.split("/")[2]) == [f"lake/orders/{foreign}"]
-    Table.create(url + below, COLUMNS, keys=["k"], storage=storage, allow_non_empty_path=True)
+    Table.create(
+        url + below, COLUMNS, keys=["k"], storage_options=storage, allow_non_empty_path=True
+    )
 
 
 def test_a_fetch_that_was_killed_does_not_block_the_next(
@@ -759,7 +761,7 @@ def test_a_fetch_that_was_killed_does_not_block_the_next(
 
 
 def test_the_log_is_plain_json(s3: S3, url: str, storage: Storage) -> None:
-    Table.create(url, COLUMNS, keys=["k"], storage=storage).upsert(rows(k1=10))
+    Table.create(url, COLUMNS, keys=["k"], storage_options=storage).upsert(rows(k1=10))
     key = "lake/orders/_log/00000000000000000001.json"
     body = s3.client().get_object(Bucket=url.split("/")[2], Key=key)["Body"].read()
     assert json.loads(body)["token"]

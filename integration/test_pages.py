@@ -239,7 +239,7 @@ def some_orders(place: Place) -> Names:
 
 def make_orders(path: str, *, versions: int, storage: dict[str, str] | None = None) -> None:
     table = Table.create(
-        path, ORDERS, keys=["order_id"], sequence_by=["offset"], storage=storage or {}
+        path, ORDERS, keys=["order_id"], sequence_by=["offset"], storage_options=storage or {}
     )
     for number in range(versions):
         rows = {"order_id": [number % 7], "offset": [number], "amount": [number]}

@@ -51,12 +51,12 @@ def test_a_table_in_a_bucket_is_published_behind_each_commit(
 ) -> None:
     url = f"s3://{s3.new_bucket()}/lake/orders"
     properties = {"publish": "delta", "publishChangeFeed": "true"}
-    table = Table.create(url, COLUMNS, keys=["k"], storage=storage, properties=properties)
+    table = Table.create(url, COLUMNS, keys=["k"], storage_options=storage, properties=properties)
     for number in range(12):
         table.upsert(rows(number * 100, number))
         if number == 6:
             forget_runs_and_logs()
-            table = Table.open(url, storage=storage)
+            table = Table.open(url, storage_options=storage)
     table.compact(full=True)
     found = require_copy(table, f"{url}/_delta", storage)
     assert found.version == 12
@@ -68,11 +68,11 @@ def test_a_table_in_a_bucket_is_published_behind_each_commit(
 def test_delta_rs_reads_a_mirror_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
     deltalake = pytest.importorskip("deltalake")
     bucket = s3.new_bucket()
-    table = Table.create(f"s3://{bucket}/t", COLUMNS, keys=["k"], storage=storage)
+    table = Table.create(f"s3://{bucket}/t", COLUMNS, keys=["k"], storage_options=storage)
     place = f"s3://{bucket}/mirrors/t"
     for number in range(3):
         table.upsert(rows(number * 100, number))
-        table.publish(place, storage=storage)
+        table.publish(place, storage_options=storage)
     require_copy(table, place, storage)
     told = {
         "AWS_ENDPOINT_URL": s3.endpoint,
@@ -92,15 +92,15 @@ def test_a_place_of_another_table_in_a_bucket_is_left_alone(
 ) -> None:
     bucket = s3.new_bucket()
     one, other = (
-        Table.create(f"s3://{bucket}/{name}", COLUMNS, keys=["k"], storage=storage)
+        Table.create(f"s3://{bucket}/{name}", COLUMNS, keys=["k"], storage_options=storage)
         for name in ("one", "other")
     )
-    one.publish(f"s3://{bucket}/mirror", storage=storage)
+    one.publish(f"s3://{bucket}/mirror", storage_options=storage)
     with pytest.raises(OtherTableError, match="mirror of another"):
-        other.publish(f"s3://{bucket}/mirror", storage=storage)
+        other.publish(f"s3://{bucket}/mirror", storage_options=storage)
     open_store(f"s3://{bucket}/taken", storage).put("report.csv", b"1")
     with pytest.raises(OtherTableError, match=r"report\.csv"):
-        other.publish(f"s3://{bucket}/taken", storage=storage)
+        other.publish(f"s3://{bucket}/taken", storage_options=storage)
 
 
 def test_a_bucket_without_conditional_puts_is_refused_before_a_file_is_written(
@@ -114,8 +114,8 @@ def test_a_bucket_without_conditional_puts_is_refused_before_a_file_is_written(
         proxied = {**storage, "endpoint": proxy.endpoint}
         proxy.strike(Fault.CONDITION_IGNORED, "PUT", count=99)
         with pytest.raises(OptionError, match="use a storage with conditional puts"):
-            table.publish(place, storage=proxied)
+            table.publish(place, storage_options=proxied)
     target = open_store(place, storage)
     assert [info.path for info in target.list("") if info.path.endswith("parquet")] == []
-    table.publish(place, storage=storage)
+    table.publish(place, storage_options=storage)
     require_copy(table, place, storage)

@@ -31,7 +31,13 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
 
 
-def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: str) -> int:
+def compact(
+    spark: SparkSession,
+    path: str,
+    *,
+    full: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+) -> int:
     """Compact a table's runs by a Spark job, one task per compaction.
 
     Parameters
@@ -42,7 +48,7 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
         The table's path or URL.
     full : bool
         Whether to leave one run everywhere, whatever the sizes.
-    **storage : str
+    storage_options : mapping of str to str, optional
         Object store settings: the ``storage.*`` options without their prefix.
 
     Returns
@@ -53,22 +59,23 @@ def compact(spark: SparkSession, path: str, *, full: bool = False, **storage: st
     Examples
     --------
     >>> import upsertflow
-    >>> upsertflow.compact(spark, "s3://lake/orders", region="eu-west-1")  # doctest: +SKIP
+    >>> settings = {"region": "eu-west-1"}
+    >>> upsertflow.compact(spark, "s3://lake/orders", storage_options=settings)  # doctest: +SKIP
     7
     """
     from pyspark_upsertflow.registration import compact as compact_table
 
-    return compact_table(spark, path, full=full, storage=storage)
+    return compact_table(spark, path, full=full, storage=storage_options or {})
 
 
-def view(path: str, **storage: str) -> SparkView:
+def view(path: str, *, storage_options: Mapping[str, str] | None = None) -> SparkView:
     """Return a plan over a table, the start for a view.
 
     Parameters
     ----------
     path : str
         The table's path or URL.
-    **storage : str
+    storage_options : mapping of str to str, optional
         Object store settings: the ``storage.*`` options without their prefix.
 
     Returns
@@ -84,14 +91,14 @@ def view(path: str, **storage: str) -> SparkView:
     """
     from pyspark_upsertflow.views import SparkView
 
-    return SparkView.of_table(path, storage)
+    return SparkView.of_table(path, storage_options)
 
 
 def watch(
     spark: SparkSession,
     *paths: str,
     tell: Callable[[Mapping[str, object]], object] | None = None,
-    **storage: str,
+    storage_options: Mapping[str, str] | None = None,
 ) -> Watch:
     """Report each micro-batch in a session's streaming queries that read or write a table.
 
@@ -107,7 +114,7 @@ def watch(
         a Connect session reads only the tables named here.
     tell : callable, optional
         Called with each batch as a dict, in a separate thread.
-    **storage : str
+    storage_options : mapping of str to str, optional
         Object store settings for the paths: the ``storage.*`` options without their prefix.
 
     Returns
@@ -125,4 +132,4 @@ def watch(
     from pyspark_upsertflow.metrics import Watch
     from spark_upsert.metrics import Place
 
-    return Watch(spark, [Place.of(path, storage) for path in paths], tell=tell)
+    return Watch(spark, [Place.of(path, storage_options or {}) for path in paths], tell=tell)

@@ -89,7 +89,7 @@ def start(
     *,
     available_now: bool = False,
     every: str | None = None,
-    storage: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
     """Start the query that runs a flow over new rows, micro-batch by micro-batch.
 
@@ -102,7 +102,7 @@ def start(
     _require_no_counters(stages.graph)
     _require_kind(given or {}, is_stream=True)
     targets = targets_of(stages.graph)
-    flow_id = remember(stages.graph, checkpoint, storage or {})
+    flow_id = remember(stages.graph, checkpoint, storage_options or {})
     if len(targets) == 1:
         [(name, sink)] = targets.items()
         writer = (

@@ -77,7 +77,7 @@ class MetadataReader(DataSourceReader):
             yield batch.cast(target)
 
     def _open(self) -> Table:
-        return Table.open(self._options.path, storage=self._options.storage)
+        return Table.open(self._options.path, storage_options=self._options.storage)
 
 
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"

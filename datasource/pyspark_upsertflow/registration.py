@@ -167,7 +167,7 @@ def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str,
     The driver chooses and commits (`Table.compact`). A task receives its job number by
     ``spark.range``, which Spark Connect has, too.
     """
-    table = Table.open(path, storage=storage)
+    table = Table.open(path, storage_options=storage)
     return table.compact(full=full, run=partial(_run, spark, path, storage))
 
 

@@ -248,7 +248,7 @@ def for_each_table(
 def open_in(path: str, storage: Mapping[str, str]) -> Table:
     """Open a table for a command; for a routed root, raise with a hint."""
     try:
-        return Table.open(path, storage=storage)
+        return Table.open(path, storage_options=storage)
     except TableNotFoundError:
         batch = GroupTable(open_store(path, storage)).at().batch
         if batch is None:

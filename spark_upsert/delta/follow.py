@@ -105,7 +105,7 @@ def publish(
     guard: bool | None = None,
     change_feed: bool | None = None,
     retention: str | None = None,
-    storage: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> PublicationResult:
     """Bring a table's mirror to the newest version (`Table.publish`).
 
@@ -122,7 +122,9 @@ def publish(
     require_mirrored(head.schema, head.properties)
     settings = settings.or_else(head.properties)
     store = table.store
-    target = target_of(store, head.properties) if to is None else place_of(store, to, storage)
+    target = (
+        target_of(store, head.properties) if to is None else place_of(store, to, storage_options)
+    )
     source = settle(table) if keeps_groups(head) else table
     return MIRRORS.of(source, target).publish(settings, rebuild=rebuild)
 

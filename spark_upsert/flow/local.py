@@ -90,7 +90,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
             operators=(name,),
         )
     with about("operator", name):
-        table = Table.open(options.path, storage=options.storage)
+        table = Table.open(options.path, storage_options=options.storage)
         snapshot = table.at(options.version_as_of)
         grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
         columns = snapshot.manifest.schema.columns if grouping is None else grouping.result

@@ -68,7 +68,7 @@ class CommitObserver(Protocol):
         guard: bool | None = None,
         change_feed: bool | None = None,
         retention: str | None = None,
-        storage: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> PublicationResult:
         """Publish the newest version of a table."""
         ...

@@ -125,7 +125,7 @@ class Table(TableReader):
         cls,
         path: str,
         *,
-        storage: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
         threads: int = 1,
         pressure: Callable[[], float] | None = None,
     ) -> Table:
@@ -136,7 +136,7 @@ class Table(TableReader):
         TableNotFoundError
             There is none.
         """
-        table = cls(open_store(path, storage), threads=threads, pressure=pressure)
+        table = cls(open_store(path, storage_options), threads=threads, pressure=pressure)
         table.log.head()
         return table
 
@@ -154,7 +154,7 @@ class Table(TableReader):
         ties: Ties | None = None,
         hash_prefix: int = 0,
         properties: Mapping[str, str] | None = None,
-        storage: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
         allow_non_empty_path: bool = False,
     ) -> Table:
         """Create a table at a path.
@@ -190,7 +190,7 @@ class Table(TableReader):
         OptionError
             The folder is not empty.
         """
-        table = cls(open_store(path, storage))
+        table = cls(open_store(path, storage_options))
         ordered_by = names_of(sequence_by, "sequence_by")
         names = find_columns(ordered_by, columns.names, role="sequence_by column")
         order = [columns.field(name) for name in names]
@@ -801,7 +801,7 @@ class Table(TableReader):
         **how
             ``rebuild=True`` rewrites it completely, ``change_feed=True`` adds a change feed,
             ``guard=False`` permits other writers, ``retention="2 days"`` is its versions'
-            retention time, and ``storage`` has the settings for another location
+            retention time, and ``storage_options`` has the settings for another location
             (`delta.follow.publish`).
         """
         return commit_observer().publish(self, to, **how)

@@ -26,7 +26,7 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
 
 def append_rows(url: str, storage: Storage, writer: int, appends: int) -> list[int]:
     """Append one row at a time under keys of this writer; returns the committed versions."""
-    table = Table.open(url, storage=storage)
+    table = Table.open(url, storage_options=storage)
     versions = []
     for index in range(appends):
         rows = pa.table({"k": [1000 * writer + index], "v": [writer]})
@@ -63,7 +63,7 @@ def memory_of_round_trip(url: str, storage: Storage, path: str, mebibytes: int) 
 
 def append_epochs(url: str, storage: Storage, epochs: Sequence[pa.Table], done: str) -> int:
     """Append epochs of commands, then put an object; returns how often a row was counted."""
-    table = Table.open(url, storage=storage)
+    table = Table.open(url, storage_options=storage)
     rows = 0
     for epoch in epochs:
         commit = table.upsert(epoch, deletes="gone")
@@ -75,7 +75,7 @@ def append_epochs(url: str, storage: Storage, epochs: Sequence[pa.Table], done: 
 
 def compact_until(url: str, storage: Storage, done: Sequence[str]) -> int:
     """Compact again and again until all these objects are there; returns the merges."""
-    table = Table.open(url, storage=storage)
+    table = Table.open(url, storage_options=storage)
     merges = 0
     while {found.path for found in table.store.list("done")} != set(done):
         merges += table.compact()
