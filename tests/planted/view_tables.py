@@ -119,7 +119,7 @@ def _() -> Patch:
 
 @bug("a query with a new checkpoint begins anew upon a kept table", GROUPS)
 def _() -> Patch:
-    return patch.object(views, "_groups", lambda kept: {})
+    return patch.object(views, "_group_options", lambda kept: {})
 
 
 @bug("readers of a kept table do not see that it was set back", test_p2_what_is_set_back_is_shown)
