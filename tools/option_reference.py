@@ -28,62 +28,63 @@ TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
 _HEAD = """# Options
 
-This page is made from the declarations in `spark_upsert/options/` by `tools/option_reference.py`.
+`tools/option_reference.py` generates this page from the declarations in `spark_upsert/options/`.
 
-Names are matched without case, `-` and `_`: `starting_version` is `startingVersion`. An unknown name is an error that says
-the nearest one. Options that begin with `storage.` go to the object store, see [object-stores.md](object-stores.md).
+Case, `-` and `_` in names are ignored: `starting_version` is `startingVersion`. An unknown name is an error that suggests the
+nearest one. Options with the prefix `storage.` configure the object store: [object-stores.md](object-stores.md).
 
 ## When an option changes
 
-A streaming query that starts again from its checkpoint may be given other options. The last column of each table says when a
+You can restart a streaming query from its checkpoint with different options. The last column of each table says when the
 change takes effect ([why](adr/0021-stream-offsets.md)):
 
-- **at once; the same rows**: limits, pace and ways of reaching things. No row depends on it.
-- **next batch**: rows that were delivered stay what they were. A batch that was planned when the query stopped is delivered by the new
+- **immediately; same rows**: limits, rates and access settings. They do not affect the rows.
+- **next batch**: rows that were already delivered do not change. A batch that was planned before the restart uses the new
   options, too.
-- **inputs that have not begun**: where a query stands in an input stands in the checkpoint, above all options.
-- **refused**: rows would come twice, never, or in another order. The error says how the option was. A new `checkpointLocation` is a new query,
-  which begins anew; so let what it feeds begin anew, too.
-- **-**: the option is of batches alone.
+- **inputs not started yet**: the position of a started input comes from the checkpoint, which takes precedence over all options.
+- **refused**: the change would duplicate, lose or reorder rows. The error names the old value. To change the option, start a new
+  query with a new `checkpointLocation`, and rebuild its sink.
+- **-**: the option applies to batches only.
 
-An exact order (`merge`, `interleaveSeed`) counts the rows of each epoch, so that it refuses all that decides how many there are.
+An exact order (`merge`, `interleaveSeed`) depends on the row count of each epoch, so changes to options that affect it are refused.
 """
 
 _READS = """
 ## Reads
 
-Batch (`spark.read`) and stream (`spark.readStream`). `readChangeFeed` alone decides about the columns
-([why](adr/0014-reads-in-spark.md)): with it there are the table's and those of the changelog; without it a batch
-reads the rows of a version, and a stream delivers the table and then new values, until it meets a delete, at which it stops.
+Batch (`spark.read`) and stream (`spark.readStream`). `readChangeFeed` determines the columns
+([why](adr/0014-reads-in-spark.md)). With it, a read returns the table's columns and the changelog's. Without it, a batch
+returns the rows of a version; a stream returns the table and then new values, and fails at the first delete.
 """
 
 _INPUTS = """
 ### Reads of several inputs
 
-One query, batch or stream, over several tables: [many-tables.md](many-tables.md).
+One query, batch or stream, reads several tables: [many-tables.md](many-tables.md).
 """
 
 _WRITES = """
 ## Writes
 
 Batch (`df.write`, modes `append` and `overwrite`) and stream (`df.writeStream`, output modes `append` and `complete`). Spark
-refuses output mode `update` for Python sinks: write the aggregation in `complete` mode, or by `foreachBatch` with
+does not support output mode `update` for Python sinks: write the aggregation in `complete` mode, or use `foreachBatch` with
 `txnAppId` and `txnVersion`.
 """
 
 _ROUTED = """
 ### Writes into many tables
 
-With columns in braces in `path`, each row goes to the table of its values: [routed.md](routed.md). All options above may be given, too; `txnAppId`,
-`txnVersion`, `allowMissingBatches`, `checkpointLocation` and `storage.*` are of the whole write.
+If `path` has column names in braces, each row goes to the table for its values: [routed.md](routed.md). You can set all options
+above except `operation` and `deferred`; `txnAppId`, `txnVersion`, `allowMissingBatches`, `checkpointLocation` and `storage.*`
+apply to the complete write.
 """
 
 _SQL = """
 ## In SQL
 
-Names in Spark's catalog, temporary views, save modes, and which version each of them shows: [sql.md](sql.md). What Spark itself
-adds to the options (the name of a query, provider, location, owner and comment of a table) is passed over. `TBLPROPERTIES` it
-mixes with the options, unless the columns are listed.
+See [sql.md](sql.md) for names in Spark's catalog, temporary views, save modes, and the version each of them reads. Options that
+Spark adds itself (query name, provider, location, owner and table comment) are ignored. Spark mixes `TBLPROPERTIES` with the
+options, unless the columns are listed.
 """
 
 

@@ -26,9 +26,9 @@ from spark_upsert.options.spark import missing_path, users_own
 class Change(Enum):
     """When an option change takes effect."""
 
-    FREE = "at once; the same rows"
+    FREE = "immediately; same rows"
     NEXT = "next batch"
-    BEGINNING = "inputs that have not begun"
+    BEGINNING = "inputs not started yet"
     REFUSED = "refused"
     BATCH = "-"
     """Not applicable to streams."""
@@ -57,7 +57,7 @@ class Life:
     def __str__(self) -> str:
         sentences = [self.change.value]
         if self.exact is not None:
-            sentences.append(f"in an exact order {self.exact.value}")
+            sentences.append(f"{self.exact.value} in an exact order")
         if self.note:
             sentences.append(self.note)
         return "; ".join(sentences)
@@ -68,8 +68,8 @@ BEGINNING, BATCH = Life(Change.BEGINNING), Life(Change.BATCH)
 COUNTED = Life(Change.NEXT, exact=Change.REFUSED)
 """For options that affect row counts per epoch, on which an exact order depends."""
 
-FIXED = Life(Change.REFUSED, "fixed by the first write; left out, it stays")
-PROPERTY = Life(Change.NEXT, "left out, the table's stays")
+FIXED = Life(Change.REFUSED, "fixed by the first write; optional in later writes")
+PROPERTY = Life(Change.NEXT, "if omitted, the table keeps its value")
 
 
 STORAGE_PREFIX = "storage."

@@ -45,24 +45,22 @@ from spark_upsert.table.log.properties import FULL_WAIT_MS, PROPERTIES, LateRows
 
 REGISTRY_OPTIONS = (
     Option("schemaRegistry.url", Options.text, NEXT).means(
-        "The address of a schema registry with Confluent's REST interface, or several of one, "
-        "comma-separated."
+        "URL of a schema registry with Confluent's REST API. For several replicas of one registry, "
+        "separate the URLs with commas."
     ),
-    Option("schemaRegistry.user", Options.text, NEXT).means(
-        "The user that asks it, by basic authentication."
-    ),
+    Option("schemaRegistry.user", Options.text, NEXT).means("User for basic authentication."),
     Option("schemaRegistry.password", Options.text, NEXT).means(
-        "The password of that user. Never shown."
+        "Password for basic authentication. Never shown."
     ),
     Option("schemaRegistry.token", Options.text, NEXT).means(
-        "Instead: a bearer token. Never shown."
+        "Bearer token, instead of user and password. Never shown."
     ),
     Option("schemaRegistry.headers", Options.text, NEXT).means(
-        "Further headers of each request: `Name: value`, one a line. Never shown."
+        "Additional request headers: `Name: value`, one per line. Never shown."
     ),
     Option("schemaRegistry.caFile", Options.text, NEXT).means(
-        "A file of the certificates that sign that of the registry, on each machine. Default: "
-        "those of the system."
+        "CA certificate file for the registry, present on every machine. Default: the system's "
+        "certificates."
     ),
 )
 """Options for the schema registry address and authentication."""
@@ -222,46 +220,49 @@ class EnvelopeOptions:
     kind: EnvelopeKind = Option(
         "envelope",
         member_of(EnvelopeKind),
-        Life(Change.NEXT, "for the same keys, order and columns"),
+        Life(Change.NEXT, "with the same keys, order and columns"),
         default=EnvelopeKind.UPSERT,
     ).held(
-        "What the rows are. `upsert`: plain columns. `debezium`: change events with `before`, "
-        "`after` and `op`. `kafka`: records with bytes in `key` and `value`. `changelog`: rows of "
-        "a change feed with `_change_type`. Default `upsert`."
+        "Row format. `upsert`: plain columns. `debezium`: change events with `before`, `after` and "
+        "`op`. `kafka`: records with bytes in `key` and `value`. `changelog`: change feed rows "
+        "with `_change_type`. Default `upsert`."
     )
     payloads: Mapping[str, str | None] = held_together(
         Option("keyFormat", Options.text, NEXT).means(
-            "With `envelope=kafka` or `debezium`: how keys are written: `json`, `avro`, `raw` "
-            "(the bytes are the value), or `json-confluent` and `avro-confluent` (behind "
-            "Confluent's header of five bytes)."
+            "With `envelope=kafka` or `debezium`: the key format. `json`, `avro`, `raw` (the bytes "
+            "are the value), or `json-confluent` and `avro-confluent` (with Confluent's five-byte "
+            "header)."
         ),
         Option("keySchema", Options.text, NEXT).means(
-            "What keys hold. For `json`: columns as in `id BIGINT`, a type alone for a plain "
-            "value, or the JSON of a StructType. For `avro`: the writer's schema. For `raw`: "
-            "`BINARY` (the default) or `STRING`, with a name before it or not. `inline`: what the "
-            'messages say, as Connect writes them (`{"schema": ..., "payload": ...}`). '
-            "`registry`: what the schema registry says; the default of the Confluent formats with "
-            "`schemaRegistry.url`. With `envelope=debezium`, the default is as for the values."
+            "Key schema. For `json`: columns such as `id BIGINT`, a single type for a scalar, or a "
+            "StructType as JSON. For `avro`: the writer's schema. For `raw`: `BINARY` (default) or "
+            "`STRING`, optionally after a column name. `inline`: each message contains its schema, "
+            'as Kafka Connect writes it (`{"schema": ..., "payload": ...}`). `registry`: from the '
+            "schema registry; default for the Confluent formats if `schemaRegistry.url` is set. "
+            "With `envelope=debezium`, the default is the same as for values."
         ),
         Option("keySchemaId", at_least(0), NEXT).means(
-            "With a Confluent format: the only schema id that keys may have. Default: any."
+            "With a Confluent format: the only schema ID accepted in keys. Default: any."
         ),
         Option("valueFormat", Options.text, NEXT).means(
-            "The same as `keyFormat`, for values. With `envelope=debezium` not `raw`, and the "
-            "default of `keyFormat`; without it, the rows are events that are structs already."
+            "Like `keyFormat`, for values. With `envelope=debezium`, `raw` is not supported, and "
+            "this is the default for `keyFormat`; if omitted, the rows must contain the events as "
+            "structs."
         ),
         Option("valueSchema", Options.text, NEXT).means(
-            "The same as `keySchema`, for values. With `envelope=debezium`: for `json`, the "
-            "columns of a row, as in `id BIGINT, name STRING`; for `avro`, the writer's schema of "
-            "the whole event."
+            "Like `keySchema`, for values. With `envelope=debezium`: for `json`, the columns of a "
+            "row, such as `id BIGINT, name STRING`; for `avro`, the writer's schema of the "
+            "complete event."
         ),
-        Option("valueSchemaId", at_least(0), NEXT).means("The same as `keySchemaId`, for values."),
+        Option("valueSchemaId", at_least(0), NEXT).means("Like `keySchemaId`, for values."),
         Option("valueSubject", Options.text, NEXT).means(
-            "With a schema registry and a path without columns of the rows, where a write is "
-            "planned before a row is read: the subject whose newest schema says the columns, "
-            "usually `<topic>-value`."
+            "With a schema registry and a `path` without braces: the subject whose newest schema "
+            "defines the columns, usually `<topic>-value`. Such a write is planned before any row "
+            "is read."
         ),
-        Option("keySubject", Options.text, NEXT).means("The same for keys, usually `<topic>-key`."),
+        Option("keySubject", Options.text, NEXT).means(
+            "Like `valueSubject`, for keys; usually `<topic>-key`."
+        ),
     )
     """``keyFormat``, ``keySchema``, ``valueFormat`` and ``valueSchema``."""
     schema_ids: Mapping[str, int | None] = field(default_factory=dict)
@@ -272,16 +273,16 @@ class EnvelopeOptions:
     unsaid: SchemalessDefaults = held_together(
         Option("timeUnit", member_of(TimeUnit), NEXT).means(
             "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
-            "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: they are ISO 8601 "
-            "texts."
+            "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: values are ISO 8601 "
+            "strings."
         ),
         Option("timeUnit.<column>", Options.text, NEXT).means(
-            "The same for one column, TIMESTAMP or TIMESTAMP_NTZ."
+            "Like `timeUnit`, for a single TIMESTAMP or TIMESTAMP_NTZ column."
         ),
         Option("decimalHandling", member_of(DecimalForm), NEXT).means(
-            "With `envelope=debezium` and JSON without schemas: how DECIMAL columns are written, "
-            "as Debezium's `decimal.handling.mode`: `precise` (Base64 of the unscaled number), "
-            "`string` or `double`. Required if there are any."
+            "With `envelope=debezium` and JSON without schemas: the encoding of DECIMAL columns, "
+            "as in Debezium's `decimal.handling.mode`: `precise` (unscaled number in Base64), "
+            "`string` or `double`. Required if there are DECIMAL columns."
         ),
         default=SchemalessDefaults(),
     )
@@ -289,23 +290,22 @@ class EnvelopeOptions:
     truncates: Truncates = Option(
         "onTruncate", member_of(Truncates), NEXT, default=Truncates.ERROR
     ).held(
-        "With `envelope=debezium`: what becomes of a truncate (`op` = `t`). `error`: `onError` "
-        "decides. `overwrite`: rows that are not younger go, in the version of the batch; needs a "
-        "`sequenceBy` that reaches across epochs. `ignore`: a warning in the log; the rows stay. "
-        "Default `error`."
+        "With `envelope=debezium`: how to apply a truncate event (`op` = `t`). `error`: like a "
+        "failed row, see `onError`. `overwrite`: delete all rows that are not newer, in the same "
+        "version as the batch; requires `sequenceBy` with `sequenceScope=table`. `ignore`: keep "
+        "the rows and log a warning. Default `error`."
     )
     placeholder: Placeholder | None = Option(
         "unavailableValuePlaceholder", _placeholder, NEXT
     ).held(
-        "The placeholder for values that an update left unchanged and the source did not send, as "
-        "the Debezium connector's `unavailable.value.placeholder` has it: a text, or `hex:` and "
-        "hexadecimal digits. With `envelope=upsert` it is recognised only if it is given, or with "
-        "`applyAsDeletes=__deleted` or `__op`. Default `__debezium_unavailable_value`."
+        "Placeholder for unchanged values that the source did not send, as in the Debezium "
+        "connector's `unavailable.value.placeholder`: a string, or `hex:` and hexadecimal digits. "
+        "With `envelope=upsert` it is only recognized if you set this option, or `applyAsDeletes` "
+        "to `__deleted` or `__op`. Default `__debezium_unavailable_value`."
     )
     nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).held(
-        "Whether a row with values that are all null, keys and order apart, is a delete and not a "
-        "row "
-        "of nulls. Default `false`."
+        "Whether a row is a delete if all its values except keys and order are null. Default "
+        "`false`."
     )
     subjects: Mapping[str, str | None] = field(default_factory=dict)
     """``keySubject`` and ``valueSubject``, by side."""
@@ -459,232 +459,231 @@ class WriteOptions:
     path: str = Option(
         "path",
         Options.path,
-        Life(Change.REFUSED, "batches are missing there (`allowMissingBatches`)"),
+        Life(Change.REFUSED, "a new table lacks the earlier batches (`allowMissingBatches`)"),
         required=True,
         is_of_whole=True,
-    ).held("Where the table lies: a local path or an object store's URL. Required.")
+    ).held("Table location: a local path or an object store URL. Required.")
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     keys: tuple[str, ...] = Option("keys", Options.names, FIXED, default=NO_NAMES).held(
         "Comma-separated columns that identify a row. Required for the first write."
     )
     hash_prefix: int | None = Option("hashPrefix", at_least(0), FIXED).held(
-        "How many of the `keys`, from the first one, keep rows with the same values together, so "
-        "that all rows that begin with them are read without the rest of the table. Fewer than "
-        "all keys. Fixed by the first write. Default `0`."
+        "Number of leading `keys` columns that cluster the rows: rows with equal values in them "
+        "are stored together and can be read without scanning the table. Less than the number of "
+        "keys. Fixed by the first write. Default `0`."
     )
     sequence_by: tuple[str, ...] = Option(
         "sequenceBy", Options.names, FIXED, default=NO_NAMES
     ).held(
-        "Comma-separated columns that order the commands of a key: the greatest wins. With an "
-        "envelope, dots lead into structs (`source.lsn`, `value.updated_at`). Default: none; with "
-        "`envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`."
+        "Comma-separated columns that order the changes of a key; the greatest value wins. With an "
+        "envelope, use dots for struct fields (`source.lsn`, `value.updated_at`). Default: none; "
+        "with `envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`."
     )
     scope: Scope | None = Option("sequenceScope", _scope, FIXED).held(
-        "`table`: order keys compare across epochs, a late older row is stale. `epoch`: the later "
-        "epoch wins. Default `table`; with the default order of `envelope=kafka` or `changelog`, "
-        "`epoch`."
+        "`table`: `sequenceBy` values are compared across epochs, so a late older row is stale. "
+        "`epoch`: a later epoch always wins. Default `table`; with the default order of "
+        "`envelope=kafka` or `changelog`, `epoch`."
     )
     operation: Operation = Option(
         "operation", member_of(Operation), NEXT, default=Operation.UPSERT, is_of_whole=True
     ).held(
-        "What the rows do. `upsert`: they put values, and delete where `applyAsDeletes` or an "
-        "envelope says so. `delete`: they are keys, and the rows that the table has of them go, "
-        "whatever orders it; other columns are passed over. Default `upsert`."
+        "`upsert`: rows are inserted or updated, and deleted if `applyAsDeletes` or the envelope "
+        "marks them. `delete`: delete by key, regardless of `sequenceBy`; columns other than the "
+        "keys are ignored. Default `upsert`."
     )
     envelope: EnvelopeOptions = part(EnvelopeOptions)
     on_error: ErrorPolicy | None = Option(
-        "onError", _on_error, Life(Change.REFUSED, "but that `fail` may become `quarantine`")
+        "onError", _on_error, Life(Change.REFUSED, "except from `fail` to `quarantine`")
     ).held(
-        "What becomes of a row that cannot be applied. `fail`: the write fails. `inline`: a value "
-        "that cannot be decoded is a row with an error. `quarantine`: the row is kept apart until "
-        "a later row of its key clears it. Fixed by the first write, but that `fail` may become "
-        "`quarantine`. Default `fail`."
+        "Policy for rows that cannot be applied. `fail`: the write fails. `inline`: an undecodable "
+        "value is stored as a row with an error in `errorColumn`. `quarantine`: the row is stored "
+        "separately until a later row with its key replaces it. Fixed by the first write, except "
+        "that you can change `fail` to `quarantine`. Default `fail`."
     )
     error_column: str | None = Option("errorColumn", Options.text, FIXED).held(
-        "With `onError=inline`: the name of the column of errors. Default `error`."
+        "With `onError=inline`: the name of the error column. Default `error`."
     )
     deletes: str | None = Option("applyAsDeletes", Options.text, NEXT).held(
-        "The column that marks deletes: Boolean, or Debezium's `__deleted` (`true`, `false`) or "
-        "`__op` (`d`; rows: `c`, `r`, `u`) as text, with `envelope=kafka` a field of the value. "
-        "Null is no delete. Not stored unless `columnList` names it."
+        "Column that marks deletes: a Boolean, or Debezium's `__deleted` (`true`, `false`) or "
+        "`__op` (`d` deletes; `c`, `r`, `u` do not) as a string. With `envelope=kafka`, a field in "
+        "the value. Null does not delete. Only stored if `columnList` contains it."
     )
     columns: tuple[str, ...] = Option(
         "columnList",
         Options.names,
         Life(
             Change.REFUSED,
-            "where a column of the table is left out; one more comes by `mergeSchema`",
+            "if you remove a column; to add one, use `mergeSchema`",
         ),
         default=NO_NAMES,
         excludes=("exceptColumnList",),
-    ).held("Comma-separated columns to store. Default: all but `applyAsDeletes`.")
+    ).held("Comma-separated columns to store. Default: all except `applyAsDeletes`.")
     except_columns: tuple[str, ...] = Option(
-        "exceptColumnList", Options.names, Life(Change.REFUSED, "as `columnList`"), default=NO_NAMES
+        "exceptColumnList",
+        Options.names,
+        Life(Change.REFUSED, "like `columnList`"),
+        default=NO_NAMES,
     ).held("Comma-separated columns not to store.")
     allow_non_empty_path: bool = Option("allowNonEmptyPath", flag, NEXT, default=False).held(
-        "Whether a new table may be made in a folder that holds files of others, or in the folder "
-        "of a Delta table. Default `false`."
+        "Whether a table may be created in a folder that contains foreign files or a Delta table. "
+        "Default `false`."
     )
     merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
-        "Whether the table may gain columns and widen types. Default `false`."
+        "Whether the write may add columns to the table and widen types. Default `false`."
     )
     engine: MergeEngine | None = held_together(
         Option("mergeEngine", member_of(Engine), FIXED).means(
-            "What several rows of a key become: `deduplicate` (the greatest order wins), "
+            "How rows with the same key are merged: `deduplicate` (the greatest order wins), "
             "`first-row`, `partial-update` or `aggregation`. Fixed by the first write. Default "
             "`deduplicate`."
         ),
         Option("aggregate.<column>", Options.text, FIXED).means(
-            "With `mergeEngine=aggregation`: `sum`, `max`, `min`, `last_non_null` or `collect`. "
-            "Default `last_non_null`."
+            "With `mergeEngine=aggregation`: the function for a column: `sum`, `max`, `min`, "
+            "`last_non_null` or `collect`. Default `last_non_null`."
         ),
         Option("sequenceBy.<column>", Options.text, FIXED).means(
-            "With `mergeEngine=partial-update`: the column that orders the values of this one, of "
-            "the type of the `sequenceBy` column or of a narrower or wider one. A delete forgets "
-            "the values of all rows that `sequenceBy` orders before it, whatever their own order."
+            "With `mergeEngine=partial-update`: the column that orders the values of this column. "
+            "Its type equals that of the `sequenceBy` column, or is narrower or wider. A delete "
+            "removes the values from all rows that `sequenceBy` orders before it, regardless of "
+            "this order."
         ),
         default=None,
     )
     """Column names as written."""
     properties: Mapping[str, str] = held_together(
         Option("tombstoneRetention", Options.text, PROPERTY).means(
-            "How long deletes are remembered against late older rows, for example `7 days`, `1000 "
-            "epochs` or `forever`. A property of the table. Default `7 days`; with "
-            "`mergeEngine=partial-update` and `sequenceBy` it is always `forever`."
+            "How long deletes are remembered, so that late older rows stay deleted: for example `7 "
+            "days`, `1000 epochs` or `forever`. Table property. Default `7 days`; always `forever` "
+            "with `mergeEngine=partial-update` and `sequenceBy`."
         ),
         Option("maxBacklogEpochs", Options.text, PROPERTY).means(
-            "How many epochs a table may hold that its slowest live consumer (`consumerId`) has "
-            "not read. A property of the table, like the two below. Default `0`: any number."
+            "Maximum backlog in epochs: how many a table may have that its slowest live consumer "
+            "(`consumerId`) has not read. Table property. Default `0`: unlimited."
         ),
         Option("maxBacklogBytes", Options.text, PROPERTY).means(
-            "The same in bytes, as files have them. A batch that is larger alone is refused for "
-            "good. Default `0`: any number."
+            "Maximum backlog in bytes of files. A single batch above this limit is always "
+            "rejected. Table property. Default `0`: unlimited."
         ),
         Option("rowTtl", Options.text, PROPERTY).means(
-            "How long rows stay, such as `30 days`: an expiry (`upsertflow expire`) deletes those "
-            "whose `rowTtlBy` is older, each as a change of the changelog (docs/history.md). "
-            "`none`: they stay. A property of the table. Default `none`."
+            "Row lifetime, such as `30 days`: `upsertflow expire` deletes older rows by `rowTtlBy` "
+            "and records the deletes in the changelog (docs/history.md). `none`: rows never "
+            "expire. Table property. Default `none`."
         ),
         Option("rowTtlBy", Options.text, PROPERTY).means(
-            "With `rowTtl`: the column of a timestamp or a date from which a row ages; a row "
-            "without one stays. `_commit_timestamp`: the time of the commit that wrote the row "
-            "last; then the table keeps its versions of the last `rowTtl`. A property of the table."
+            "With `rowTtl`: the timestamp or date column that determines the age of a row; rows "
+            "with null never expire. `_commit_timestamp`: the time of the last commit that wrote "
+            "the row; the table then retains its versions for `rowTtl`. Table property."
         ),
         Option("onFull", Options.text, PROPERTY).means(
-            "What becomes of a write for which there is no room. `wait`: it waits for consumers, "
-            "as long as `onFullTimeout`; then it is refused. `reject`: it is refused at once. "
-            "Default `wait`."
+            "Policy for writes to a table at its backlog limit. `wait`: wait for consumers up to "
+            "`onFullTimeout`, then fail. `reject`: fail immediately. Table property. Default "
+            "`wait`."
         ),
         Option("backpressure", Options.text, PROPERTY).means(
-            "Whether consumers (`consumerId`) that cannot keep up hold up the writers of this "
-            "table. A property of the table. Default `false`."
+            "Whether overloaded consumers (`consumerId`) slow down writers to this table. Table "
+            "property. Default `false`."
         ),
         Option("indexBy", Options.text, PROPERTY).means(
-            "Comma-separated columns by the values of which rows are to be found: for "
-            "each, a table of "
-            "keys below `_index`, kept up behind each commit. A property of the table. Default: "
-            "none."
+            "Comma-separated columns to index. Each index is a table of keys below `_index`, "
+            "updated after each commit. Table property. Default: none."
         ),
         Option("publish", Options.text, PROPERTY).means(
-            "`delta`: behind each commit, a Delta table that shows the table is brought to its "
-            "version (docs/delta.md). `none`: it stays where it is. A property of the "
-            "table. Default `none`."
+            "`delta`: update a Delta table, a mirror of this table, after each commit "
+            "(docs/delta.md). `none`: stop the updates. Table property. Default `none`."
         ),
         Option("publishPath", Options.text, PROPERTY).means(
-            "With `publish`: where that Delta table lies; in a write into many tables with the "
-            "placeholder `{table}`, the last part of their path. A property of the table. Default: "
+            "With `publish`: the Delta table location. In a write to many tables it contains the "
+            "placeholder `{table}`, the last part of each table's path. Table property. Default: "
             "`_delta` below the table."
         ),
         Option("publishInterval", Options.text, PROPERTY).means(
-            "With `publish`: the least time between two publications, such as `10 seconds`; what "
-            "is committed meanwhile comes with the next commit behind it. A property of the "
-            "table. Default: `0 seconds`."
+            "With `publish`: the minimum time between two publications, such as `10 seconds`. The "
+            "first commit after the interval publishes all commits before it, too. Table property. "
+            "Default: `0 seconds`."
         ),
         Option("publishChangeFeed", Options.text, PROPERTY).means(
-            "With `publish`: whether the Delta table has a change feed. A property of the table. "
-            "Default `false`."
+            "With `publish`: whether the Delta table has a change feed. Table property. Default "
+            "`false`."
         ),
         Option("publishRetention", Options.text, PROPERTY).means(
-            "With `publish`: how long a version of the Delta table can be read behind its "
-            "successor, at least `1 hour`; each commit keeps the vectors of its time for so long. "
-            "A property of the table. Default `6 hours`."
+            "With `publish`: how long a Delta version stays readable after the next version, at "
+            "least `1 hour`. Deletion vectors are retained for the same time. Table property. "
+            "Default `6 hours`."
         ),
         Option("publishGuard", Options.text, PROPERTY).means(
-            "With `publish`: whether the Delta table names a feature that no other writer knows, "
-            "so that writers that keep to the protocol refuse it. A property of the table. "
-            "Default `true`."
+            "With `publish`: whether the Delta table requires an unknown writer feature, so that "
+            "all other writers that follow the protocol refuse it. Table property. Default `true`."
         ),
         Option("binlogNames", Options.text, PROPERTY).means(
-            "With an order by `source.file` of MySQL or MariaDB: the base names of the server's "
-            "binlogs, comma separated, the oldest first, such as `mysql-bin,binlog`. Names can "
-            "only be added at the end. A property of the table. Default: the base name in the "
-            "first rows."
+            "For an order by `source.file` from MySQL or MariaDB: the base names of the server's "
+            "binlogs, comma-separated, oldest first, such as `mysql-bin,binlog`. You can only "
+            "append names. Table property. Default: the base name in the first rows."
         ),
         Option("priority", Options.text, PROPERTY).means(
-            "How urgent the table is to streams over several inputs that limit their batches, "
-            "from -1000 to 1000: `input.<name>.priority` of a read overrules it. In a write into "
-            "many tables also when it is compacted, beside the others. A property of the table. "
-            "Default: none, which counts as 0."
+            "Priority from -1000 to 1000 in streams over several inputs with limits per trigger; "
+            "the read option `input.<name>.priority` overrides it. In a write to many tables it "
+            "also sets the table's priority for compaction. Table property. Default: none, treated "
+            "as 0."
         ),
     )
     """Table properties set by this write."""
     full_wait_ms: int = Option(
         "onFullTimeout", Options.duration_ms, FREE, default=FULL_WAIT_MS
     ).held(
-        "How long this write waits where a table is full and waits, or where an overloaded "
-        "consumer holds it up (`backpressure`). Default `60 seconds`."
+        "Maximum time this write waits for a full table with `onFull=wait`, or for overloaded "
+        "consumers (`backpressure`). Default `60 seconds`."
     )
     """Maximum wait for room with ``onFull=wait``, and for overloaded consumers."""
     disable_backpressure: bool = Option("disableBackpressure", flag, FREE, default=False).held(
-        "Whether this write goes on although consumers cannot keep up. Caps hold all the same. "
-        "Default `false`."
+        "Whether this write ignores overloaded consumers. Backlog limits still apply. Default "
+        "`false`."
     )
     ties: Ties | None = Option(
         "ties",
         member_of(Ties),
-        Life(Change.REFUSED, "but that `last` and `fail` may become each other"),
+        Life(Change.REFUSED, "except between `last` and `fail`"),
     ).held(
-        "What becomes of two rows of a key with equal order keys and other values. `last`: the "
-        "later one wins (the later row of a task, the later epoch; between tasks of one epoch, "
-        "where nothing is later, the greater values). `first`: the earlier one stays. `fail`: the "
-        "write fails. They are counted as `tied` and warned of; two that a third row of the same "
-        "write beats by a greater order key decide nothing, and are looked for only by chance. "
-        "Default `last`; with `mergeEngine=first-row`, `first`."
+        "Policy for two rows with the same key and order but different values. `last`: the later "
+        "row wins (the later row in a task, the later epoch; between tasks of one epoch, the "
+        "greater values). `first`: the earlier row wins. `fail`: the write fails. Ties are counted "
+        "as `tied` and logged as a warning. Ties between two rows that a third row in the same "
+        "write supersedes have no effect and are not always detected. Default `last`; with "
+        "`mergeEngine=first-row`, `first`."
     )
     late_rows: LateRows | None = Option("lateRows", member_of(LateRows), NEXT).held(
-        "What becomes of a row whose key the table does not know and that is so old that its "
-        "delete may be forgotten (`tombstoneRetention`). `reject`: it is left out, counted and "
-        "warned of. `apply`: it is a row, as in a backfill. `fail`: the write fails. A delete "
-        "that is so old is left out and counted; with `apply` it is remembered. Default: `fail` "
-        "for a batch write, `reject` for a stream and with `onTruncate=overwrite`."
+        "Policy for a row with a new key that is so old that its delete may be forgotten "
+        "(`tombstoneRetention`). `reject`: the row is skipped, counted, and logged as a warning. "
+        "`apply`: the row is inserted, as in a backfill. `fail`: the write fails. A delete of that "
+        "age is skipped and counted; with `apply` it is stored. Default: `fail` for a batch write, "
+        "`reject` for a stream and with `onTruncate=overwrite`."
     )
     allow_unordered: bool = Option("allowUnordered", flag, NEXT, default=False).held(
-        "Without `sequenceBy`: accept different values of one key from several tasks of one "
-        "epoch, whichever wins. Default `false`."
+        "Without `sequenceBy`: accept different values for one key from several tasks in the same "
+        "epoch; any of them may win. Default `false`."
     )
     allow_missing_batches: bool = Option(
         "allowMissingBatches", flag, NEXT, default=False, is_of_whole=True
     ).held(
-        "Streams: go on although the table lacks earlier batches of the query, for example with a "
-        "checkpoint that wrote to another table before. Default `false`."
+        "Stream: continue although the table lacks earlier batches of the query, for example if "
+        "the checkpoint belongs to another table. Default `false`."
     )
     app_id: str | None = Option("txnAppId", Options.text, BATCH, is_of_whole=True).held(
-        "With `txnVersion`: makes a batch write idempotent under this name."
+        "With `txnVersion`: the application ID that makes a batch write idempotent."
     )
     app_version: int | None = Option("txnVersion", at_least(0), BATCH, is_of_whole=True).held(
-        "A number that grows with each batch write of `txnAppId`."
+        "Transaction number; increase it with each batch write for the same `txnAppId`."
     )
     checkpoint: str | None = Option(
         "checkpointLocation",
         Options.text,
-        Life(Change.NEXT, "another one is another query, whose first batch is the first of all"),
+        Life(Change.NEXT, "a new location starts a new query, from its first batch"),
         is_of_whole=True,
-    ).held("Spark's own: where a streaming query keeps its progress.")
+    ).held("Spark's checkpoint location for a streaming query.")
     deferred: ViewOptions | None = Option(
         "deferred", _deferred, Life(Change.NEXT, "set by `keep`"), is_of_whole=True
     ).held(
-        "Streams: the options of a read of a view, as JSON, whose splits come in the place of "
-        "rows and are read by the tasks that write them. Set by `keep`."
+        "Stream: read options for a view, as JSON. The writing tasks then receive the view's "
+        "splits instead of rows, and read them. Set by `keep`, which materializes a view."
     )
     """View read with splits that arrive instead of rows; the writing tasks read them."""
 
