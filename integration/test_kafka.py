@@ -17,7 +17,7 @@ import pytest
 from integration.environ import ROOTS
 from integration.promises import assert_sound, epochs_of
 from integration.servers.kafka import Broker, spark_jars
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.manifest import Kind
 from tests.support.envelopes import quarantine_of, rows_of
@@ -208,7 +208,7 @@ def test_a_topic_with_errors_becomes_a_table_and_a_quarantine(
     for topic, held in {"customers": ("city", "Paris"), "orders": ("amount", 30)}.items():
         [row] = rows_of(tmp_path / "lake" / f"crm.{topic}")
         assert row[held[0]] == held[1]
-    parked = ParkedTable(LocalStore(str(tmp_path / "found"))).counts()
+    parked = DeadLetterTable(LocalStore(str(tmp_path / "found"))).counts()
     assert parked == {"shop.public.customers": 1}
     # A new checkpoint reads the topic from its beginning as one epoch, which changes nothing.
     assert again.kind is Kind.APPEND

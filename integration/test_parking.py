@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.queries import Batches, Feed, drain, upserts
 from integration.tables import Row, columns
-from spark_upsert.routed.dead_letter import ParkedTable
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.dead_letter import DeadLetterTable
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 
@@ -48,8 +48,8 @@ def test_a_poisoned_table_is_parked_and_comes_back(spark: SparkSession, tmp_path
         ("", 1, 2),
         ("good", 1, 0),
     }
-    unpark(LocalStore(str(root)), given={"mergeSchema": "true"})
-    assert ParkedTable(LocalStore(str(root))).counts() == {}
+    replay_dead_letters(LocalStore(str(root)), options={"mergeSchema": "true"})
+    assert DeadLetterTable(LocalStore(str(root))).counts() == {}
     whole = {("good", 1, 2), ("bad", 1, 1), ("bad", 2, 2)}
     assert contents(lake(spark, root, consistent="true")) == whole
     assert contents(lake(spark, root, asOfBatch="0")) == {("good", 1, 1)}

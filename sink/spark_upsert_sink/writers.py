@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_upsert.envelopes.write_plan import WritePlan, plan_upon, usual_late_rows
+from spark_upsert.envelopes.write_plan import WritePlan, default_late_rows, plan_table_write
 from spark_upsert.errors import (
     BatchTooLargeError,
     OptionError,
@@ -135,12 +135,12 @@ def plan_sink(
 ) -> SinkPlan:
     """Plan a write on its table, and alter the table if allowed; the commit creates a new table.
 
-    Parameters and errors are those of `spark_upsert.envelopes.write_plan.plan_upon`; after an error
+    Parameters and errors are those of `spark_upsert.envelopes.write_plan.plan_table_write`; after an error
     the table is unchanged. If the table is full, the plan waits: it occupies no slot that a
     consumer may need.
     """
     table = Table(open_store(options.path, options.storage))
-    write = plan_upon(table, options, incoming)
+    write = plan_table_write(table, options, incoming)
     refusal = None
     if not (transaction is not None and write.base.has(transaction)):
         try:
@@ -153,7 +153,7 @@ def plan_sink(
         except (TableFullError, BatchTooLargeError, ThrottledError) as error:
             refusal = error
         else:
-            write = write if head is write.base else plan_upon(table, options, incoming)
+            write = write if head is write.base else plan_table_write(table, options, incoming)
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
         # What the write is planned upon will do.
@@ -201,7 +201,7 @@ class _Write:
         self._options = options
         self._incoming = arrow_of(schema)
         self._overwrite = overwrite
-        self._late_rows = usual_late_rows(options, late_rows)
+        self._late_rows = default_late_rows(options, late_rows)
         self._transaction = transaction
         self._is_stream = is_stream
 

@@ -20,10 +20,17 @@ from spark_upsert.core.threads import in_order
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, as_flag, masked
 from spark_upsert.options.inputs import Pattern
 from spark_upsert.routed.dead_letter import FOLDER as PARKED
-from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterRows, ParkedTable
-from spark_upsert.routed.group import FOLDER, Batch, GroupTable, Member, TableGroup, never_whole
+from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterRows, DeadLetterTable
+from spark_upsert.routed.group import (
+    FOLDER,
+    Batch,
+    GroupTable,
+    Member,
+    TableGroup,
+    incomplete_batches,
+)
 from spark_upsert.routed.plan import require_same
-from spark_upsert.routed.replay import ReplayResult, drop, unpark
+from spark_upsert.routed.replay import ReplayResult, drop_dead_letters, replay_dead_letters
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow, open_store
 from spark_upsert.streams.inputs.discovered import Discovery
@@ -148,7 +155,7 @@ def list_tables(path: str, storage: Mapping[str, str]) -> Listing:
     group = GroupTable(root).at()
     if template is None:
         template = _recorded_template(path, group)
-    parked = ParkedTable(root).counts()
+    parked = DeadLetterTable(root).counts()
     members = (
         RoutedLine.of_member(member, parked.get(folder, 0))
         for folder, member in group.members.items()
@@ -234,7 +241,7 @@ def for_each_table(
                 raise TableNotFoundError.at(table.store.url)
             if folder in names:
                 require_same(table_refs, folder, name, head, table.store.url)
-            lost = never_whole(head, newest) if folder in names else {}
+            lost = incomplete_batches(head, newest) if folder in names else {}
             messages = {NEVER_WHOLE: [f"batch {n} of '{writer}'" for writer, n in lost.items()]}
             return TableWorkResult(table=name, facts={**work(table), **(messages if lost else {})})
         except (UpsertFlowError, OSError) as error:
@@ -332,7 +339,7 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
 
     ROOT is the folder before the first column in the stream's path, or the full path.
     """
-    dead_letters = ParkedTable(open_root(root, storage)).parked()
+    dead_letters = DeadLetterTable(open_root(root, storage)).list_batches()
     now_ms = round(time.time() * 1000)
     if as_json:
         print_rows([line_of(dead_letter, now_ms) for dead_letter in dead_letters], (), as_json=True)
@@ -388,7 +395,7 @@ def unpark_rows(
     done: list[ReplayResult] = []
     try:
         if drops:
-            done = drop(store, names, nameless=nameless)
+            done = drop_dead_letters(store, names, nameless=nameless)
         else:
             options = {**dict.fromkeys(taken_back, ""), **dict(given)}
             with progress("unpark", as_json=as_json) as shown:
@@ -397,7 +404,7 @@ def unpark_rows(
                     done.append(batch)
                     shown(f"{len(done):,} batches")
 
-                unpark(store, names, given=options, told=note)
+                replay_dead_letters(store, names, options=options, on_result=note)
     except UpsertFlowError as error:
         error.name_settings(as_flag)
         raise

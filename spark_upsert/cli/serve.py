@@ -27,7 +27,7 @@ from spark_upsert.delta.publish import consumer_of
 from spark_upsert.errors import UpsertFlowError, masked, require_plain
 from spark_upsert.options.declare import path_below
 from spark_upsert.options.inputs import Pattern
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.scheduler.scheduler import bands_of, priority_in
 from spark_upsert.store import Store
 from spark_upsert.store.open import open_store
@@ -137,7 +137,7 @@ class TableLines:
         self._tables: dict[str, Table] = {}
         self._found: frozenset[str] = frozenset()
         """All table names, including tables that are not polled."""
-        self._roots: dict[str, ParkedTable] = {}
+        self._roots: dict[str, DeadLetterTable] = {}
         """Dead-letter tables below routed roots, by URL."""
         self._versions: dict[str, int] = {}
         self._looks = 0
@@ -190,7 +190,7 @@ class TableLines:
         if _is_table(root):
             yield root.url, root
             return
-        self._roots.setdefault(root.url, ParkedTable(root))
+        self._roots.setdefault(root.url, DeadLetterTable(root))
         discovery = Discovery(root, self._pattern, threads=_THREADS)
         for folder in discovery.tables(discovery.folders()):
             store = open_store(path_below(path, folder), self._storage)

@@ -1,6 +1,6 @@
 """The write plan (`plan_write`): how rows become commands, or the change needed before.
 
-Pure: options and columns are checked here, before a row is read. `plan_upon` plans on a table and
+Pure: options and columns are checked here, before a row is read. `plan_table_write` plans on a table and
 changes it.
 """
 
@@ -174,18 +174,18 @@ def _plan_of_keys(
     return WritePlan(base=manifest, envelope=envelope, is_of_keys=True)
 
 
-def plan_upon(
+def plan_table_write(
     table: Table,
     options: WriteOptions,
     incoming: pa.Schema,
     *,
-    unborn_id: str | None = None,
+    new_table_id: str | None = None,
     head: Manifest | None = None,
 ) -> WritePlan:
     """Plan a write on a table's newest version (`plan_write`).
 
     If the options allow it, the table is altered first. Without a table, the plan is on a
-    placeholder that the epoch creates; its identity is ``unborn_id`` if several plans share it
+    placeholder that the epoch creates; its identity is ``new_table_id`` if several plans share it
     (`Table.unborn`). ``head`` is the newest version if the caller has just read it.
     """
     manifest = head or table.log.try_head()
@@ -197,9 +197,9 @@ def plan_upon(
             case Create(schema=schema, properties=properties):
                 if not options.allow_non_empty_path:
                     require_free(table.store)
-                if unborn_id is None:  # Among many tables one mirror does not stop the others.
+                if new_table_id is None:  # Among many tables one mirror does not stop the others.
                     require_place(table, properties)
-                manifest = table.unborn(schema, properties, table_id=unborn_id)
+                manifest = table.unborn(schema, properties, table_id=new_table_id)
             case Alter(schema=schema, properties=properties):
                 assert manifest is not None
                 manifest = table.alter(schema, properties, upon=manifest.schema)
@@ -210,7 +210,7 @@ def plan_upon(
     )
 
 
-def usual_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
+def default_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
     """Return the policy for late rows: if truncates cause them, they are rejected by default."""
     if options.late_rows is not None:
         return options.late_rows

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.names import find_columns
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import BatchTooLargeError, GraphError, TableFullError, about
 from spark_upsert.flow.expand import Replica, expanded
 from spark_upsert.flow.fusion import FusedGraph, Legacy, fused
@@ -124,7 +124,7 @@ def write(sink: TableSink, rows: pa.Table, **more: str) -> Commit | None:
     """Commit rows as one version; None if the table already has the transaction."""
     options = WriteOptions.parse({**_stringify_options(sink.options), **more, "path": sink.path})
     table = Table(open_store(options.path, options.storage))
-    plan = plan_upon(table, options, rows.schema)
+    plan = plan_table_write(table, options, rows.schema)
     base = Snapshot(table.store, plan.base)
     commands = plan.commands(base, rows.to_batches())
     staged = (stage(base, commands, late_rows=LateRows.FAIL),)

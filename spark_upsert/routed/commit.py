@@ -12,28 +12,28 @@ from dataclasses import dataclass, replace
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError, nearest
 from spark_upsert.options.declare import TABLE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable, as_parkable
+from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterTable, as_dead_letter_error
 from spark_upsert.routed.fence import (
     Fence,
     RoutedCommitResult,
     TableOutcome,
     Tables,
     TableShare,
-    names_of,
-    require_apart,
-    shares_of,
+    group_by_table,
+    names_by_folder,
+    require_distinct_tables,
 )
 from spark_upsert.routed.group import (
     SCHEMA,
     Batch,
-    Debts,
+    CompactionQueue,
     GroupTable,
     Member,
     TableGroup,
-    give_up,
-    is_due,
+    expire_old_versions,
+    is_expiry_due,
 )
-from spark_upsert.routed.park_staged import CommandParking
+from spark_upsert.routed.park_staged import DeadLetterWriter
 from spark_upsert.routed.plan import require_room, require_template, table_below
 from spark_upsert.routed.stage import RoutedStaged, discard_staged
 from spark_upsert.store import Store
@@ -47,7 +47,7 @@ _OF_THE_TABLE = "column"
 """Default column role: not named by an option."""
 
 
-def fault_of_write(
+def find_write_error(
     shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
 ) -> UpsertFlowError | None:
     """Return the error that stops the write; None if failing rows may become dead letters.
@@ -57,34 +57,40 @@ def fault_of_write(
     """
     with_rows = {f: share for f, share in shares.items() if share.parts and f != NAMELESS}
     is_proven = group.batch is not None and group.batch.terms == terms
-    if is_proven or not all(share.is_parked for share in with_rows.values()):
+    if is_proven or not all(share.has_dead_letters for share in with_rows.values()):
         return None
     named = (
         (share.route.name, error)
         for share in with_rows.values()
-        for error in _staging_errors(share)
+        for error in _iter_staging_errors(share)
     )
-    misfits = {name: error for name, error in named if is_misfit(error) and not options.tells(name)}
-    return _explain_misfits(misfits) if misfits else None
+    option_errors = {
+        name: error
+        for name, error in named
+        if is_caused_by_option(error) and not options.tells(name)
+    }
+    return _explain_option_errors(option_errors) if option_errors else None
 
 
-def is_misfit(error: UpsertFlowError) -> bool:
+def is_caused_by_option(error: UpsertFlowError) -> bool:
     """Return whether a table failed because of an option value or a column named by an option."""
     if isinstance(error, SchemaError):
         return error.fields.get("role", _OF_THE_TABLE) != _OF_THE_TABLE
     return isinstance(error, OptionError)
 
 
-def _staging_errors(share: TableShare) -> Iterator[UpsertFlowError]:
+def _iter_staging_errors(share: TableShare) -> Iterator[UpsertFlowError]:
     """Yield each task's first error while staging the rows for a table."""
     for part in share.parts:
-        if part.parking is not None and part.parking.error is not None:
-            yield part.parking.error
+        if part.dead_letter is not None and part.dead_letter.error is not None:
+            yield part.dead_letter.error
 
 
-def _explain_misfits(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
-    name, error = next(iter(misfits.items()))
-    alike = f", and {len(misfits)} tables fail by their options" if len(misfits) > 1 else ""
+def _explain_option_errors(option_errors: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
+    name, error = next(iter(option_errors.items()))
+    alike = (
+        f", and {len(option_errors)} tables fail by their options" if len(option_errors) > 1 else ""
+    )
     error.say_about("table", name)
     error.advise(
         f"Nothing is parked: no table has taken rows by these options and columns yet{alike}. If "
@@ -97,35 +103,38 @@ def _explain_misfits(misfits: Mapping[str, UpsertFlowError]) -> UpsertFlowError:
 _LOGGER = logging.getLogger(__name__)
 
 
-def recorded(
+def build_group_rows(
     root: Store,
     options: RoutedOptions,
     group: TableGroup,
-    settled: RoutedCommitResult,
+    result: RoutedCommitResult,
     transaction: Transaction | None,
     now_ms: int,
 ) -> tuple[Batch, list[Member]]:
     """Return the batch's row for the group table and the members that it changes."""
-    queue = Debts.of(group).after(settled.visited, settled.owed, now_ms)
-    counts = _count_dead_letters(root, group, settled)
+    queue = CompactionQueue.of(group).after(result.visited, result.due_counts, now_ms)
+    counts = _count_dead_letters(root, group, result)
     members = {
         folder: member
-        for folder, outcome in settled.outcomes.items()
-        if (member := _updated_member(group, settled.shares[folder], outcome, transaction, now_ms))
+        for folder, outcome in result.outcomes.items()
+        if (member := _updated_member(group, result.shares[folder], outcome, transaction, now_ms))
     }
     members = _complete_members(group, members, dict(queue.dirty.items()), counts)
-    named = {*names_of(settled.shares).values(), *(group.members.names if options.told else ())}
+    named = {
+        *names_by_folder(result.shares).values(),
+        *(group.members.names if options.told else ()),
+    }
     batch = Batch(
         template=options.template.relative,
         writer="" if transaction is None else transaction.writer,
         number=None if transaction is None else transaction.number,
-        rows=settled.rows,
+        rows=result.rows,
         parked=sum(counts.values()),
-        tasks=settled.tasks,
+        tasks=result.tasks,
         unmatched=options.unmatched(named),
         turn=queue.turn,
         committed_ms=now_ms,
-        terms=settled.terms if settled.is_taken else _terms(group),
+        terms=result.terms if result.is_taken else _terms(group),
     )
     _warn_of_unmatched(group, batch.unmatched, named, root.url)
     return batch, [members[folder] for folder in sorted(members)]
@@ -136,16 +145,16 @@ def _terms(group: TableGroup) -> str | None:
 
 
 def _count_dead_letters(
-    root: Store, group: TableGroup, settled: RoutedCommitResult
+    root: Store, group: TableGroup, result: RoutedCommitResult
 ) -> Mapping[str, int]:
     """Return dead-letter row counts by folder; reads nothing if there were none before or now."""
     had_any = group.batch is not None and group.batch.parked
-    return ParkedTable(root).counts() if had_any or settled.parked else {}
+    return DeadLetterTable(root).counts() if had_any or result.dead_letter_folders else {}
 
 
 def _complete_members(
     group: TableGroup,
-    told: Mapping[str, Member],
+    changed: Mapping[str, Member],
     since_ms: Mapping[str, int],
     counts: Mapping[str, int],
 ) -> dict[str, Member]:
@@ -161,11 +170,11 @@ def _complete_members(
     # Of the others nothing has changed: they wait for nothing, and had no parked rows.
     others = {member.folder: member for member in group.members.waiting()}
     others |= {f: group.members[f] for f in (*since_ms, *counts) if f in group.members}
-    members = {folder: completed(member) for folder, member in {**others, **told}.items()}
+    members = {folder: completed(member) for folder, member in {**others, **changed}.items()}
     return {
         folder: member
         for folder, member in members.items()
-        if folder in told or member != group.members[folder]
+        if folder in changed or member != group.members[folder]
     }
 
 
@@ -243,37 +252,39 @@ def commit_routed(
         return None
     group = _require_allowed(group_table, options, transaction)
     fence = Fence(group_table, _writer(transaction))
-    shares = shares_of(staged)
-    require_room(options, root, group.members, names_of(shares))
+    shares = group_by_table(staged)
+    require_room(options, root, group.members, names_by_folder(shares))
     terms = next((routed_task.terms for routed_task in staged), "")
-    fault = fault_of_write(shares, options, group, terms) if options.park else None
-    if fault is not None:
+    write_error = find_write_error(shares, options, group, terms) if options.park else None
+    if write_error is not None:
         discard_routed(root, staged)
-        raise fault
+        raise write_error
     planned = max((routed_task.group_version for routed_task in staged), default=group.version)
-    settled = RoutedCommitResult(
+    result = RoutedCommitResult(
         shares=shares,
-        outcomes=_committed_or_parked(
+        outcomes=_commit_or_dead_letter(
             shares,
             Tables(root, options, group, fence, transaction, overwrite, late_rows),
-            CommandParking(root, options, transaction, planned),
+            DeadLetterWriter(root, options, transaction, planned),
             fence,
-            parks=options.park and not overwrite,
+            allows_dead_letters=options.park and not overwrite,
         ),
         visited=frozenset(folder for task in staged for folder in task.visited),
         tasks=len(staged),
         terms=terms,
     )
-    require_apart(group, settled)
+    require_distinct_tables(group, result)
     now_ms = group_table.table.log.now_ms()
-    batch, members = recorded(root, options, group, settled, transaction, now_ms)
+    batch, members = build_group_rows(root, options, group, result, transaction, now_ms)
     committed = group_table.append(batch, members, transaction, take_over=options.take_over)
     if committed is None:
         return None
     newest = group_table.table.log.seen or committed
-    if is_due(group.version, newest.version):
-        give_up((group_table.table, ParkedTable(root).table), options.group_retention_ms)
-    return GroupCommit(version=committed.version, places=settled.places)
+    if is_expiry_due(group.version, newest.version):
+        expire_old_versions(
+            (group_table.table, DeadLetterTable(root).table), options.group_retention_ms
+        )
+    return GroupCommit(version=committed.version, places=result.places)
 
 
 def discard_routed(root: Store, staged: Iterable[RoutedStaged]) -> None:
@@ -302,45 +313,45 @@ def _require_allowed(
     _require_no_gap(group_table.table, head, transaction)
     if head is not None:
         group_table.claim(writer, head)
-        group = group_table.seen_by(log.last_look())
+        group = group_table.at_snapshot(log.last_look())
     require_template(group, options.template.relative, group_table.root.url)
     return group
 
 
-def _committed_or_parked(
+def _commit_or_dead_letter(
     shares: Mapping[str, TableShare],
     tables: Tables,
-    parking: CommandParking,
+    dead_letters: DeadLetterWriter,
     fence: Fence,
     *,
-    parks: bool,
+    allows_dead_letters: bool,
 ) -> dict[str, TableOutcome]:
     """Commit each table's rows or turn them into dead letters; return successful outcomes."""
-    failed = {folder: share.parts for folder, share in shares.items() if share.is_parked}
+    failed = {folder: share.parts for folder, share in shares.items() if share.has_dead_letters}
     if failed:
-        fence.look()
+        fence.check_owner()
         fence.require()
-        parking.park(failed)
+        dead_letters.write(failed)
     outcomes = tables.commit_all({f: share for f, share in shares.items() if f not in failed})
     fence.require()
-    errors = _collect_parkable(outcomes, parks=parks)
+    errors = _collect_dead_letter_errors(outcomes, allows_dead_letters=allows_dead_letters)
     # One that was only to be compacted has no rows to be parked.
-    parking.park({f: shares[f].parts for f in errors if shares[f].parts}, errors)
+    dead_letters.write({f: shares[f].parts for f in errors if shares[f].parts}, errors)
     return {folder: outcome for folder, outcome in outcomes.items() if folder not in errors}
 
 
-def _collect_parkable(
-    outcomes: Mapping[str, TableOutcome], *, parks: bool
+def _collect_dead_letter_errors(
+    outcomes: Mapping[str, TableOutcome], *, allows_dead_letters: bool
 ) -> dict[str, UpsertFlowError]:
     """Return errors for tables whose rows become dead letters; raise any other error."""
     failed = {}
     for folder, outcome in outcomes.items():
         if outcome.error is None:
             continue
-        parkable = as_parkable(outcome.error) if parks else None
-        if parkable is None:
+        dead_letter_error = as_dead_letter_error(outcome.error) if allows_dead_letters else None
+        if dead_letter_error is None:
             raise outcome.error
-        failed[folder] = parkable
+        failed[folder] = dead_letter_error
     return failed
 
 

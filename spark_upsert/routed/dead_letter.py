@@ -51,18 +51,20 @@ TRIES_MAX = 100
 """Maximum commit attempts; each failed attempt means another writer succeeded."""
 
 
-def commit_behind(table: Table, chosen: Callable[[], Sequence[StagedRuns]]) -> Sequence[StagedRuns]:
-    """Commit the runs returned by `chosen` as the version right after the one it has seen.
+def commit_if_unchanged(
+    table: Table, stage_runs: Callable[[], Sequence[StagedRuns]]
+) -> Sequence[StagedRuns]:
+    """Commit the runs returned by `stage_runs` as the version right after the one it has seen.
 
-    Calls `chosen` again after each lost race. Returns the committed runs; empty if there are none.
+    Calls `stage_runs` again after each lost race. Returns the committed runs; empty if there are none.
     """
     for _ in range(TRIES_MAX):
         head = table.log.head()
-        staged = chosen()
+        staged = stage_runs()
         if not staged:
             return ()
         with table.log.last_look() as look:
-            base = look.at(min(routed_part.base_version for routed_part in staged))
+            base = look.at(min(runs.base_version for runs in staged))
         write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
         guard = _VersionAdmission(table, head)
         try:
@@ -133,7 +135,7 @@ _REASON_CHARS = 2000
 _HINT = "\n\nHint: "
 """Separates reason and hint in the column ``reason``."""
 
-_PARKABLE = (
+_PERMANENT_ERRORS = (
     SchemaError,
     OptionError,
     DataError,
@@ -150,18 +152,18 @@ _OUTAGES = (OSError, MemoryError)
 """Machine or storage errors, which no single table causes."""
 
 
-def is_parkable(error: BaseException) -> TypeGuard[UpsertFlowError]:
+def is_permanent_error(error: BaseException) -> TypeGuard[UpsertFlowError]:
     """Return whether an error is permanent for one table: no outage and no full table."""
-    return isinstance(error, _PARKABLE)
+    return isinstance(error, _PERMANENT_ERRORS)
 
 
-def as_parkable(error: Exception) -> UpsertFlowError | None:
+def as_dead_letter_error(error: Exception) -> UpsertFlowError | None:
     """Return an error that sends the table's rows to the dead-letter table; None stops the write.
 
     An unexpected exception is a bug triggered by this table's rows. It recurs on every retry and
     must not block other tables, so it is wrapped in a `DataError`.
     """
-    if is_parkable(error):
+    if is_permanent_error(error):
         return error
     if isinstance(error, (UpsertFlowError, *_OUTAGES)):
         return None
@@ -177,7 +179,7 @@ def as_parkable(error: Exception) -> UpsertFlowError | None:
     return data_error
 
 
-class ParkedKind(Enum):
+class DeadLetterKind(Enum):
     """Content type of a dead-letter chunk."""
 
     ROWS = "rows"
@@ -185,7 +187,7 @@ class ParkedKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parking:
+class DeadLetterMetadata:
     """Dead-letter metadata shared by all chunks for one table and batch."""
 
     route: Route
@@ -262,7 +264,7 @@ class DeadLetterRows:
         return Transaction(writer=self.query, number=self.batch)
 
 
-class ParkedTable:
+class DeadLetterTable:
     """The dead-letter table below a root.
 
     Parameters
@@ -278,9 +280,9 @@ class ParkedTable:
         self.table = Table(StoreBelow(root, FOLDER), clock=clock)
 
     def __repr__(self) -> str:
-        return f"ParkedTable({self.root.url!r})"
+        return f"DeadLetterTable({self.root.url!r})"
 
-    # -- looking -----------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
         """Return dead-letter row counts by folder; `NAMELESS` counts rows that name no table."""
@@ -293,7 +295,7 @@ class ParkedTable:
                 counts[folder] = counts.get(folder, 0) + rows
         return counts
 
-    def parked(self, folder: str | None = None) -> list[DeadLetterRows]:
+    def list_batches(self, folder: str | None = None) -> list[DeadLetterRows]:
         """List dead-letter batches for one folder or all, sorted by folder and batch order."""
         if self.table.log.try_head() is None:
             return []
@@ -310,7 +312,7 @@ class ParkedTable:
             groups.setdefault((row["folder"], row["query"], row["batch"]), []).append(row)
         return [_combine_pieces(group) for group in groups.values()]
 
-    def read(self, parked: DeadLetterRows) -> Iterator[tuple[ParkedKind, pa.RecordBatch]]:
+    def read(self, parked: DeadLetterRows) -> Iterator[tuple[DeadLetterKind, pa.RecordBatch]]:
         """Yield a batch's rows in task order; holds one chunk in memory at a time."""
         snapshot = self.table.at()
         for task, chunk in parked.pieces:
@@ -323,9 +325,9 @@ class ParkedTable:
                 for kind, ipc in zip(*stored_rows.columns, strict=True):
                     with pa.ipc.open_stream(ipc.as_buffer()) as reader:
                         for batch in reader:
-                            yield ParkedKind(kind.as_py()), batch
+                            yield DeadLetterKind(kind.as_py()), batch
 
-    # -- parking -----------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------
 
     def ensure(self) -> None:
         """Create the table if it does not exist."""
@@ -333,15 +335,15 @@ class ParkedTable:
 
     def stage(
         self,
-        parking: Parking,
+        metadata: DeadLetterMetadata,
         task: int,
         batches: Iterable[pa.RecordBatch],
         *,
-        kind: ParkedKind = ParkedKind.ROWS,
+        kind: DeadLetterKind = DeadLetterKind.ROWS,
     ) -> StagedRuns:
         """Write a task's rows for one table durably, to be made visible by `commit`."""
         head = self.table.log.head()
-        shared = parking.to_row() | {"task": task, "kind": kind.value}
+        shared = metadata.to_row() | {"task": task, "kind": kind.value}
         shared["parked"] = self.table.log.now_ms() * 1000
         rows = (
             pa.RecordBatch.from_pylist(
@@ -364,10 +366,10 @@ class ParkedTable:
                 part for folder, parts in staged.items() if folder not in folders for part in parts
             ]
 
-        def chosen() -> list[StagedRuns]:
+        def stage_runs() -> list[StagedRuns]:
             return due(frozenset(f for f in staged if self._has(f, transaction)))
 
-        used = commit_behind(self.table, chosen)
+        used = commit_if_unchanged(self.table, stage_runs)
         remaining = [
             piece
             for piece in due(frozenset())
@@ -461,7 +463,7 @@ def _stream(batches: Sequence[pa.RecordBatch]) -> tuple[int, bytes]:
     return sum(batch.num_rows for batch in batches), sink.getvalue().to_pybytes()
 
 
-def parked_before(name: str, root: str) -> DataError:
+def earlier_rows_error(name: str, root: str) -> DataError:
     """Return the error for rows that must wait for earlier dead-letter rows."""
     return DataError(
         "rows of earlier batches are parked, and these must not come before them.",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from spark_upsert.core.threads import in_order
-from spark_upsert.envelopes.write_plan import usual_late_rows
+from spark_upsert.envelopes.write_plan import default_late_rows
 from spark_upsert.errors import (
     BatchTooLargeError,
     ContentionError,
@@ -66,17 +66,17 @@ class Fence:
         """Return an error if the batch must not start another table, else None; thread-safe."""
         begun = next(self._begun)
         if begun and begun % ASK_EVERY == 0:
-            self.look()
+            self.check_owner()
         return self.lost
 
     def refusal(self, head: Manifest) -> OtherTableError | None:
         """Return an error if the batch must not commit after a table's head, else None."""
         newest = newest_query(head)
         if self.lost is None and newest is not None and newest not in self._known:
-            self.look()
+            self.check_owner()
         return self.lost
 
-    def look(self) -> None:
+    def check_owner(self) -> None:
         """Check the group table for the current owner."""
         self.lost = self.lost or self._group_table.refusal(self._writer)
 
@@ -100,9 +100,9 @@ class TableShare:
         return self.parts[0].route
 
     @property
-    def is_parked(self) -> bool:
+    def has_dead_letters(self) -> bool:
         """Whether a task could not stage its rows; then the table takes no rows from any task."""
-        return any(part.parked is not None for part in self.parts)
+        return any(part.staged_dead_letters is not None for part in self.parts)
 
     @property
     def rows(self) -> int:
@@ -140,7 +140,7 @@ class RoutedCommitResult:
         return any(self.shares[folder].parts for folder in self.outcomes)
 
     @property
-    def parked(self) -> frozenset[str]:
+    def dead_letter_folders(self) -> frozenset[str]:
         """Folders with rows that became dead letters."""
         return frozenset(self.shares) - frozenset(self.outcomes)
 
@@ -149,7 +149,7 @@ class RoutedCommitResult:
         return sum(share.rows for share in self.shares.values())
 
     @property
-    def owed(self) -> dict[str, int]:
+    def due_counts(self) -> dict[str, int]:
         """Due compactions per table, by folder."""
         return {folder: outcome.debt for folder, outcome in self.outcomes.items()}
 
@@ -160,7 +160,7 @@ class RoutedCommitResult:
         return {folder: table_ref for folder, table_ref in refs if table_ref is not None}
 
 
-def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
+def group_by_table(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
     """Group the tasks' results by table, sorted by folder."""
     shares: dict[str, TableShare] = {}
     for task in sorted(staged, key=lambda each: each.task_index):
@@ -171,7 +171,7 @@ def shares_of(staged: Sequence[RoutedStaged]) -> dict[str, TableShare]:
     return dict(sorted(shares.items()))
 
 
-def names_of(shares: Mapping[str, TableShare]) -> dict[str, str]:
+def names_by_folder(shares: Mapping[str, TableShare]) -> dict[str, str]:
     """Return table names by folder, for tables with rows."""
     return {
         folder: share.route.name
@@ -252,7 +252,7 @@ class Tables:
             transactions=() if self._transaction is None else (self._transaction,),
             overwrite=self._overwrite,
             allow_unordered=options.allow_unordered,
-            late_rows=usual_late_rows(options, self._late_rows),
+            late_rows=default_late_rows(options, self._late_rows),
         )
         try:
             admission = table.admission(options.full_wait_ms, guard=self._fence.refusal)
@@ -323,10 +323,10 @@ def _merge_unborn(unborn: Sequence[Manifest]) -> Manifest:
     return replace(unborn[0], schema=schema)
 
 
-def require_apart(group: TableGroup, settled: RoutedCommitResult) -> None:
+def require_distinct_tables(group: TableGroup, settled: RoutedCommitResult) -> None:
     """Raise if the storage maps two table names to one folder, which shows as a shared table ID."""
     refs = group.members.places
-    named = names_of(settled.shares)
+    named = names_by_folder(settled.shares)
     owners: dict[str, str] = {}
     for folder, table_ref in settled.places.items():
         other_folder = owners.setdefault(table_ref.table_id, folder)

@@ -25,7 +25,7 @@ from spark_upsert.errors import (
     VersionNotFoundError,
     setting,
 )
-from spark_upsert.routed.dead_letter import commit_behind
+from spark_upsert.routed.dead_letter import commit_if_unchanged
 from spark_upsert.scheduler.scheduler import DirtySet, Schedule, Service, Turn, Urgency
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
@@ -364,9 +364,9 @@ class GroupTable:
         if look is None:
             return TableGroup()
         with look:
-            return self.seen_by(look, version)
+            return self.at_snapshot(look, version)
 
-    def seen_by(self, look: Look, version: int | None = None) -> TableGroup:
+    def at_snapshot(self, look: Look, version: int | None = None) -> TableGroup:
         """Return the group at a group table version, by default the snapshot's head."""
         manifest = look.head() if version is None else look.at(version)
         snapshot = Snapshot(self.table.store, manifest)
@@ -403,7 +403,7 @@ class GroupTable:
             )
             last_number = look.at(versions[index]).transactions[writer]
             if last_number == number:
-                return self.seen_by(look, versions[index])
+                return self.at_snapshot(look, versions[index])
         if index == 0 and head.since > 0:
             raise VersionNotFoundError(
                 f"batch {number} of the tables below '{self.root.url}' is expired: the oldest "
@@ -494,16 +494,16 @@ class GroupTable:
         self._compact_once()
         return committed
 
-    def note(self, told: Callable[[Member | None], Member | None], folder: str) -> None:
+    def update_member(self, update: Callable[[Member | None], Member | None], folder: str) -> None:
         """Update one table's member between batches.
 
-        `told` returns the new member, or None for no change; it is called again after each lost
+        `update` returns the new member, or None for no change; it is called again after each lost
         race.
         """
 
-        def chosen() -> list[StagedRuns]:
+        def stage_runs() -> list[StagedRuns]:
             head = _add_missing_columns(self.table, self.table.log.head())
-            member = told(self.seen_by(self.table.log.last_look()).members.get(folder))
+            member = update(self.at_snapshot(self.table.log.last_look()).members.get(folder))
             if member is None:
                 return []
             rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
@@ -512,7 +512,7 @@ class GroupTable:
             return [stage(base, map(envelope.commands, rows.to_batches()))]
 
         if self.table.log.try_head() is not None:
-            commit_behind(self.table, chosen)
+            commit_if_unchanged(self.table, stage_runs)
 
     def _compact_once(self) -> None:
         table = self.table
@@ -586,7 +586,7 @@ def _newest_writer(head: Manifest, is_meant: Callable[[str], bool]) -> str | Non
     return max(meant, key=lambda name: meant[name], default=None)
 
 
-def never_whole(head: Manifest, group: Manifest) -> dict[str, int]:
+def incomplete_batches(head: Manifest, group: Manifest) -> dict[str, int]:
     """Return batch numbers in a table that will never be complete, by query.
 
     Each is the newest batch from a query that lost the root in the middle.
@@ -634,13 +634,13 @@ def refusal_of(writer: str, head: Manifest, url: str, *, take_over: bool) -> Oth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Debts:
+class CompactionQueue:
     """The compaction queue after a complete batch; immutable."""
 
     schedule: Schedule
     service: Service
     """Waiting folders in compaction order."""
-    owed: Mapping[str, int]
+    due_counts: Mapping[str, int]
     """Due compactions per table, by folder."""
     next_ms: int
     """Minimum waiting time stamp for new entries, since the clock may stall or go back."""
@@ -648,7 +648,7 @@ class Debts:
     """Tasks that share the queue: the last batch's task count."""
 
     @classmethod
-    def of(cls, group: TableGroup) -> Debts:
+    def of(cls, group: TableGroup) -> CompactionQueue:
         """Build a group's compaction queue without tables that have dead-letter rows."""
         batch = group.batch
         waiting = group.members.waiting()
@@ -664,7 +664,7 @@ class Debts:
         return cls(
             schedule=schedule,
             service=schedule.service(now_ms, urgencies),
-            owed={folder: member.debt for folder, member in due.items()},
+            due_counts={folder: member.debt for folder, member in due.items()},
             next_ms=last_ms + 1,
             tasks=max(1, batch.tasks if batch else 1),
         )
@@ -675,16 +675,18 @@ class Debts:
         names = self.service.names
         return tuple(names[index :: self.tasks] for index in range(min(self.tasks, len(names))))
 
-    def after(self, visited: Collection[str], owed: Mapping[str, int], now_ms: int) -> Schedule:
+    def after(
+        self, visited: Collection[str], due_counts: Mapping[str, int], now_ms: int
+    ) -> Schedule:
         """Return the queue after a batch."""
         visited, now_ms = frozenset(visited), max(now_ms, self.next_ms)
         names = self.service.names
         count = next((at for at, name in enumerate(names) if name not in visited), len(names))
-        now_owed = {**self.owed, **owed}
-        left = [name for name in names if name in visited and now_owed[name]]
-        paid = [name for name in names if not now_owed[name]]
+        remaining_counts = {**self.due_counts, **due_counts}
+        left = [name for name in names if name in visited and remaining_counts[name]]
+        paid = [name for name in names if not remaining_counts[name]]
         served = self.schedule.served(self.service, count, {*visited, *paid}, left, now_ms)
-        return served.marked(sorted(folder for folder, debt in owed.items() if debt), now_ms)
+        return served.marked(sorted(folder for folder, debt in due_counts.items() if debt), now_ms)
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -693,12 +695,12 @@ UPKEEP_EVERY = 100
 """Group versions between two expiry runs, with about ten requests each."""
 
 
-def is_due(before: int, newest: int) -> bool:
+def is_expiry_due(before: int, newest: int) -> bool:
     """Return whether an expiry run is due, from the group versions before a batch and now."""
     return newest // UPKEEP_EVERY > max(before, 0) // UPKEEP_EVERY
 
 
-def give_up(tables: Iterable[Table], retention_ms: int) -> None:
+def expire_old_versions(tables: Iterable[Table], retention_ms: int) -> None:
     """Expire and vacuum versions older than the retention time; errors are only logged."""
     for table in tables:
         try:

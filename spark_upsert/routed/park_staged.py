@@ -1,4 +1,4 @@
-"""Parking of staged work, for a table that fails in one task or at its commit.
+"""Dead letters from staged work, for a table that fails in one task or at its commit.
 
 Other tasks' staged rows are read back as commands, so all rows of the batch for the table are
 parked.
@@ -16,7 +16,7 @@ from spark_upsert.core.durations import Fields
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.routed.dead_letter import ParkedKind, ParkedTable, Parking
+from spark_upsert.routed.dead_letter import DeadLetterKind, DeadLetterMetadata, DeadLetterTable
 from spark_upsert.routed.stage import StagedTable
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
@@ -32,7 +32,7 @@ TABLE = b"upsertflow.table"
 """Arrow metadata key for commands: the target table's schema and properties."""
 
 
-class CommandParking:
+class DeadLetterWriter:
     """Sends the rows for failing tables in one batch to the dead-letter table.
 
     Parameters
@@ -56,9 +56,9 @@ class CommandParking:
         self._options = options
         self._transaction = transaction
         self._planned = planned
-        self._table = ParkedTable(root)
+        self._table = DeadLetterTable(root)
 
-    def park(
+    def write(
         self,
         tables: Mapping[str, Sequence[StagedTable]],
         errors: Mapping[str, UpsertFlowError] | None = None,
@@ -70,27 +70,31 @@ class CommandParking:
         staged: dict[str, list[StagedRuns]] = {}
         batch = self._transaction
         for folder, parts in tables.items():
-            parking = self._parking(parts, (errors or {}).get(folder))
-            batch = parking.transaction
-            pieces = (self._stage_piece(part, parking) for part in parts)
+            metadata = self._dead_letter_metadata(parts, (errors or {}).get(folder))
+            batch = metadata.transaction
+            pieces = (self._stage_piece(part, metadata) for part in parts)
             staged[folder] = [piece for piece in pieces if piece is not None]
         if batch is None or not staged:
             return
         self._table.commit(staged, batch)
         for parts in tables.values():
             self._discard_staged(parts, was_tried=errors is not None)
-            self._log_parked(parts, self._parking(parts, (errors or {}).get(parts[0].folder)))
+            self._log_dead_letters(
+                parts, self._dead_letter_metadata(parts, (errors or {}).get(parts[0].folder))
+            )
 
-    def _parking(self, parts: Sequence[StagedTable], error: UpsertFlowError | None) -> Parking:
+    def _dead_letter_metadata(
+        self, parts: Sequence[StagedTable], error: UpsertFlowError | None
+    ) -> DeadLetterMetadata:
         route = parts[0].route
-        dead_letters = [part.parking for part in parts if part.parking is not None]
+        dead_letters = [part.dead_letter for part in parts if part.dead_letter is not None]
         failed = [dead_letter for dead_letter in dead_letters if dead_letter.error is not None]
         if dead_letters:
             return (failed or dead_letters)[0]
         transaction = self._transaction
         if transaction is None:
             raise error or AssertionError("nothing failed")
-        return Parking(
+        return DeadLetterMetadata(
             route=route,
             transaction=transaction,
             planned=self._planned,
@@ -98,22 +102,22 @@ class CommandParking:
             options=self._options.given(route.name),
         )
 
-    def _stage_piece(self, part: StagedTable, parking: Parking) -> StagedRuns | None:
+    def _stage_piece(self, part: StagedTable, metadata: DeadLetterMetadata) -> StagedRuns | None:
         """Return a task's dead-letter rows; None if the table has the batch."""
         if self._transaction is not None and not _is_same_batch(
-            parking.transaction, self._transaction
+            metadata.transaction, self._transaction
         ):
-            raise parking.error or AssertionError("a task that knows no batch parks none")
-        if part.parked is not None:
-            return part.parked
+            raise metadata.error or AssertionError("a task that knows no batch parks none")
+        if part.staged_dead_letters is not None:
+            return part.staged_dead_letters
         if part.staged is None:
             return None
-        _refuse_steps(part.staged, part.route.name)
+        _refuse_view_steps(part.staged, part.route.name)
         table = Table(StoreBelow(self._root, part.folder))
         base = part.unborn or table.log.at(part.staged.base_version)
         self._table.ensure()
         commands = _iter_commands(table, part.staged, base)
-        return self._table.stage(parking, part.task_index, commands, kind=ParkedKind.COMMANDS)
+        return self._table.stage(metadata, part.task_index, commands, kind=DeadLetterKind.COMMANDS)
 
     def _discard_staged(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
         """Remove staged files; after a tried commit only a vacuum may delete them."""
@@ -122,14 +126,14 @@ class CommandParking:
             files = (file for part in parts if part.staged for file in part.staged.files)
             remove_runs(store, files)
 
-    def _log_parked(self, parts: Sequence[StagedTable], parking: Parking) -> None:
-        error = parking.error
+    def _log_dead_letters(self, parts: Sequence[StagedTable], metadata: DeadLetterMetadata) -> None:
+        error = metadata.error
         if error is None:
             return  # It was told when the first of them was parked.
         fields = Fields(
-            table=parking.route.name,
+            table=metadata.route.name,
             rows=sum(part.rows for part in parts),
-            batch=parking.transaction.number,
+            batch=metadata.transaction.number,
             code=error.code,
             reason=error.told,
             hint="mend it, and run 'upsertflow unpark'; until then its rows are parked",
@@ -163,7 +167,7 @@ def _iter_batches(
         yield part.batch.cast(schema.run)
 
 
-def _refuse_steps(staged: StagedRuns, name: str) -> None:
+def _refuse_view_steps(staged: StagedRuns, name: str) -> None:
     """Raise for a view step: its changes are atomic and do not follow batch order."""
     if staged.move is not None:
         raise ContentionError(

@@ -12,12 +12,12 @@ from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import ErrorPolicy, TableSchema
 from spark_upsert.core.threads import in_order
 from spark_upsert.envelopes.inferred_schema import found_options
-from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
+from spark_upsert.envelopes.write_plan import WritePlan, plan_table_write
 from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
-from spark_upsert.routed.group import Debts, GroupTable, TableGroup
+from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterTable
+from spark_upsert.routed.group import CompactionQueue, GroupTable, TableGroup
 from spark_upsert.routed.router import Router
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow, open_store
@@ -27,7 +27,7 @@ from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.schema_changes import require_free
 from spark_upsert.table.table import Table
 
-_LOOKS_AT_ONCE = 16
+_CHECKS_AT_ONCE = 16
 """Tables outside the group that are checked in parallel."""
 
 
@@ -47,11 +47,11 @@ class RoutedPlan:
     """Group tables' versions after the last complete batch, by folder."""
     group_version: int = -1
     """Group table version, -1 if it does not exist; orders the batches."""
-    parked: frozenset[str] = frozenset()
+    dead_letter_folders: frozenset[str] = frozenset()
     """Folders with dead-letter rows; new rows are appended there."""
-    whole: Transaction | None = None
+    newest_complete: Transaction | None = None
     """Newest complete batch; None if there is none, or if it has no number."""
-    debts: tuple[Sequence[str], ...] = ()
+    compaction_folders: tuple[Sequence[str], ...] = ()
     """Each task's folders with due compactions, by task index."""
 
     @property
@@ -61,17 +61,21 @@ class RoutedPlan:
         text = f"{self.options.digest} {columns!r}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def is_whole(self, transaction: Transaction | None) -> bool:
+    def is_complete(self, transaction: Transaction | None) -> bool:
         """Return whether all tables already have a batch."""
-        if transaction is None or self.whole is None or self.whole.writer != transaction.writer:
+        if (
+            transaction is None
+            or self.newest_complete is None
+            or self.newest_complete.writer != transaction.writer
+        ):
             return False
-        return transaction.number <= self.whole.number
+        return transaction.number <= self.newest_complete.number
 
-    def batch(self, transaction: Transaction | None) -> Transaction:
+    def batch_transaction(self, transaction: Transaction | None) -> Transaction:
         """Return the transaction for dead-letter rows; without one, name it by this attempt."""
         return transaction or Transaction(writer=f"write:{self.token}", number=0)
 
-    def unborn_id(self, folder: str) -> str:
+    def new_table_id(self, folder: str) -> str:
         """Return the table ID for a new table in this attempt: 32 hexadecimal digits."""
         return hashlib.blake2b(f"{self.token} {folder}".encode(), digest_size=16).hexdigest()
 
@@ -103,9 +107,9 @@ def plan_routed(
         token=new_token(),
         places=group.members.places,
         group_version=group.version,
-        parked=frozenset(ParkedTable(group_table.root).counts()) - {NAMELESS},
-        whole=_newest_complete(group),
-        debts=() if overwrite else Debts.of(group).shares,
+        dead_letter_folders=frozenset(DeadLetterTable(group_table.root).counts()) - {NAMELESS},
+        newest_complete=_newest_complete(group),
+        compaction_folders=() if overwrite else CompactionQueue.of(group).shares,
     )
 
 
@@ -125,14 +129,14 @@ def plan_rows_of(
     rows: Iterable[pa.RecordBatch],
     incoming: pa.Schema,
     *,
-    unborn_id: str | None = None,
+    new_table_id: str | None = None,
 ) -> WritePlan:
     """Plan a write of available rows; their payloads may define the columns (`found_options`)."""
     head = table.log.seen
     schema = None if head is None else head.schema
     try:
         inferred = found_options(options, rows, schema)
-        return plan_upon(table, inferred, incoming, unborn_id=unborn_id, head=head)
+        return plan_table_write(table, inferred, incoming, new_table_id=new_table_id, head=head)
     except SchemaError as error:
         if options.envelope.finds and options.on_error is None:
             _advise_quarantine(error, schema)
@@ -179,7 +183,7 @@ def require_room(
     """Raise if new tables are not allowed, or too many; existing tables may join."""
     new = {folder: name for folder, name in sorted(wanted.items()) if folder not in known}
     if not options.create_tables:
-        _require_made(root, new, len(known))
+        _require_existing(root, new, len(known))
     if new and len(known) + len(new) > options.tables_max:
         name, count = next(iter(new.values())), len(known) + len(new)
         raise OptionError(
@@ -192,9 +196,9 @@ def require_room(
         )
 
 
-def _require_made(root: Store, new: Mapping[str, str], known: int) -> None:
+def _require_existing(root: Store, new: Mapping[str, str], known: int) -> None:
     heads = in_order(
-        lambda folder: table_below(root, folder).log.try_head(), new, min(_LOOKS_AT_ONCE, len(new))
+        lambda folder: table_below(root, folder).log.try_head(), new, min(_CHECKS_AT_ONCE, len(new))
     )
     missing = [name for name, head in zip(new.values(), heads, strict=True) if head is None]
     if missing:

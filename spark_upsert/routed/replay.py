@@ -1,4 +1,4 @@
-"""Replay of dead-letter rows (`unpark`): in order, each batch exactly once.
+"""Replay of dead-letter rows (`replay_dead_letters`): in order, each batch exactly once.
 
 Each batch is committed with its original transaction and then removed, so a running query cannot
 apply it twice.
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_upsert.core.names import joined_names
 from spark_upsert.core.schema import TableSchema, widens
-from spark_upsert.envelopes.write_plan import usual_late_rows
+from spark_upsert.envelopes.write_plan import default_late_rows
 from spark_upsert.errors import (
     OptionError,
     OtherTableError,
@@ -28,10 +28,10 @@ from spark_upsert.options.routed import overridden
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.dead_letter import (
     NAMELESS,
+    DeadLetterKind,
     DeadLetterRows,
-    ParkedKind,
-    ParkedTable,
-    as_parkable,
+    DeadLetterTable,
+    as_dead_letter_error,
 )
 from spark_upsert.routed.group import GroupTable, Member
 from spark_upsert.routed.park_staged import TABLE
@@ -64,59 +64,61 @@ class ReplayResult:
     """Dead-letter rows that the query added meanwhile."""
 
 
-def unpark(
+def replay_dead_letters(
     root: Store,
     names: Collection[str] = (),
     *,
-    given: Mapping[str, str] | None = None,
-    told: Callable[[ReplayResult], None] = lambda _: None,
+    options: Mapping[str, str] | None = None,
+    on_result: Callable[[ReplayResult], None] = lambda _: None,
 ) -> list[ReplayResult]:
     """Replay dead-letter rows, by default for all tables.
 
-    Calls `told` after each table. Raises the first table's error after all tables were tried; a
+    Calls `on_result` after each table. Raises the first table's error after all tables were tried; a
     `StorageError` stops immediately.
     """
-    table, done = ParkedTable(root), []
+    table, done = DeadLetterTable(root), []
     first: UpsertFlowError | None = None
-    for folder, name in chosen(table, names).items():
+    for folder, name in select_tables(table, names).items():
         if folder == NAMELESS:
             continue
         try:
-            done.append(_unpark_one(root, table, folder, name, given or {}))
+            done.append(_replay_one(root, table, folder, name, options or {}))
         except StorageError:
             raise
         except Exception as error:
             # Whatever it is, it is about this table, and what is parked for it stays.
-            data_error = as_parkable(error) or error
+            data_error = as_dead_letter_error(error) or error
             if not isinstance(data_error, UpsertFlowError):
                 raise
             data_error.say_about("table", name)
             first = first or data_error
             continue
-        told(done[-1])
+        on_result(done[-1])
     if first is not None:
         raise first
     return done
 
 
-def drop(root: Store, names: Collection[str] = (), *, nameless: bool = False) -> list[ReplayResult]:
+def drop_dead_letters(
+    root: Store, names: Collection[str] = (), *, nameless: bool = False
+) -> list[ReplayResult]:
     """Delete dead-letter rows without applying them; rows added meanwhile stay."""
-    table = ParkedTable(root)
-    folders = chosen(table, names) if names else {}
+    table = DeadLetterTable(root)
+    folders = select_tables(table, names) if names else {}
     folders |= {NAMELESS: ""} if nameless else {}
     done = []
     for folder, name in folders.items():
-        batches = table.parked(folder)
+        batches = table.list_batches(folder)
         table.remove(batches)
         rows = sum(batch.rows for batch in batches)
         done.append(ReplayResult(folder=folder, name=name, batches=len(batches), rows=rows, left=0))
-        GroupTable(root).note(_count_update(table, folder), folder)
+        GroupTable(root).update_member(_count_update(table, folder), folder)
     return done
 
 
-def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
+def select_tables(table: DeadLetterTable, names: Collection[str]) -> dict[str, str]:
     """Return name by folder for tables selected by folder or name; all if none are named."""
-    name_by_folder = {entry.folder: entry.name for entry in table.parked()}
+    name_by_folder = {entry.folder: entry.name for entry in table.list_batches()}
     if not names:
         return name_by_folder
     selected = {
@@ -134,107 +136,122 @@ def chosen(table: ParkedTable, names: Collection[str]) -> dict[str, str]:
     return selected
 
 
-def _unpark_one(
-    root: Store, table: ParkedTable, folder: str, name: str, given: Mapping[str, str]
+def _replay_one(
+    root: Store, table: DeadLetterTable, folder: str, name: str, overrides: Mapping[str, str]
 ) -> ReplayResult:
     batches = rows = 0
     for _ in range(PASSES_MAX):
-        waiting = table.parked(folder)
+        waiting = table.list_batches(folder)
         if not waiting:
             break
-        table_refs = [_apply(root, table, batch_ref, given) for batch_ref in waiting]
+        table_refs = [_apply(root, table, batch_ref, overrides) for batch_ref in waiting]
         # Before it is forgotten: a reader of all tables at one batch learns of it from the group.
-        left = sum(entry.rows for entry in table.parked(folder)) - sum(e.rows for e in waiting)
-        GroupTable(root).note(_batch_update(waiting[-1], table_refs[-1], max(0, left)), folder)
+        left = sum(entry.rows for entry in table.list_batches(folder)) - sum(
+            e.rows for e in waiting
+        )
+        GroupTable(root).update_member(
+            _batch_update(waiting[-1], table_refs[-1], max(0, left)), folder
+        )
         table.remove(waiting)
         batches, rows = batches + len(waiting), rows + sum(entry.rows for entry in waiting)
-    left = sum(entry.rows for entry in table.parked(folder))
+    left = sum(entry.rows for entry in table.list_batches(folder))
     return ReplayResult(folder=folder, name=name, batches=batches, rows=rows, left=left)
 
 
 def _batch_update(
-    parked: DeadLetterRows, place: TableVersion, left: int
+    dead_letters: DeadLetterRows, place: TableVersion, left: int
 ) -> Callable[[Member | None], Member]:
-    def told(before: Member | None) -> Member:
-        if before is not None and _is_ahead(before.place, place):
+    def update(before: Member | None) -> Member:
+        if before is not None and _is_at_or_after(before.place, place):
             return replace(before, parked=left)
         member = Member(
-            folder=parked.folder,
-            name=parked.name,
-            values=tuple(value or "" for value in parked.values),
+            folder=dead_letters.folder,
+            name=dead_letters.name,
+            values=tuple(value or "" for value in dead_letters.values),
             place=place,
-            writer=parked.query,
-            batch=parked.batch,
-            rows=parked.rows,
+            writer=dead_letters.query,
+            batch=dead_letters.batch,
+            rows=dead_letters.rows,
             parked=left,
-            committed_ms=parked.parked_ms,
+            committed_ms=dead_letters.parked_ms,
         )
         if before is None:
             return member
         return replace(member, debt=before.debt, debt_since_ms=before.debt_since_ms)
 
-    return told
+    return update
 
 
-def _is_ahead(one: TableVersion, other: TableVersion) -> bool:
+def _is_at_or_after(one: TableVersion, other: TableVersion) -> bool:
     return one.table_id == other.table_id and one.version >= other.version
 
 
-def _count_update(table: ParkedTable, folder: str) -> Callable[[Member | None], Member | None]:
-    def told(before: Member | None) -> Member | None:
-        return before and replace(before, parked=sum(entry.rows for entry in table.parked(folder)))
+def _count_update(table: DeadLetterTable, folder: str) -> Callable[[Member | None], Member | None]:
+    def update(before: Member | None) -> Member | None:
+        return before and replace(
+            before, parked=sum(entry.rows for entry in table.list_batches(folder))
+        )
 
-    return told
+    return update
 
 
 # -- one batch -------------------------------------------------------------------------------
 
 
 def _apply(
-    root: Store, parked_table: ParkedTable, parked: DeadLetterRows, given: Mapping[str, str]
+    root: Store,
+    dead_letter_table: DeadLetterTable,
+    dead_letters: DeadLetterRows,
+    overrides: Mapping[str, str],
 ) -> TableVersion:
     """Commit a dead-letter batch; return the version that contains it, committed now or earlier."""
-    table = Table(StoreBelow(root, parked.folder))
+    table = Table(StoreBelow(root, dead_letters.folder))
     head = table.log.try_head()
-    _require_same(root, parked, head, table.store.url)
-    if head is not None and head.has(parked.transaction):
-        return _find_version(table, parked)
-    write_options = overridden(parked.options, {**given, "path": "/"})
+    _require_same(root, dead_letters, head, table.store.url)
+    if head is not None and head.has(dead_letters.transaction):
+        return _find_version(table, dead_letters)
+    write_options = overridden(dead_letters.options, {**overrides, "path": "/"})
     options = replace(WriteOptions.parse(write_options), path=table.store.url)
-    base, envelope = _plan_batch(table, options, parked_table, parked)
+    base, envelope = _plan_batch(table, options, dead_letter_table, dead_letters)
     commands = (
-        _conform(base.schema, batch if kind is ParkedKind.COMMANDS else _commands(envelope, batch))
-        for kind, batch in parked_table.read(parked)
+        _conform(
+            base.schema, batch if kind is DeadLetterKind.COMMANDS else _commands(envelope, batch)
+        )
+        for kind, batch in dead_letter_table.read(dead_letters)
     )
-    late_rows = usual_late_rows(options, LateRows.REJECT)
+    late_rows = default_late_rows(options, LateRows.REJECT)
     staged = stage(Snapshot(table.store, base), commands, late_rows=late_rows)
     write_set = WriteSet(
         base=Snapshot(table.store, base),
         staged=(staged,),
-        transactions=(parked.transaction,),
+        transactions=(dead_letters.transaction,),
         allow_unordered=options.allow_unordered,
         late_rows=late_rows,
     )
     commit = table.commit(write_set, admission=table.admission(options.full_wait_ms))
     if commit is None:
-        return _find_version(table, parked)
+        return _find_version(table, dead_letters)
     return TableVersion(table_id=base.table_id, version=commit.version, token=commit.token)
 
 
-def _require_same(root: Store, parked: DeadLetterRows, head: Manifest | None, url: str) -> None:
+def _require_same(
+    root: Store, dead_letters: DeadLetterRows, head: Manifest | None, url: str
+) -> None:
     """Raise if a folder's table is not the group's table."""
-    member = GroupTable(root).at().members.get(parked.folder)
+    member = GroupTable(root).at().members.get(dead_letters.folder)
     if member is None:
         return
     table_ref = member.place
     if head is None or head.table_id != table_ref.table_id or head.version < table_ref.version:
         actual = "no table" if head is None else str(head.place)
-        raise OtherTableError.at(url, f"the group's table '{parked.name}'", str(table_ref), actual)
+        raise OtherTableError.at(
+            url, f"the group's table '{dead_letters.name}'", str(table_ref), actual
+        )
 
 
-def _find_version(table: Table, parked: DeadLetterRows) -> TableVersion:
+def _find_version(table: Table, dead_letters: DeadLetterRows) -> TableVersion:
     """Return the version that contains a batch; the head if it is no longer in the log."""
-    query_batch = (parked.query, parked.batch)
+    query_batch = (dead_letters.query, dead_letters.batch)
     with table.log.look() as look:
         head = look.head()
         for version in range(head.version, head.since - 1, -1):
@@ -248,18 +265,27 @@ def _find_version(table: Table, parked: DeadLetterRows) -> TableVersion:
 
 
 def _plan_batch(
-    table: Table, options: WriteOptions, parked_table: ParkedTable, parked: DeadLetterRows
+    table: Table,
+    options: WriteOptions,
+    dead_letter_table: DeadLetterTable,
+    dead_letters: DeadLetterRows,
 ) -> tuple[Manifest, Envelope | None]:
     """Return the base version and the envelope; None as envelope if all chunks are commands."""
     schemas = {
         (kind, batch.schema.serialize().to_pybytes()): batch.schema
-        for kind, batch in parked_table.read(parked)
+        for kind, batch in dead_letter_table.read(dead_letters)
     }
-    incoming = [schema for (kind, _), schema in schemas.items() if kind is ParkedKind.ROWS]
-    made_for = [schema for (kind, _), schema in schemas.items() if kind is ParkedKind.COMMANDS]
+    incoming = [schema for (kind, _), schema in schemas.items() if kind is DeadLetterKind.ROWS]
+    command_schemas = [
+        schema for (kind, _), schema in schemas.items() if kind is DeadLetterKind.COMMANDS
+    ]
     envelope = None
     if incoming:
-        rows = (batch for kind, batch in parked_table.read(parked) if kind is ParkedKind.ROWS)
+        rows = (
+            batch
+            for kind, batch in dead_letter_table.read(dead_letters)
+            if kind is DeadLetterKind.ROWS
+        )
         table.log.try_head()
         plan = plan_rows_of(table, options, rows, incoming[0])
         base, envelope = plan.base, plan.envelope
@@ -267,14 +293,14 @@ def _plan_batch(
         head = table.log.try_head()
         if head is None and not options.allow_non_empty_path:
             require_free(table.store)
-        base = head or _unborn_table(made_for)
-    for schema in made_for:
+        base = head or _unborn_table(command_schemas)
+    for schema in command_schemas:
         base = _widen(table, base, _schema_of(schema), options.except_columns)
     return base, envelope
 
 
-def _unborn_table(made_for: Sequence[pa.Schema]) -> Manifest:
-    record = json.loads(made_for[0].metadata[TABLE])
+def _unborn_table(command_schemas: Sequence[pa.Schema]) -> Manifest:
+    record = json.loads(command_schemas[0].metadata[TABLE])
     return Table.unborn(TableSchema.from_json(record["schema"]), record["properties"])
 
 
@@ -283,7 +309,7 @@ def _schema_of(schema: pa.Schema) -> TableSchema:
 
 
 def _widen(
-    table: Table, base: Manifest, schema: TableSchema, left_out: Collection[str]
+    table: Table, base: Manifest, schema: TableSchema, except_columns: Collection[str]
 ) -> Manifest:
     """Return a version extended by columns that the commands have, except those left out."""
     base_schema = base.schema
@@ -295,14 +321,14 @@ def _widen(
             hint="give the table the rules that it had, or drop the rows ('upsertflow unpark "
             "--drop').",
         )
-    names = {name.lower() for name in left_out} - {key.lower() for key in schema.keys}
+    names = {name.lower() for name in except_columns} - {key.lower() for key in schema.keys}
     remaining = pa.schema([field for field in schema.columns if field.name.lower() not in names])
     try:
         wide = base_schema.accept(remaining, merge=True, orders=schema.order)
     except SchemaError as error:
         name = error.fields.get("left_out")
         if name is not None and name not in schema.keys:
-            hint = setting("exceptColumnList", joined_names([*left_out, name]))
+            hint = setting("exceptColumnList", joined_names([*except_columns, name]))
             # Parked rows pass no cast of a query, so that the hint of a write leads nowhere here.
             raise SchemaError(
                 error.message,

@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.threads import in_order
-from spark_upsert.envelopes.write_plan import usual_late_rows
+from spark_upsert.envelopes.write_plan import default_late_rows
 from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.dead_letter import (
     NAMELESS,
-    ParkedTable,
-    Parking,
-    as_parkable,
-    is_parkable,
-    parked_before,
+    DeadLetterMetadata,
+    DeadLetterTable,
+    as_dead_letter_error,
+    earlier_rows_error,
+    is_permanent_error,
 )
 from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, table_below
 from spark_upsert.routed.router import MEMORY_BYTES, Route, Router, Spool
@@ -71,9 +71,9 @@ class StagedTable:
     """Staged runs; None if the table has the batch already, or the rows became dead letters."""
     unborn: Manifest | None = None
     """Manifest for a table to be created, from this task's view."""
-    parking: Parking | None = None
+    dead_letter: DeadLetterMetadata | None = None
     """Dead-letter metadata if the rows become dead letters."""
-    parked: StagedRuns | None = None
+    staged_dead_letters: StagedRuns | None = None
     """Staged dead-letter rows."""
     task_index: int = 0
 
@@ -108,7 +108,7 @@ def stage_routed(
     threads: int | None = None,
 ) -> RoutedStaged:
     """Stage one task's rows and run its share in due compactions."""
-    if plan.is_whole(transaction):
+    if plan.is_complete(transaction):
         for _ in batches:
             continue
         return RoutedStaged(
@@ -127,7 +127,9 @@ def stage_routed(
         usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
         tables = staging.all_of(counts, usual if threads is None else threads)
         upkeep = _Upkeep(plan, root, spool.bytes, len(counts))
-        upkeep.work_off(plan.debts[task_index] if task_index < len(plan.debts) else ())
+        upkeep.compact_due(
+            plan.compaction_folders[task_index] if task_index < len(plan.compaction_folders) else ()
+        )
     return RoutedStaged(
         task_index=task_index,
         group_version=plan.group_version,
@@ -203,19 +205,21 @@ class _Staging:
         """Stage a table's rows; as dead letters if it fails or already has dead-letter rows."""
         plan = self._plan
         assert route.folder is not None
-        if route.folder in plan.parked:
+        if route.folder in plan.dead_letter_folders:
             if self._has_batch(route.folder):
                 return StagedTable(route=route, rows=rows, staged=None)
             if plan.overwrite or not plan.options.park:
-                raise parked_before(route.name, self._root.url)
+                raise earlier_rows_error(route.name, self._root.url)
             return self._stage_dead_letters(route, rows, None)
         try:
             return self._stage_rows(route, rows)
         except Exception as error:
-            parkable = as_parkable(error) if plan.options.park and not plan.overwrite else None
-            if parkable is None:
+            dead_letter_error = (
+                as_dead_letter_error(error) if plan.options.park and not plan.overwrite else None
+            )
+            if dead_letter_error is None:
                 raise
-            return self._stage_dead_letters(route, rows, parkable)
+            return self._stage_dead_letters(route, rows, dead_letter_error)
 
     def _has_batch(self, folder: str) -> bool:
         """Return whether a table with dead-letter rows has the batch; False for a damaged table.
@@ -225,7 +229,7 @@ class _Staging:
         try:
             head = table_below(self._root, folder).log.try_head()
         except UpsertFlowError as error:
-            if not is_parkable(error):
+            if not is_permanent_error(error):
                 raise
             return False
         return head is not None and self._transaction is not None and head.has(self._transaction)
@@ -238,18 +242,20 @@ class _Staging:
         batches: Iterable[pa.RecordBatch] | None = None,
     ) -> StagedTable:
         plan = self._plan
-        parking = Parking(
+        metadata = DeadLetterMetadata(
             route=route,
-            transaction=plan.batch(self._transaction),
+            transaction=plan.batch_transaction(self._transaction),
             planned=plan.group_version,
             error=error,
             options=plan.options.given(route.name),
         )
-        table = ParkedTable(self._root)
+        table = DeadLetterTable(self._root)
         table.ensure()
         batches = self._spool.rows(route) if batches is None else batches
-        staged = table.stage(parking, self._task_index, batches)
-        return StagedTable(route=route, rows=rows, staged=None, parking=parking, parked=staged)
+        staged = table.stage(metadata, self._task_index, batches)
+        return StagedTable(
+            route=route, rows=rows, staged=None, dead_letter=metadata, staged_dead_letters=staged
+        )
 
     def _stage_rows(self, route: Route, rows: int) -> StagedTable:
         assert route.folder is not None
@@ -266,14 +272,14 @@ class _Staging:
             options,
             self._spool.rows(route),
             plan.incoming,
-            unborn_id=plan.unborn_id(route.folder),
+            new_table_id=plan.new_table_id(route.folder),
         )
         _require_room(table, options, write.base)
         staged = stage(
             Snapshot(table.store, write.base),
             map(write.envelope.commands, self._spool.rows(route)),
             overwrite=plan.overwrite,
-            late_rows=usual_late_rows(options, plan.late_rows),
+            late_rows=default_late_rows(options, plan.late_rows),
         )
         unborn = write.base if write.base.is_unborn else None
         return StagedTable(route=route, rows=rows, staged=staged, unborn=unborn)
@@ -293,8 +299,8 @@ def discard_staged(root: Store, tables: Iterable[StagedTable]) -> None:
     for table in tables:
         if table.staged is not None and table.route.folder is not None:
             remove_runs(table_below(root, table.route.folder).store, table.staged.files)
-        if table.parked is not None:
-            remove_runs(ParkedTable(root).table.store, table.parked.files)
+        if table.staged_dead_letters is not None:
+            remove_runs(DeadLetterTable(root).table.store, table.staged_dead_letters.files)
 
 
 class _Upkeep:
@@ -309,7 +315,7 @@ class _Upkeep:
         """Folders visited, compacted or not."""
         self.compacted: list[tuple[str, CompactionResult]] = []
 
-    def work_off(self, due: Sequence[str]) -> None:
+    def compact_due(self, due: Sequence[str]) -> None:
         """Compact tables in order up to the task limits."""
         for folder in due[: self._tables_max]:
             if self._bytes_left <= 0:
@@ -320,7 +326,7 @@ class _Upkeep:
     def _compact(self, folder: str) -> None:
         plan, table = self._plan, table_below(self._root, folder)
         try:
-            head = None if folder in plan.parked else table.log.try_head()
+            head = None if folder in plan.dead_letter_folders else table.log.try_head()
             if head is None or head.table_id != plan.places[folder].table_id:
                 return  # A task that has rows for it says so.
             for job in table.compaction_jobs(look=table.log.last_look()):
@@ -329,7 +335,7 @@ class _Upkeep:
                 self._bytes_left -= job.bytes
                 self.compacted.append((folder, compact_runs(table.store, head, job)))
         except UpsertFlowError as error:
-            if not (plan.options.park and is_parkable(error)):
+            if not (plan.options.park and is_permanent_error(error)):
                 raise
             # Nothing is lost: a task with rows for it, and any reader, meets the damage.
             fields = Fields(table=folder, code=error.code, reason=error.message)

@@ -23,7 +23,7 @@ import pytest
 from spark_upsert.core.merge_engines import Rule
 from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.delta.types import MirroredTypeError, NotMirroredError
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.options.write import WriteOptions
@@ -227,8 +227,8 @@ class Life:
         )
         incoming = pa.schema([*rows, *others])
         self.see(
-            "plan_upon",
-            lambda: plan_upon(self.table, options, incoming).base.schema.columns.names,
+            "plan_table_write",
+            lambda: plan_table_write(self.table, options, incoming).base.schema.columns.names,
         )
 
     def table_schema(self) -> Any:
@@ -405,5 +405,6 @@ def test_every_public_method_is_called() -> None:
     public = {name for name in dir(Table) if name[0] != "_" and callable(getattr(Table, name))}
     of_upkeep = {"below", "of_index"}  # By these the methods that are called reach the indexes.
     assert (
-        called - {"compact_runs", "plan_upon"} == public - {"open", "create", "unborn"} - of_upkeep
+        called - {"compact_runs", "plan_table_write"}
+        == public - {"open", "create", "unborn"} - of_upkeep
     )

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.routed.plan import plan_routed
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.codec import manifest_to_json
@@ -158,13 +158,13 @@ def rows_of(events: list[Event], offset: int) -> pa.RecordBatch:
 
 def see_parked(first: int = 0) -> Seen:
     """Return what is parked, and what the group and its tables are (`record`)."""
-    table = ParkedTable(LocalStore(str(PARKED)))
+    table = DeadLetterTable(LocalStore(str(PARKED)))
     parked = [
         {
             **plain(each),
             "pieces": [[kind.value, rows.to_pylist()] for kind, rows in table.read(each)],
         }
-        for each in table.parked()
+        for each in table.list_batches()
     ]
     return {"parked": parked, "record": record(PARKED, first)}
 
@@ -173,7 +173,7 @@ def go_on_with_parked() -> Seen:
     """Apply what is parked, and write one more batch."""
     before = see_parked()["parked"]
     assert [(each["folder"], each["batch"]) for each in before] == [("a", 2), ("a", 3)]
-    done = unpark(LocalStore(str(PARKED)), given=WIDE)
+    done = replay_dead_letters(LocalStore(str(PARKED)), options=WIDE)
     write(len(BATCHES), ONE_MORE, WIDE)
     return {"done": plain(done), **see_parked(5)}
 

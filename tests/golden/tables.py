@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import manifest_to_json
@@ -124,7 +124,7 @@ def _quarantined(table: Table) -> None:
         [{"key": key, "value": value, "offset": i} for i, (key, value) in enumerate(records)],
         schema=KAFKA,
     )
-    plan = plan_upon(table, options, KAFKA)
+    plan = plan_table_write(table, options, KAFKA)
     table.upsert(kafka, envelope=plan.envelope)
 
 

@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
@@ -33,7 +33,7 @@ def root_of(hint: FollowedHint) -> LocalStore:
 
 
 def nothing_waits(hint: FollowedHint) -> None:
-    assert ParkedTable(root_of(hint)).counts() == {}
+    assert DeadLetterTable(root_of(hint)).counts() == {}
 
 
 def test_a_schema_that_contradicts_the_table(hint: FollowedHint) -> None:
@@ -53,10 +53,10 @@ def test_rows_for_a_column_of_another_type(hint: FollowedHint) -> None:
     columns = pa.schema({"id": pa.int64(), "v": pa.string()})
     Table.create(str(hint.folder / "a"), columns, keys=["id"])
     with hint:
-        unpark(root)
+        replay_dead_letters(root)
     assert "before writing" not in hint.text
     hint("give except_column_list=v")
-    unpark(root, given={"exceptColumnList": "v"})
+    replay_dead_letters(root, options={"exceptColumnList": "v"})
     assert table_below(root, "a").snapshot().to_pylist() == [{"id": 1, "v": None}]
     nothing_waits(hint)
     hint("Rows to come need a column of another name at the source")
@@ -65,7 +65,7 @@ def test_rows_for_a_column_of_another_type(hint: FollowedHint) -> None:
 
 
 def test_a_fault_of_this_release(hint: FollowedHint) -> None:
-    root, plan = root_of(hint), plan_upon
+    root, plan = root_of(hint), plan_table_write
 
     def faulty(table: Table, *args: Any, **how: Any) -> Any:
         if table.store.url.endswith("/a"):
@@ -73,12 +73,12 @@ def test_a_fault_of_this_release(hint: FollowedHint) -> None:
         return plan(table, *args, **how)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(routed_plan, "plan_upon", faulty)
+        patch.setattr(routed_plan, "plan_table_write", faulty)
         write(root, 0, [("a", 1, 1), ("b", 1, 1)])
         with hint:
-            unpark(root)
+            replay_dead_letters(root)
     hint("run 'upsertflow unpark'")
-    unpark(root)
+    replay_dead_letters(root)
     nothing_waits(hint)
 
 
@@ -98,7 +98,7 @@ def keeps_apart(hint: FollowedHint, rows: Rows) -> None:
     for number, name in enumerate(("onTableError", "onError"), start=2):
         hint("they are kept apart, and counted")
         write(root_of(hint), number, rows, **{"onTableError": "fail", name: hint.options[name]})
-        assert ParkedTable(root_of(hint)).counts()[""] == number - 1
+        assert DeadLetterTable(root_of(hint)).counts()[""] == number - 1
 
 
 def test_an_expired_batch(hint: FollowedHint) -> None:
@@ -167,11 +167,11 @@ def test_a_table_made_with_other_rules(hint: FollowedHint) -> None:
     write(root, 0, [("a", 1, 1)], [("a", 1, 2)], [("b", 1, 1)])
     Table.create(str(hint.folder / "a"), columns, keys=["id", "v"])
     with hint:
-        unpark(root)
+        replay_dead_letters(root)
     hint("give the table the rules that it had")
     (hint.folder / "a").rename(hint.folder / ".other")
     Table.create(str(hint.folder / "a"), columns, keys=["id"])
-    unpark(root)
+    replay_dead_letters(root)
     assert rows_in(root, "a") == {1: 2}
     hint("or drop the rows ('upsertflow unpark --drop')")
     write(root, 1, [("c", 1, 1)], [("c", 1, 2)], [("b", 1, 1)])

@@ -18,7 +18,7 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta.log import place_of
 from spark_upsert.delta.publish import Mirror
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
@@ -260,7 +260,7 @@ def staged_then(hint: FollowedHint, between: Callable[[], None], **options: str)
     given = {"keys": "id", "path": str(hint.folder / "table"), **options}
     parsed = WriteOptions.parse(given)
     table = Table(open_store(parsed.path))
-    plan = plan_upon(table, parsed, rows_of(ROW).schema)
+    plan = plan_table_write(table, parsed, rows_of(ROW).schema)
     base = Snapshot(table.store, plan.base)
     commands = (plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches())
     staged = (stage(base, commands, late_rows=LateRows.FAIL),)
@@ -298,7 +298,7 @@ def test_rows_of_a_key_in_two_tasks(hint: FollowedHint) -> None:
         given = {"keys": "id", "path": str(hint.folder / "table"), **options}
         parsed = WriteOptions.parse(given)
         table = Table(open_store(parsed.path))
-        plan = plan_upon(table, parsed, rows_of(ROW).schema)
+        plan = plan_table_write(table, parsed, rows_of(ROW).schema)
         base = Snapshot(table.store, plan.base)
         staged = tuple(
             stage(
@@ -330,7 +330,7 @@ def test_one_of_two_transactions_again(hint: FollowedHint) -> None:
 
     def commit(*writers: str) -> Commit | None:
         options = WriteOptions.parse({"keys": "id", "path": str(hint.folder / "table")})
-        plan = plan_upon(table, options, rows_of(ROW).schema)
+        plan = plan_table_write(table, options, rows_of(ROW).schema)
         base = Snapshot(table.store, plan.base)
         commands = [plan.envelope.commands(batch) for batch in rows_of(ROW).to_batches()]
         staged = (stage(base, commands, late_rows=LateRows.FAIL),)
@@ -353,7 +353,7 @@ def test_a_truncate_in_a_batch_with_late_rows(hint: FollowedHint) -> None:
     )
     options = WriteOptions.parse({**truncates, "path": str(hint.folder / "table")})
     table = Table.open(options.path)
-    envelope = plan_upon(table, options, event.schema).envelope
+    envelope = plan_table_write(table, options, event.schema).envelope
     with hint:
         table.upsert(event, envelope=envelope, late_rows=LateRows.APPLY)
     hint("use mode 'append' and no lateRows=apply")

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from spark_upsert.routed.group import Batch, Debts, Member, Members, TableGroup
+from spark_upsert.routed.group import Batch, CompactionQueue, Member, Members, TableGroup
 from spark_upsert.scheduler.scheduler import ROUND
 from spark_upsert.table.log.manifest import TableVersion
 from tests.support.seeds import seeds
@@ -44,23 +44,27 @@ class Queue:
 
     def batch(self, visits: list[int], now_ms: int = 0) -> list[str]:
         """Let each task visit so many tables, and pay one compaction of each; return whom."""
-        debts = Debts.of(self.group)
-        shares = zip(debts.shares, visits, strict=False)
+        queue = CompactionQueue.of(self.group)
+        shares = zip(queue.shares, visits, strict=False)
         visited = [folder for share, count in shares for folder in share[:count]]
-        owed = {folder: self.group.members[folder].debt - 1 for folder in visited}
-        self.leave(debts, visited, owed, now_ms)
+        due_counts = {folder: self.group.members[folder].debt - 1 for folder in visited}
+        self.leave(queue, visited, due_counts, now_ms)
         return visited
 
-    def leave(self, debts: Debts, visited: list[str], owed: dict[str, int], now_ms: int) -> None:
+    def leave(
+        self, queue: CompactionQueue, visited: list[str], due_counts: dict[str, int], now_ms: int
+    ) -> None:
         """Record what a batch has left."""
-        schedule = debts.after(visited, owed, now_ms)
+        schedule = queue.after(visited, due_counts, now_ms)
         since = dict(schedule.dirty.items())
         assert self.group.batch is not None
         self.group = replace(
             self.group,
             batch=replace(self.group.batch, turn=schedule.turn, committed_ms=now_ms),
             members=Members.of(
-                replace(each, debt=owed.get(folder, each.debt), debt_since_ms=since.get(folder))
+                replace(
+                    each, debt=due_counts.get(folder, each.debt), debt_since_ms=since.get(folder)
+                )
                 for folder, each in self.group.members.items()
             ),
         )
@@ -76,7 +80,7 @@ def test_p7_every_table_has_its_turn_in_time_while_all_owe_for_ever(seed: int) -
     for _ in range(400):
         # The first of the order has its turn always: the first task begins with it.
         visits = [dice.randrange(1, 7), *(dice.randrange(5) for _ in range(2))]
-        order = Debts.of(queue.group).service.names
+        order = CompactionQueue.of(queue.group).service.names
         visited = queue.batch(visits)
         turns = next((at for at, each in enumerate(order) if each not in visited), len(order))
         waited.update(dict.fromkeys(waited, turns))
@@ -106,7 +110,7 @@ def test_a_queue_that_nobody_adds_to_is_worked_off_and_no_table_comes_twice(seed
     while any(each.debt for each in queue.group.members.values()):
         done += queue.batch([dice.randrange(1, 9)])
     assert sorted(done) == sorted(queue.group.members)
-    assert not Debts.of(queue.group).shares
+    assert not CompactionQueue.of(queue.group).shares
 
 
 def test_a_table_that_owes_more_behind_its_turn_waits_behind_all_others_of_its_band() -> None:
@@ -121,15 +125,15 @@ def test_a_table_with_parked_rows_keeps_its_place_and_has_no_turn() -> None:
     members = dict(queue.group.members)
     members["t000"] = replace(members["t000"], parked=3)
     queue.group = replace(queue.group, members=Members.of(members.values()))
-    assert Debts.of(queue.group).shares == (["t001"],)
+    assert CompactionQueue.of(queue.group).shares == (["t001"],)
 
 
 def test_a_table_that_could_not_be_compacted_does_not_hold_up_the_others() -> None:
     queue = Queue([900, 900, None], debt=1)
     turns = []
     for _ in range(9):  # Eight turns of the highest band, and one of the other.
-        debts = Debts.of(queue.group)
-        visited = [debts.shares[0][0]]
+        compactions = CompactionQueue.of(queue.group)
+        visited = [compactions.shares[0][0]]
         turns += visited
-        queue.leave(debts, visited, {}, 0)  # Nobody could look at it.
+        queue.leave(compactions, visited, {}, 0)  # Nobody could look at it.
     assert set(turns) == set(queue.group.members)

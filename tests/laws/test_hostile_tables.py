@@ -11,7 +11,7 @@ from spark_upsert.core.path_template import Template
 from spark_upsert.errors import DataError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.table.state.reduce import Counters
@@ -170,7 +170,7 @@ def test_hostile_tables_stop_nothing(seed: int) -> None:
     for topic in GOOD:
         found = table_below(root, topic).snapshot().sort_by("id").to_pydict()
         assert (found["id"], found["v"]) == ([0, 1, 2], [0, 1, 2])
-    parked = ParkedTable(root).counts()
+    parked = DeadLetterTable(root).counts()
     for folder, count in came.items():
         assert parked.get(folder, 0) + taken(root, folder) == count, (seed, folder)
 

@@ -11,7 +11,7 @@ import pytest
 from spark_upsert.errors import ContentionError, OtherTableError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import fence
-from spark_upsert.routed.group import GroupTable, never_whole
+from spark_upsert.routed.group import GroupTable, incomplete_batches
 from spark_upsert.routed.plan import table_below
 from spark_upsert.table.log.manifest import Transaction
 from tests.support.routed_worlds import (
@@ -116,7 +116,7 @@ def came_behind_a_claim(tables: int, *, taken_at: int, threads: int = 1) -> int:
     had = [topic for topic in topics if ("query:old", 1) in transactions_of(root, topic)]
     newest = GroupTable(root).table.log.head()
     heads = ((topic, table_below(root, topic).log.try_head()) for topic in topics)
-    told = [topic for topic, head in heads if head is not None and never_whole(head, newest)]
+    told = [topic for topic, head in heads if head is not None and incomplete_batches(head, newest)]
     assert told == had, "whoever looks is told which tables have it"
     return len(had) - taken_at
 

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from spark_upsert.payloads import connect as connect_json
 from spark_upsert.routed import commit, dead_letter, replay, stage
-from spark_upsert.routed.dead_letter import ParkedTable
-from spark_upsert.routed.park_staged import CommandParking
+from spark_upsert.routed.dead_letter import DeadLetterTable
+from spark_upsert.routed.park_staged import DeadLetterWriter
 from spark_upsert.routed.plan import RoutedPlan
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_parking_promises as promises
@@ -36,7 +36,7 @@ def _() -> Patch:
     def forgotten(original: Any, root: Any, table: Any, parked: Any, given: Any) -> Any:
         read = [*table.read(parked)]
         table.remove([parked])
-        kept = ParkedTable(table.root)
+        kept = DeadLetterTable(table.root)
         kept.__dict__["read"] = lambda _: iter(read)
         return original(root, kept, parked, given)
 
@@ -45,20 +45,22 @@ def _() -> Patch:
 
 @bug("a batch that is repeated is parked again", REPEATED)
 def _() -> Patch:
-    return wrapped(ParkedTable, "_has", lambda original, self, folder, transaction: False)
+    return wrapped(DeadLetterTable, "_has", lambda original, self, folder, transaction: False)
 
 
 @bug("of a table that fails in one task the rows of others are lost", MIXED)
 def _() -> Patch:
     return wrapped(
-        CommandParking, "_stage_piece", lambda original, self, part, parking: part.parked
+        DeadLetterWriter,
+        "_stage_piece",
+        lambda original, self, part, metadata: part.staged_dead_letters,
     )
 
 
 @bug("rows are written although others before them are parked", ORDER)
 def _() -> Patch:
     def at_once(original: Any, self: Any, route: Any, rows: int) -> Any:
-        self._plan = replace(self._plan, parked=frozenset())
+        self._plan = replace(self._plan, dead_letter_folders=frozenset())
         return original(self, route, rows)
 
     return wrapped(stage._Staging, "_stage_or_park", at_once)
@@ -79,10 +81,10 @@ def _() -> Patch:
         shares = original(staged)
         for share in shares.values():
             if any(part.staged is not None for part in share.parts):
-                share.parts = [part for part in share.parts if part.parked is None]
+                share.parts = [part for part in share.parts if part.staged_dead_letters is None]
         return shares
 
-    return wrapped(commit, "shares_of", half)
+    return wrapped(commit, "group_by_table", half)
 
 
 @bug(
@@ -98,7 +100,7 @@ def _() -> Patch:
     parking.test_p5_an_option_that_is_made_wrong_stops_a_write_that_went_well,
 )
 def _() -> Patch:
-    return patch.object(commit, "fault_of_write", lambda *told: None)
+    return patch.object(commit, "find_write_error", lambda *told: None)
 
 
 @bug(

@@ -90,7 +90,7 @@ def _() -> Patch:
 
 @bug("each task draws the identity of a new table", EXACT)
 def _() -> Patch:
-    return patch.object(RoutedPlan, "unborn_id", lambda self, folder: new_token())
+    return patch.object(RoutedPlan, "new_table_id", lambda self, folder: new_token())
 
 
 @bug("of what tasks bring for a table the first is taken", EXACT)
@@ -101,7 +101,7 @@ def _() -> Patch:
             del share.parts[1:]
         return shares
 
-    return wrapped(commit, "shares_of", first)
+    return wrapped(commit, "group_by_table", first)
 
 
 @bug("the group names the newest version of a table, whoever wrote it", EXACT)
@@ -181,7 +181,7 @@ def _() -> Patch:
     def forgetful(original: Any, *args: Any) -> Schedule:
         return replace(original(*args), turn=Turn())
 
-    return wrapped(group_module.Debts, "after", forgetful)
+    return wrapped(group_module.CompactionQueue, "after", forgetful)
 
 
 @bug(
@@ -192,4 +192,4 @@ def _() -> Patch:
     def unmoved(original: Any, self: Any, visited: Any, *args: Any) -> Schedule:
         return replace(original(self, visited, *args), dirty=self.schedule.dirty)
 
-    return wrapped(group_module.Debts, "after", unmoved)
+    return wrapped(group_module.CompactionQueue, "after", unmoved)

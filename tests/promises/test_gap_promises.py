@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.log import place_of
 from spark_upsert.delta.publish import Mirror, check_mirror
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import Store
@@ -164,7 +164,9 @@ def test_p1_a_table_is_not_made_where_another_tool_removes_its_files(path: str) 
     store.objects[path] = b""
     for make in (
         lambda: Table(store).ensure(SCHEMA),
-        lambda: plan_upon(Table(store), WriteOptions(path=store.url, keys=("id",)), SCHEMA.columns),
+        lambda: plan_table_write(
+            Table(store), WriteOptions(path=store.url, keys=("id",)), SCHEMA.columns
+        ),
     ):
         with pytest.raises(OptionError, match="choose an empty folder"):
             make()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.merge_engines import MergeEngine
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import OptionError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.table import Table
@@ -31,10 +31,10 @@ OTHERS = {
 def test_p4_what_the_first_write_fixed_is_refused_in_later_lives(seed: int) -> None:
     name = random.Random(seed).choice(sorted(OTHERS))
     table = Table(MemoryStore())
-    plan = plan_upon(table, WriteOptions.parse(FIRST), COLUMNS)
+    plan = plan_table_write(table, WriteOptions.parse(FIRST), COLUMNS)
     assert plan.base.schema.engine == MergeEngine()
     made = table.ensure(plan.base.schema).schema
     with pytest.raises(OptionError) as caught:
-        plan_upon(table, WriteOptions.parse(FIRST | OTHERS[name]), COLUMNS)
+        plan_table_write(table, WriteOptions.parse(FIRST | OTHERS[name]), COLUMNS)
     assert caught.value.fields["option"] == name
-    assert plan_upon(table, WriteOptions.parse(FIRST), COLUMNS).base.schema == made
+    assert plan_table_write(table, WriteOptions.parse(FIRST), COLUMNS).base.schema == made

@@ -8,10 +8,10 @@ from functools import cache
 
 import pytest
 
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.store import Store
 from tests.support.parked_worlds import FORGIVING, ParkedWorld, parking_options
 from tests.support.routed_worlds import Row, content, transaction, write
@@ -37,8 +37,8 @@ def test_p1_rows_do_not_come_before_those_that_are_parked() -> None:
     write(root, OPTIONS, [[ONE]], transaction(1))
     mend(root)
     write(root, OPTIONS, [[{**ONE, "id": 2}]], transaction(2))
-    assert ParkedTable(root).counts() == {"sum": 2}
-    unpark(root)
+    assert DeadLetterTable(root).counts() == {"sum": 2}
+    replay_dead_letters(root)
     rows = table_below(root, "sum").snapshot(columns=["id", "v"]).sort_by("id")
     assert rows.to_pydict() == {"id": [1, 2], "v": [2, 1]}
 
@@ -85,10 +85,10 @@ def sweep(seed: int, before: MemoryStore, action: Callable[[Store], object]) -> 
 def require_sum(root: MemoryStore, expected: int) -> None:
     """Apply what is parked, and look at the sums and at the group."""
     mend(root)
-    unpark(root)
+    replay_dead_letters(root)
     table = table_below(root, "sum")
     assert table.snapshot(columns=["v"]).to_pydict() == {"v": [expected]}
-    assert ParkedTable(root).counts() == {}
+    assert DeadLetterTable(root).counts() == {}
     assert GroupTable(root).at().members["sum"].place.version == table.log.head().version
 
 
@@ -96,9 +96,9 @@ def test_p1_a_table_that_fails_in_one_task_gets_the_rows_of_all() -> None:
     root = MemoryStore()
     good: Row = {**ONE, "topic": "last", "at": 1}
     write(root, OPTIONS, [[good], [{**good, "id": None}], [{**good, "id": 2}]], transaction(0))
-    assert ParkedTable(root).counts() == {"last": 3}
+    assert DeadLetterTable(root).counts() == {"last": 3}
     assert table_below(root, "last").log.try_head() is None
-    unpark(root, given=FORGIVING)
+    replay_dead_letters(root, options=FORGIVING)
     assert [each["id"] for each in content(table_below(root, "last"))] == [1, 2, None]
 
 
@@ -118,5 +118,5 @@ def test_p1_what_is_applied_when_it_dies_is_applied_once(seed: int) -> None:
     for number in (1, 2):
         write(before, OPTIONS, [[ONE], [ONE, OTHER]], transaction(number))
     mend(before)
-    for root in sweep(seed, before, unpark):
+    for root in sweep(seed, before, replay_dead_letters):
         require_sum(root, 5)

@@ -129,7 +129,7 @@ def test_p7_tables_with_a_higher_priority_are_compacted_first_and_the_others_too
         if due:
             break
     assert due == set(topics), "all are due at once"
-    first, again = (plan_routed(options, ROWS, root=root).debts for _ in range(2))
+    first, again = (plan_routed(options, ROWS, root=root).compaction_folders for _ in range(2))
     assert first == again
     write(root, options, [[]], transaction(number + 1))
     members = GroupTable(root).at().members

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
@@ -103,7 +103,9 @@ class Sink:
         """Write a batch, dealt to some tasks."""
         table = Table(self.store, clock=self.clock)
         given = {"path": "/unused", "envelope": "changelog", "keys": "_input,k"}
-        plan = plan_upon(table, WriteOptions.parse({**given, "mergeSchema": "true"}), columns)
+        plan = plan_table_write(
+            table, WriteOptions.parse({**given, "mergeSchema": "true"}), columns
+        )
         base = Snapshot(self.store, plan.base)
         dealt = self.dice.sample(rows, len(rows))
         tasks = self.dice.randrange(1, 4)

@@ -28,7 +28,7 @@ from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.log import place_of
 from spark_upsert.delta.publish import Mirror
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import SchemaError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.options.read import ReadOptions
@@ -694,7 +694,7 @@ class History:
     def written(self, options: WriteOptions, rows: pa.Table) -> Commit | None:
         """Return the commit of rows that are written by options, in one task."""
         table = Table(self.store)
-        plan = plan_upon(table, options, rows.schema)
+        plan = plan_table_write(table, options, rows.schema)
         base = Snapshot(self.store, plan.base)
         staged = stage(base, plan.commands(base, rows.to_batches()))
         return table.commit(WriteSet(base=base, staged=(staged,)))

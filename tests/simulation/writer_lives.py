@@ -1,6 +1,6 @@
 """The options of a writer's query, which are others in each of its lives (`options.declare`).
 
-A writer goes through the door of Spark's sink (`plan_upon`): options that a query may change are
+A writer goes through the door of Spark's sink (`plan_table_write`): options that a query may change are
 drawn anew when it starts again, and now and then one that it must not, which has to be refused
 and to leave the table as it was. What a batch was planned by is known by its put, so that one
 that takes effect in a later life is judged by the options of its own.
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
-from spark_upsert.envelopes.write_plan import WritePlan, plan_upon
+from spark_upsert.envelopes.write_plan import WritePlan, plan_table_write
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.log.properties import PROPERTY, LateRows, TombstoneRetention
@@ -79,7 +79,7 @@ class WriterLife:
             fields.append(("note", pa.string()))
         if world.schema.order:
             fields.append((ORDER, pa.int64()))
-        return plan_upon(table, WriteOptions.parse(given), pa.schema(fields))
+        return plan_table_write(table, WriteOptions.parse(given), pa.schema(fields))
 
     # -- what is drawn ---------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.envelopes.inferred_schema import found_options
-from spark_upsert.envelopes.write_plan import plan_upon, usual_late_rows
+from spark_upsert.envelopes.write_plan import default_late_rows, plan_table_write
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Commit
@@ -83,7 +83,7 @@ def write(path: Path, rows: pa.Table, **options: Any) -> Commit:
     base = Snapshot(table.store, planned.write.base)
     commands = (planned.write.envelope.commands(batch) for batch in rows.to_batches())
     given = WriteOptions.parse({"path": str(path), **{k: str(v) for k, v in options.items()}})
-    late = usual_late_rows(given, LateRows.FAIL)
+    late = default_late_rows(given, LateRows.FAIL)
     staged = stage(base, commands, late_rows=late)
     commit = table.commit(WriteSet(base=base, staged=(staged,), late_rows=late))
     assert commit is not None
@@ -96,7 +96,7 @@ def write_found(path: Path, rows: pa.Table, **options: Any) -> Commit | None:
     table = Table(open_store(given.path, {}))
     head = table.log.try_head()
     found = found_options(given, rows.to_batches(2), None if head is None else head.schema)
-    planned = plan_upon(table, found, rows.schema)
+    planned = plan_table_write(table, found, rows.schema)
     base = Snapshot(table.store, planned.base)
     commands = (planned.envelope.commands(batch) for batch in rows.to_batches(3))
     staged = stage(base, commands, late_rows=LateRows.FAIL)

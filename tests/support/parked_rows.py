@@ -20,10 +20,10 @@ import pyarrow as pa
 from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.dead_letter import ParkedKind, ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterKind, DeadLetterTable
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
-from spark_upsert.routed.replay import drop, unpark
+from spark_upsert.routed.replay import drop_dead_letters, replay_dead_letters
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import Store
 from tests.support.envelopes import KAFKA
@@ -107,20 +107,20 @@ class ParkedRows:
             self.check()
         while not self.parks:
             self.batch()
-        for topic in sorted(ParkedTable(self.store).counts()):
+        for topic in sorted(DeadLetterTable(self.store).counts()):
             self.finish(topic)
-        assert ParkedTable(self.store).counts() == {}
+        assert DeadLetterTable(self.store).counts() == {}
         self.check()
 
     def finish(self, topic: str) -> None:
         """Apply all that is parked for a table."""
         for given in (FORGIVING, {**FORGIVING, "valueSchema": "v INT"}):
             with suppress(UpsertFlowError):
-                unpark(self.store, [topic], given=given)
+                replay_dead_letters(self.store, [topic], options=given)
                 return
         self.is_left_out = True
         given = {**FORGIVING, "exceptColumnList": "v", "valueSchema": "v INT, w INT"}
-        unpark(self.store, [topic], given=given)
+        replay_dead_letters(self.store, [topic], options=given)
 
     # -- what is done ----------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class ParkedRows:
                 self._write(self._root(), tasks, number)
         for topic, key, _ in rows:
             self.sent[topic].add(key)
-        self.parks += bool(ParkedTable(self.store).counts())
+        self.parks += bool(DeadLetterTable(self.store).counts())
 
     def alter(self) -> None:
         """Give a table a column."""
@@ -151,7 +151,7 @@ class ParkedRows:
         given = self.rng.choice(OVERRIDES)
         self.is_left_out |= given.get("exceptColumnList") == "v"
         try:
-            done = unpark(self._root(), given=given)
+            done = replay_dead_letters(self._root(), options=given)
             self.applied += sum(each.rows for each in done)
         except KilledError:
             pass
@@ -165,17 +165,17 @@ class ParkedRows:
         if not waiting or self.rng.random() < 0.7:
             return
         with suppress(KilledError):
-            drop(self._root(), [topic])
+            drop_dead_letters(self._root(), [topic])
         self.dropped |= waiting - self.parked(topic)
 
     # -- where the rows are ----------------------------------------------------------
 
     def parked(self, topic: str) -> set[int]:
         """Return the keys of what is parked for a table."""
-        table, found = ParkedTable(self.store), set[int]()
-        for parked in table.parked(topic):
+        table, found = DeadLetterTable(self.store), set[int]()
+        for parked in table.list_batches(topic):
             for kind, batch in table.read(parked):
-                if kind is ParkedKind.COMMANDS:
+                if kind is DeadLetterKind.COMMANDS:
                     found |= set(batch.column("id").to_pylist())
                 else:
                     found |= set(batch.column("offset").to_pylist())

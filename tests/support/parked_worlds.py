@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from spark_upsert.errors import ContentionError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
+from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterTable
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import Store
 from spark_upsert.table.log.properties import LateRows
@@ -86,12 +86,12 @@ class ParkedWorld(World):
                 self.mend()
                 self.unpark()
         self.mend()
-        while set(ParkedTable(self.store).counts()) - {NAMELESS}:
+        while set(DeadLetterTable(self.store).counts()) - {NAMELESS}:
             self.unpark()
         self.check(batches - 1)
         self.check_past()
         group = GroupTable(self.store).at()
-        counts = ParkedTable(self.store).counts()
+        counts = DeadLetterTable(self.store).counts()
         assert counts.get(NAMELESS, 0) == self.nameless
         assert not any(member.parked for member in group.members.values())
 
@@ -148,7 +148,7 @@ class ParkedWorld(World):
         self.nameless += len(lost)
         named = [each for each in every if each["topic"] is not None]
         self.model.apply(named)
-        parked = ParkedTable(self.store).counts()
+        parked = DeadLetterTable(self.store).counts()
         topics = sorted({each["topic"] for each in named} - parked.keys())
         self.wholes.append({topic: self.model.content(topic) for topic in topics})
 
@@ -183,9 +183,11 @@ class ParkedWorld(World):
         fault = Fault(self.rng.randrange(STEPS_MAX), self.rng.choice(list(Moment)), KilledError)
         is_faulty = self.rng.random() < 0.5
         root = FaultyStore(self.store, Steps(fault if is_faulty else None))
-        for topic in sorted(ParkedTable(self.store).counts().keys() - {NAMELESS}):
+        for topic in sorted(DeadLetterTable(self.store).counts().keys() - {NAMELESS}):
             try:
-                done = unpark(root, [topic], given=FORGIVING if topic == "last" else {})
+                done = replay_dead_letters(
+                    root, [topic], options=FORGIVING if topic == "last" else {}
+                )
             except KilledError:
                 self.in_doubt += 1
                 return
@@ -201,7 +203,7 @@ class ParkedWorld(World):
         group = GroupTable(self.store).at()
         assert group.batch is not None
         assert group.batch.number == number
-        parked = ParkedTable(self.store).counts()
+        parked = DeadLetterTable(self.store).counts()
         for topic in self.model.tables.keys() - self.broken.keys() - parked.keys():
             table = table_below(self.store, topic)
             assert content(table) == self.model.content(topic), (self.seed, number, topic)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import ContentionError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import GroupCommit, commit_routed
@@ -173,10 +173,10 @@ class Model:
 
 def append(table: Table, options: RoutedOptions, topic: str, rows: pa.RecordBatch) -> None:
     """Append rows to one table by its own options, as another writer."""
-    write = plan_upon(table, options.of(topic, topic), rows.schema)
+    write = plan_table_write(table, options.of(topic, topic), rows.schema)
     if write.base.is_unborn:
         table.ensure(write.base.schema, write.base.properties)
-        write = plan_upon(table, options.of(topic, topic), rows.schema)
+        write = plan_table_write(table, options.of(topic, topic), rows.schema)
     table.upsert(pa.Table.from_batches([rows]), envelope=write.envelope, late_rows=LateRows.REJECT)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.core.schema import CHANGELOG_FIELDS, Scope
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
@@ -244,7 +244,7 @@ class Chained:
             feed = feed.remove(feed.get_field_index("_diff"))
         keys = {"keys": ",".join(kind.keys), "hashPrefix": str(kind.hash_prefix)}
         options = WriteOptions.parse({"path": "/unused", "envelope": "changelog", **keys})
-        plan = plan_upon(table, options, feed)
+        plan = plan_table_write(table, options, feed)
         base = Snapshot(self.store, plan.base)
         dealt = self.dice.sample(rows, len(rows))
         tasks = [self._batches(part, feed) for part in self._cut(dealt)]

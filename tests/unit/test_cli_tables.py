@@ -14,7 +14,7 @@ from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.path_template import Template
 from spark_upsert.routed.group import Batch, Member
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.replay import drop
+from spark_upsert.routed.replay import drop_dead_letters
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
@@ -94,10 +94,10 @@ def test_parked_rows_are_counted_until_they_are_dropped(tmp_path: Path) -> None:
     assert (epoch["name"], epoch["parked"]) == ("epoch", 1)
     assert "not there: all its rows are parked" in epoch["note"]
     assert (last["name"], last["parked"], last["note"]) == ("last", 0, None)
-    drop(root, ["epoch"])
+    drop_dead_letters(root, ["epoch"])
     whole, _ = lines(str(tmp_path))
     assert (whole["parked"], whole["parked_nameless"]) == (1, 1)
-    drop(root, [], nameless=True)
+    drop_dead_letters(root, [], nameless=True)
     whole, _ = lines(str(tmp_path))
     assert (whole["parked"], whole["parked_nameless"]) == (0, 0)
 

@@ -15,7 +15,7 @@ from spark_upsert.errors import OptionError, OtherTableError, UpsertFlowError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.plan import plan_routed
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.store import LocalStore
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.keep_history import keep_history
@@ -160,7 +160,7 @@ def test_a_table_of_many_whose_folder_has_files_of_others_is_parked_or_stops_the
     assert Table(StoreBelow(parking, topic)).log.try_head() is None
     allowed = routed_options(**{f"table.{topic}.allowNonEmptyPath": "true"})
     write(refusing, allowed, [ROUTED_ROWS], transaction(0))
-    assert unpark(parking, given={"allowNonEmptyPath": "true"})
+    assert replay_dead_letters(parking, options={"allowNonEmptyPath": "true"})
     for store in (refusing, parking):
         assert Table(StoreBelow(store, topic)).log.try_head() is not None
 

@@ -12,9 +12,9 @@ import pytest
 
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.dead_letter import ParkedTable
+from spark_upsert.routed.dead_letter import DeadLetterTable
 from spark_upsert.routed.plan import plan_routed, table_below
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.routed.stage import stage_routed
 from tests.support.envelopes import KAFKA
 from tests.support.routed_worlds import transaction
@@ -84,14 +84,14 @@ def test_a_truncate_in_one_task_is_parked_where_another_task_fails(order: tuple[
     write(root, 1, *(TASKS[at] for at in order))
     assert contents(root, "a") == {1: "1", 2: "9"}
     assert contents(root, "b") == {1: "1", 2: "7"}, "the others go on"
-    assert set(ParkedTable(root).counts()) == {"a"}
+    assert set(DeadLetterTable(root).counts()) == {"a"}
     write(root, 2, [("a", 5, 8)])
     head = table_below(root, "a").log.head()
-    unpark(root, given={"onError": "quarantine"})
+    replay_dead_letters(root, options={"onError": "quarantine"})
     # The truncate takes what is older than it, of any task, and the rest stays.
     assert contents(root, "a") == {2: "9", 4: "6", 5: "8"}
     assert table_below(root, "a").log.head().version <= head.version + 3
-    assert not ParkedTable(root).counts()
+    assert not DeadLetterTable(root).counts()
 
 
 def test_p1_a_truncate_behind_parked_rows_is_applied_with_them() -> None:
@@ -101,7 +101,7 @@ def test_p1_a_truncate_behind_parked_rows_is_applied_with_them() -> None:
     write(root, 2, [("a", None, 5)])
     write(root, 3, [("a", 3, 6)])
     assert contents(root, "a") == {1: "1"}
-    unpark(root, given={"onError": "quarantine"})
+    replay_dead_letters(root, options={"onError": "quarantine"})
     assert contents(root, "a") == {3: "6"}
 
 
@@ -111,7 +111,7 @@ def test_an_attempt_that_is_repeated_parks_the_truncate_once() -> None:
     plan = plan_routed(RoutedOptions.parse(OPTIONS), KAFKA, root=root)
     write(root, 1, [BAD], [("a", None, 5)], plan=plan)
     write(root, 1, [("a", None, 5)], [BAD], plan=plan)
-    [parked] = ParkedTable(root).parked("a")
+    [parked] = DeadLetterTable(root).list_batches("a")
     assert parked.batch == 1
-    unpark(root, given={"onError": "quarantine"})
+    replay_dead_letters(root, options={"onError": "quarantine"})
     assert contents(root, "a") == {}

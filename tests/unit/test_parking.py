@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.envelopes.write_plan import plan_upon
+from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import (
     CorruptionError,
     DataError,
@@ -29,10 +29,10 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed import commit, dead_letter, group, replay
 from spark_upsert.routed import plan as routed_plan
 from spark_upsert.routed.commit import GroupCommit, commit_routed
-from spark_upsert.routed.dead_letter import NAMELESS, ParkedTable
+from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterTable
 from spark_upsert.routed.group import GroupTable, Member
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, table_below
-from spark_upsert.routed.replay import ReplayResult, drop, unpark
+from spark_upsert.routed.replay import ReplayResult, drop_dead_letters, replay_dead_letters
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
@@ -77,7 +77,7 @@ def rows_in(root: Store, folder: str) -> dict[Any, Any]:
 
 
 def counts(root: Store) -> dict[str, int]:
-    return ParkedTable(root).counts()
+    return DeadLetterTable(root).counts()
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_a_table_that_fails_is_parked_and_others_go_on(
     assert batch is not None
     assert (batch.number, batch.rows, batch.parked) == (1, 2, 3)
     assert [each.message.count("table=a rows=2 batch=0") for each in caplog.records] == [1]
-    first, second = ParkedTable(root).parked("a")
+    first, second = DeadLetterTable(root).list_batches("a")
     assert (first.batch, first.rows, first.error) == (0, 2, "SCHEMA")
     assert "rows before these are parked" in second.reason
 
@@ -109,9 +109,9 @@ def test_parked_rows_are_applied_in_order_when_the_table_takes_them(root: Memory
     write(root, 0, [("a", 1, 1)], [("a", 2, 2)])
     write(root, 1, [("a", 1, 3)])
     with pytest.raises(SchemaError, match="table 'a'") as caught:
-        unpark(root)
+        replay_dead_letters(root)
     assert caught.value.fields["table"] == "a"
-    [result] = unpark(root, ["a"], given={"mergeSchema": "true"})
+    [result] = replay_dead_letters(root, ["a"], options={"mergeSchema": "true"})
     assert (result.batches, result.rows, result.left) == (2, 3, 0)
     assert rows_in(root, "a") == {1: 3, 2: 2}
     assert counts(root) == {}
@@ -133,7 +133,7 @@ def test_a_table_that_cannot_take_its_rows_yet_does_not_stop_the_others(root: Me
     mended.alter(replace(mended.schema, columns=ROWS.remove(0)))
     applied: list[ReplayResult] = []
     with pytest.raises(SchemaError, match="table 'a'"):
-        unpark(root, told=applied.append)
+        replay_dead_letters(root, on_result=applied.append)
     assert [(each.name, each.rows) for each in applied] == [("b", 1)]
     assert (rows_in(root, "b"), counts(root)) == ({1: 1}, {"a": 1})
 
@@ -144,9 +144,9 @@ def test_an_outage_stops_an_unpark_at_once(
     table_below(root, "b").ensure(NARROW)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
     unpark_one = Recorded(raising(StorageError("the storage does not answer.")))
-    monkeypatch.setattr(replay, "_unpark_one", unpark_one)
+    monkeypatch.setattr(replay, "_replay_one", unpark_one)
     with pytest.raises(StorageError):
-        unpark(root)
+        replay_dead_letters(root)
     assert len(unpark_one.calls) == 1
 
 
@@ -154,7 +154,7 @@ def test_batches_of_a_query_that_took_over_come_behind_those_before(root: Memory
     for number in range(2):
         write(root, number, [("a", 1, number)])
     write(root, 0, [("a", 1, 10)], query="a-later-one", takeOver="true")
-    unpark(root, given={"mergeSchema": "true"})
+    replay_dead_letters(root, options={"mergeSchema": "true"})
     assert rows_in(root, "a") == {1: 10}
     commits = table_below(root, "a").log.commits(0, 5)
     batches = [(each.writer, each.number) for commit in commits for each in commit.transactions]
@@ -195,9 +195,9 @@ def test_an_outage_parks_nothing() -> None:
 def test_a_table_that_fails_when_it_is_committed_is_parked() -> None:
     root = MemoryStore()
     write(root, 0, [("a", 1, 1), ("b", 1, 1)], [("a", 1, 2)])  # Two values of a key, no order.
-    [parked] = ParkedTable(root).parked()
+    [parked] = DeadLetterTable(root).list_batches()
     assert (parked.name, parked.error, parked.rows) == ("a", "DATA", 2)
-    unpark(root)
+    replay_dead_letters(root)
     assert (rows_in(root, "a"), rows_in(root, "b")) == ({1: 2}, {1: 1})
 
 
@@ -206,9 +206,9 @@ def test_rows_are_cut_into_pieces_and_come_back_in_order(
 ) -> None:
     monkeypatch.setattr(dead_letter, "CHUNK_BYTES", 64)
     write(root, 0, [("a", 1, value) for value in range(20)])
-    [parked] = ParkedTable(root).parked()
+    [parked] = DeadLetterTable(root).list_batches()
     assert len(parked.pieces) > 3
-    unpark(root, given={"mergeSchema": "true"})
+    replay_dead_letters(root, options={"mergeSchema": "true"})
     assert rows_in(root, "a") == {1: 19}
 
 
@@ -221,14 +221,16 @@ def test_p5_several_values_that_name_no_table_are_kept_together(other: bool) -> 
         [("y" * 300, 3, 3), ("", 4, 4)],
     ]
     write(root, 0, *tasks, **given)
-    [parked] = ParkedTable(root).parked()
+    [parked] = DeadLetterTable(root).list_batches()
     assert (parked.folder, parked.rows, parked.name) == (NAMELESS, 4, "")
     assert "topic is null" in parked.reason
-    ids = [row["id"] for _, batch in ParkedTable(root).read(parked) for row in batch.to_pylist()]
+    ids = [
+        row["id"] for _, batch in DeadLetterTable(root).read(parked) for row in batch.to_pylist()
+    ]
     assert sorted(ids) == [1, 2, 3, 4]
     assert rows_in(root, "b") == {1: 1}
-    assert unpark(root) == []
-    [result] = drop(root, nameless=True)
+    assert replay_dead_letters(root) == []
+    [result] = drop_dead_letters(root, nameless=True)
     assert (result.rows, counts(root)) == (4, {})
 
 
@@ -239,8 +241,8 @@ def test_dropped_rows_are_gone_and_the_table_goes_on(root: MemoryStore) -> None:
         write(root, 1, [("a", 2, 2)], onTableError="fail")
     write(root, 1, [("b", 2, 2)], onTableError="fail")
     with pytest.raises(OptionError, match="nothing is parked for 'x'"):
-        unpark(root, ["x"])
-    [result] = drop(root, ["a"])
+        replay_dead_letters(root, ["x"])
+    [result] = drop_dead_letters(root, ["a"])
     assert (result.name, result.rows) == ("a", 1)
     assert counts(root) == {}
     write(root, 2, [("a", 2, 2)], **{"table.a.mergeSchema": "true"})
@@ -289,7 +291,7 @@ def damaged(root: MemoryStore) -> RoutedPlan:
     for path in root.objects:
         if path.startswith("old/") and "/_log/" not in path:
             root.objects[path] = b""
-    return replace(plan_of(root), debts=(("old",),))
+    return replace(plan_of(root), compaction_folders=(("old",),))
 
 
 def plan_of(root: Store, **given: str) -> RoutedPlan:
@@ -343,7 +345,7 @@ def test_a_value_that_is_no_utf8_names_no_table() -> None:
     plan = plan_of(root)
     staged = stage_routed(plan, root, [rows], transaction(0), 0)
     commit_routed(root, plan.options, [staged], transaction(0))
-    [parked] = ParkedTable(root).parked()
+    [parked] = DeadLetterTable(root).list_batches()
     assert (parked.folder, parked.rows) == (NAMELESS, 2)
     assert "the first because topic is no UTF-8" in parked.reason
     assert rows_in(root, "b") == {2: 2}
@@ -355,17 +357,17 @@ def test_a_fault_of_this_release_parks_the_table_that_meets_it(
     def faulty(table: Table, *args: Any, **how: Any) -> Any:
         if table.store.url.endswith("/a"):
             raise IndexError("the value 'secret' of a row")
-        return plan_upon(table, *args, **how)
+        return plan_table_write(table, *args, **how)
 
-    monkeypatch.setattr(routed_plan, "plan_upon", faulty)
+    monkeypatch.setattr(routed_plan, "plan_table_write", faulty)
     write(root, 0, [("a", 1, 1), ("b", 1, 1)])
     assert rows_in(root, "b") == {1: 1}
-    [parked] = ParkedTable(root).parked()
+    [parked] = DeadLetterTable(root).list_batches()
     assert parked.error == "DATA"
     assert "(IndexError in test_parking.py, line " in parked.reason
     assert "secret" not in parked.reason
     with pytest.raises(DataError, match="table 'a': the rows cannot be written"):
-        unpark(root)
+        replay_dead_letters(root)
     with pytest.raises(IndexError):
         write(MemoryStore(), 0, [("a", 1, 1)], onTableError="fail")
     assert counts(root) == {"a": 1}
@@ -373,7 +375,7 @@ def test_a_fault_of_this_release_parks_the_table_that_meets_it(
 
 def test_a_reason_shows_no_row(root: MemoryStore) -> None:
     write(root, 0, [("b", 77001, 1)], [("b", 77001, 77002), ("c", None, 77003), ("x" * 300, 1, 1)])
-    said = " ".join(each.reason + each.hint for each in ParkedTable(root).parked())
+    said = " ".join(each.reason + each.hint for each in DeadLetterTable(root).list_batches())
     assert "different values in several tasks" in said
     assert "the key 'id' is null" in said
     assert "a folder name of 300 bytes" in said
@@ -385,8 +387,8 @@ def test_options_given_to_unpark_hold_however_they_are_spelled(root: MemoryStore
     write(root, 0, [("a", 1, 1)], mergeSchema="false")
     write(root, 1, [("a", 2, 2)], MERGESCHEMA="false", **{"table.a.sequenceBy": "v"})
     with pytest.raises(OptionError, match="sequenceBy"):
-        unpark(root, given={"merge_schema": "true"})
-    unpark(root, given={"merge_schema": "true", "sequenceby": ""})
+        replay_dead_letters(root, options={"merge_schema": "true"})
+    replay_dead_letters(root, options={"merge_schema": "true", "sequenceby": ""})
     assert rows_in(root, "a") == {1: 1, 2: 2}
 
 
@@ -498,10 +500,10 @@ def narrow(*folders: str) -> MemoryStore:
 def give_up_in(root: MemoryStore, days: int, monkeypatch: pytest.MonkeyPatch) -> Table:
     """Give up what is older than 7 days, so many days from now; return what is parked."""
     monkeypatch.setattr(expiry, "require_clock", lambda store, now_ms: None)
-    parked = ParkedTable(root)
+    parked = DeadLetterTable(root)
     now_ms = parked.table.log.now_ms() + days * DAY_MS
     later = Table(parked.table.store, clock=lambda: now_ms / 1000)
-    group.give_up([later], 7 * DAY_MS)
+    group.expire_old_versions([later], 7 * DAY_MS)
     return parked.table
 
 
@@ -513,27 +515,29 @@ def test_rows_that_wait_stay_however_old_they_are(monkeypatch: pytest.MonkeyPatc
     root = narrow("a", "b")
     for number in range(3):
         write(root, number, [("a", number, number), ("b", number, number)])
-    unpark(root, ["b"], given=WIDER)
+    replay_dead_letters(root, ["b"], options=WIDER)
     table = give_up_in(root, 400, monkeypatch)
     assert table.log.head().since > 0
     with pytest.raises(DataLossError):
         table.at(0)
     assert counts(root) == {"a": 3}
-    unpark(root, given=WIDER)
+    replay_dead_letters(root, options=WIDER)
     assert rows_in(root, "a") == rows_in(root, "b") == {0: 0, 1: 1, 2: 2}
 
 
 def test_what_is_applied_goes_after_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
     root = narrow("a")
     write(root, 0, [("a", key, key) for key in range(20_000)])
-    unpark(root, given=WIDER)
+    replay_dead_letters(root, options=WIDER)
     held = bytes_parked(root)
     give_up_in(root, 6, monkeypatch)
-    assert ParkedTable(root).table.at(1).manifest.live_rows, "it is not yet so long ago"
+    assert DeadLetterTable(root).table.at(1).manifest.live_rows, "it is not yet so long ago"
     give_up_in(root, 400, monkeypatch)
-    versions = ParkedTable(root).table.log.head().version
+    versions = DeadLetterTable(root).table.log.head().version
     give_up_in(root, 800, monkeypatch)
-    assert ParkedTable(root).table.log.head().version == versions, "a table at rest stays as it is"
+    assert DeadLetterTable(root).table.log.head().version == versions, (
+        "a table at rest stays as it is"
+    )
     assert bytes_parked(root) < held / 10
     write(root, 1, [("a", 1, 7)])
     assert rows_in(root, "a")[1] == 7
@@ -544,17 +548,17 @@ def test_a_batch_gives_up_the_past_of_both(
 ) -> None:
     monkeypatch.setattr(group, "UPKEEP_EVERY", 4)
     given_up = Recorded(lambda *_: None)
-    monkeypatch.setattr(commit, "give_up", given_up)
+    monkeypatch.setattr(commit, "expire_old_versions", given_up)
     root = MemoryStore()
     for number in range(9):
         write(root, number, [("a", number, number)], groupRetention="2 days")
-    both = [GroupTable(root).table.store.url, ParkedTable(root).table.store.url]
+    both = [GroupTable(root).table.store.url, DeadLetterTable(root).table.store.url]
     assert len(given_up.calls) == GroupTable(root).table.log.head().version // 4
     for tables, retention_ms in given_up.calls:
         assert [table.store.url for table in tables] == both
         assert retention_ms == 2 * DAY_MS
-    monkeypatch.setattr(commit, "give_up", group.give_up)
-    parked = ParkedTable(root)
+    monkeypatch.setattr(commit, "expire_old_versions", group.expire_old_versions)
+    parked = DeadLetterTable(root)
     parked.ensure()
     root.put("_parked/_consumers/broken.json", b"?")
     with caplog.at_level(logging.WARNING, "spark_upsert"):

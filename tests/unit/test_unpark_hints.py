@@ -20,9 +20,9 @@ from click.testing import CliRunner
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.routed.dead_letter import _PARKABLE, ParkedTable
+from spark_upsert.routed.dead_letter import _PERMANENT_ERRORS, DeadLetterTable
 from spark_upsert.routed.plan import table_below
-from spark_upsert.routed.replay import unpark
+from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from tests.support.own_schemas import INLINE, inline, member, struct
@@ -244,7 +244,7 @@ ELSEWHERE = {
 
 def test_each_error_for_which_a_table_is_parked_has_a_case() -> None:
     known = {case.code for case in CASES.values()} | ELSEWHERE.keys()
-    assert {each.code for each in _PARKABLE} <= known
+    assert {each.code for each in _PERMANENT_ERRORS} <= known
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -261,7 +261,7 @@ def test_what_is_told_of_parked_rows_works(case: Case, tmp_path: Path) -> None:
     case.mend(tmp_path)
     run("unpark", str(tmp_path), "a", *options_of(parked["hint"], case))
     root = LocalStore(str(tmp_path))
-    assert ParkedTable(root).counts() == {}
+    assert DeadLetterTable(root).counts() == {}
     table = table_below(root, "a")
     assert sorted(table.snapshot().to_pylist(), key=repr) == case.expected
     assert sum(batch.num_rows for batch in table.quarantine()) == case.quarantined
@@ -270,7 +270,7 @@ def test_what_is_told_of_parked_rows_works(case: Case, tmp_path: Path) -> None:
 def test_p1_what_unpark_declares_is_read_out_of_messages_with_a_schema() -> None:
     root = MemoryStore()
     write_records(root, 0, [MAP], **INLINE, **PARK)
-    unpark(root, given={"VALUE_SCHEMA": "v INT"})
+    replay_dead_letters(root, options={"VALUE_SCHEMA": "v INT"})
     assert table_below(root, "a").snapshot().to_pylist() == [{"id": 1, "v": 7}]
 
 

@@ -137,12 +137,14 @@ class WholeBatches:
         """Yield the groups that the stream has not completely read, oldest first."""
         table = self._table
         versions = range(max(look.head().since, self._has_all_of), newest + 1)
-        first = bisect_left(versions, True, key=lambda each: not has_all(table.seen_by(look, each)))
+        first = bisect_left(
+            versions, True, key=lambda each: not has_all(table.at_snapshot(look, each))
+        )
         if first:
             self._has_all_of = versions[first - 1]
         for version in versions[first:]:
             if version == versions[0] or look.commit(version).is_epoch:
-                yield table.seen_by(look, version)
+                yield table.at_snapshot(look, version)
 
 
 _NAMED_MAX = 5

@@ -262,7 +262,7 @@ THREADS = 4
 THREADS_REMOTE = 16
 """An object store responds after about 20 ms, and serves many requests concurrently."""
 
-_LOOKS_AT_ONCE = 16
+_CHECKS_AT_ONCE = 16
 """Due inputs per thread and turn: few turns, and no input waits for long."""
 
 _TICK_S = 0.01
@@ -471,7 +471,7 @@ class Poller:
         now_s = self._clock()
         with self._lock:
             is_listing = self._try_start_listing(now_s)
-            names = [] if is_listing else self._schedule.take(now_s, _LOOKS_AT_ONCE)
+            names = [] if is_listing else self._schedule.take(now_s, _CHECKS_AT_ONCE)
         if is_listing:
             self._list_inputs()
         for name in names:
