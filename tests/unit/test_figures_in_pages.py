@@ -24,7 +24,7 @@ UP_TO_TEN = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "t
 WORDS = {word: number for number, word in enumerate(UP_TO_TEN, start=2)} | {"twenty": 20}
 
 OF_PRODUCT = (
-    ("docs/delta.md", "lives of {} kinds of tables", len(KINDS)),
+    ("docs/delta.md", "histories of {} kinds of tables", len(KINDS)),
     ("docs/tasks.md", "{} kinds of joins", len(JoinType)),
     ("docs/envelopes.md", "{} types in it", PARTS_MAX),
     ("docs/envelopes.md", "a registry has {} MiB", ANSWER_BYTES_MAX >> 20),
