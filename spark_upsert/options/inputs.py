@@ -109,14 +109,14 @@ class DiscoveryOptions:
         _pattern,
         Life(
             Change.REFUSED,
-            "where it finds a table no more (`failOnDataLoss`); one that is new begins",
+            "if it no longer matches a table (`failOnDataLoss`); new tables join",
         ),
         required=True,
     ).held(
-        "Instead of `inputs`: a glob over the folders below `path`, such as `*` or "
-        "`region=*/orders`. Each table that it matches is an input, named by its path below "
-        "`path`; tables that come later join a running stream, with all that is in them. One that "
-        "goes is an error, or with `failOnDataLoss=false` a warning."
+        "Instead of `inputs`: a glob for folders below `path`, such as `*` or `region=*/orders`. "
+        "Each matching table is an input, named by its path below `path`. New tables join a "
+        "running stream with all their rows. A missing table is an error, or with "
+        "`failOnDataLoss=false` a warning."
     )
     storage: Mapping[str, str] = field(repr=False)
     fail_on_data_loss: bool
@@ -126,17 +126,17 @@ class DiscoveryOptions:
     is_consistent: bool = Option(
         "consistent",
         flag,
-        Life(Change.NEXT, "which may wait until all tables have it"),
+        Life(Change.NEXT, "the batch may wait until all tables have it"),
         default=False,
     ).held(
-        "With `inputsPattern`, or with `inputs` and the root as `path`, where one query writes "
-        "all tables (its `path` has braces): all are read at the versions of the newest batch "
-        "that is whole in all of them, and a stream is never ahead of it in any. Tables that are "
-        "in no batch yet do not take part. Default `false`."
+        "With `inputsPattern`, or `inputs` and the root as `path`, for tables that one query "
+        "writes (its `path` has braces): read all tables at the newest batch that is complete in "
+        "each of them. A stream never reads past it. Tables without a batch are left out. Default "
+        "`false`."
     )
     """Whether all inputs are read at the same batch from the query that writes them."""
     as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).held(
-        "Batch: the same at an earlier batch of that query, by its number."
+        "Batch: like `consistent`, at an earlier batch, by its number in the writing query."
     )
     """Batch number; None for the newest."""
     named: Mapping[str, str] = field(default_factory=dict)
@@ -254,12 +254,11 @@ class InputOptions:
         Option(
             "input.<name>.<option>",
             Options.text,
-            Life(Change.NEXT, "as that option, for this input alone"),
+            Life(Change.NEXT, "like that option, for this input"),
         ).means(
-            "An option of one input: `input.east.path`. Those of reads above may be given for an "
-            "input; given without the prefix, they are those of every input that does not say "
-            "otherwise. `columns`, `readChangeFeed`, `parallelism` and limits per trigger are of "
-            "the query alone."
+            "A read option for one input, such as `input.east.path`. Without the prefix, an option "
+            "applies to every input that does not override it. `columns`, `readChangeFeed`, "
+            "`parallelism` and the limits per trigger apply to the query only."
         ),
         repr=False,
     )
@@ -270,9 +269,9 @@ class InputOptions:
         Life(Change.REFUSED),
         required=True,
     ).held(
-        "The type of the input. `upsertflow`: a table. `python:name` or `python:module:Class`: "
-        "another Python source, found as Spark finds it or by its class; it gets all other "
-        "options of the input. Default `upsertflow`."
+        "Input type. `upsertflow`: a table. `python:name` or `python:module:Class`: another Python "
+        "data source, by its registered name or its class; it receives all other options of the "
+        "input. Default `upsertflow`."
     )
     """Format as written; compared without case up to a colon."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -336,12 +335,12 @@ class ReadPlan:
             Options.text,
             Life(
                 Change.REFUSED,
-                "where one is missing (`allowInputRemoval`); one that is new begins; their order "
-                "means nothing, but in an exact order another one is refused",
+                "if you remove an input (`allowInputRemoval`); new inputs join; their order only "
+                "matters in an exact order, where a change is refused",
             ),
         ).means(
-            "Comma-separated names of the inputs, instead of `path`. The checkpoint and errors "
-            "know an input by its name."
+            "Comma-separated input names, instead of `path`. The checkpoint and error messages "
+            "identify an input by its name."
         ),
         default=(),
     )

@@ -119,71 +119,70 @@ class MergeOptions:
 
     priorities: Mapping[str, int] = held_together(
         Option("input.<name>.priority", Options.text, FREE).means(
-            "Stream with a limit per trigger: how urgent the input is, from -1000 to 1000. A more "
-            "urgent one is served first and has the larger share; none starves. Default: the "
-            "property `priority` of the table, else 0."
+            "Stream with a limit per trigger: input priority, from -1000 to 1000. Inputs with "
+            "higher priority are read first and get a larger share; none starves. Default: the "
+            "table property `priority`, else 0."
         ),
     )
     """Explicit priorities by input name."""
     auto_priority: bool = Option("autoPriority", flag, FREE, default=False).held(
-        "Stream with a limit per trigger: whether a table that has no priority is the more urgent "
-        "the later it was read, as far as leases tell (`consumerId`), those of this query apart: "
-        "500 at once, half of that after 30 seconds. Default `false`."
+        "Stream with a limit per trigger: derive the priority of a table without one from its last "
+        "read by other consumers (leases, see `consumerId`): 500 right after a read, half of that "
+        "after 30 seconds. Default `false`."
     )
     merge: Merge = Option("merge", member_of(Merge), REFUSED, default=Merge.INTERLEAVE).held(
-        "How the rows of the inputs become one sequence. `interleave`: what is ready first, in "
-        "several tasks; no order between inputs is promised. `concat`: an input has its turn when "
-        "those before it have nothing left. `roundrobin`: one row of each input in turn. Exact "
-        "orders are those of one task, and need all rows of a batch to be counted. Default "
+        "How rows from the inputs are merged. `interleave`: available rows first, in parallel "
+        "tasks, without a guaranteed order between inputs. `concat`: one input after another, each "
+        "until it has no more rows. `roundrobin`: one row from each input in turn. `concat` and "
+        "`roundrobin` are exact orders: they use one task and count all rows in a batch. Default "
         "`interleave`."
     )
     seed: int | None = Option("interleaveSeed", _seed, REFUSED).held(
-        "With `merge=interleave`: makes the order exact, and drawn from this number (0 to "
-        "18446744073709551615)."
+        "With `merge=interleave`: the seed for an exact random order (0 to 18446744073709551615)."
     )
     merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
-        "Whether the inputs may differ in their columns: one that an input lacks is null, and the "
-        "widest type holds. By the rules by which a table evolves. Default `false`."
+        "Whether inputs may have different columns: missing columns are null, and the widest type "
+        "is used, by the rules of table schema evolution. Default `false`."
     )
     allow_input_removal: bool = Option(
         "allowInputRemoval", flag, FREE, default=False, only=AppliesTo.STREAM
     ).held(
-        "Stream: whether inputs that the checkpoint knows may be left out of `inputs`. What they "
-        "still had is never read, and the checkpoint forgets them. Default `false`."
+        "Stream: whether you may remove inputs from `inputs` that the checkpoint contains. Their "
+        "unread changes are never read, and the checkpoint drops them. Default `false`."
     )
     merge_columns: tuple[str, ...] = Option(
         "mergeColumns",
         _merge_columns,
-        Life(Change.NEXT, "`_merge_seq` is refused where rows were not counted so far"),
+        Life(Change.NEXT, "adding `_merge_seq` is refused if the stream has not counted its rows"),
         default=NO_NAMES,
     ).held(
-        "Columns about the merge, behind all others: `_input`, the name of the input that a row "
-        "is from; with an exact order `_merge_seq`, the number of a row in it, from 0 on over the "
-        "whole life of a stream. Default: none."
+        "Columns to append: `_input`, the name of the row's input; with an exact order also "
+        "`_merge_seq`, the row number from 0, which continues across restarts of the stream. "
+        "Default: none."
     )
     """Names in output order (`MERGE_COLUMNS`)."""
     discovery_ms: int | None = Option(
         "discoveryInterval", Options.duration_ms, FREE, only=AppliesTo.STREAM
     ).held(
-        "Stream of more than 300 tables: how often one that does not change is looked at, at "
-        "least; those that change are looked at more often. Default `30 seconds` in a bucket, "
-        "`500 ms` on a file system. It is longer where requests or time do not suffice."
+        "Stream over more than 300 tables: maximum time between checks of an idle table; active "
+        "tables are checked more often. Longer if `discoveryRequests` or CPU time do not suffice. "
+        "Default `30 seconds` in an object store, `500 ms` on a file system."
     )
     discovery_requests: int | None = Option(
         "discoveryRequests", at_least(0), FREE, only=AppliesTo.STREAM
     ).held(
-        "Stream of more than 300 tables: how many requests a second the looks for what came may "
-        "take, on average; `0`: any number. Default `200` in a bucket, `0` on a file system."
+        "Stream over more than 300 tables: average number of requests per second for table checks; "
+        "`0`: unlimited. Default `200` in an object store, `0` on a file system."
     )
     offsets_path: str | None = Option(
         "offsetsPath",
         _offsets_path,
-        Life(Change.FREE, "where positions lie there, refused: they are not found"),
+        Life(Change.FREE, "refused if the old folder contains positions"),
         only=AppliesTo.STREAM,
     ).held(
-        "Stream of more than 300 inputs: the folder where the positions of the inputs are kept, "
-        "which are too many for the checkpoint; keep it as long as that. Default: `_offsets` "
-        "below `path` with `inputsPattern`; else all positions stand in the checkpoint."
+        "Stream over more than 300 inputs: folder for input positions, which are too many for the "
+        "checkpoint. Keep the folder as long as the checkpoint. Default: `_offsets` below `path` "
+        "with `inputsPattern`; otherwise the checkpoint contains all positions."
     )
 
 
@@ -193,23 +192,23 @@ class QueryOptions(MergeOptions):
 
     rows_max: int | None = Option(
         "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held("Stream: soft bound of change rows per micro-batch; an epoch is never cut.")
+    ).held("Stream: approximate maximum of change rows per micro-batch; an epoch is never split.")
     bytes_max: int | None = Option(
         "maxBytesPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held("Stream: soft bound of bytes read per micro-batch.")
+    ).held("Stream: approximate maximum of bytes read per micro-batch.")
     epochs_max: int | None = Option(
         "maxEpochsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held("Stream: bound of epochs per micro-batch.")
+    ).held("Stream: maximum number of epochs per micro-batch.")
     rows_min: int | None = Option(
         "minRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
     ).held(
-        "Stream: no batch is made before so many change rows wait, as the log counts them, or the "
-        "oldest has waited for `maxTriggerDelay`. The first batch does not wait, nor does one "
-        "that an input joins. Without effect on `availableNow`. Default: none."
+        "Stream: delay a micro-batch until this many change rows are available, by the counts in "
+        "the log, or the oldest has waited for `maxTriggerDelay`. The first batch is not delayed, "
+        "nor is a batch with a new input. No effect with `availableNow`. Default: none."
     )
     delay_ms: int = Option(
         "maxTriggerDelay", _delay_ms, FREE, default=DELAY_MS, is_of_whole=True
-    ).held("Stream: how long a change waits at most for `minRowsPerTrigger`. Default `15 minutes`.")
+    ).held("Stream: maximum time a change waits for `minRowsPerTrigger`. Default `15 minutes`.")
     latency_target_ms: int = Option(
         "latencyTarget",
         Options.duration_ms,
@@ -218,19 +217,19 @@ class QueryOptions(MergeOptions):
         is_of_whole=True,
         only=AppliesTo.STREAM,
     ).held(
-        "Stream: the time from a commit until its micro-batch is planned that counts as full "
-        "pressure; longer than the trigger's interval. Default `1 minute`."
+        "Stream: latency from commit to planning that counts as full pressure. Set it longer than "
+        "the trigger interval. Default `1 minute`."
     )
     parallelism: int | None = Option("parallelism", at_least(1), FREE, is_of_whole=True).held(
-        "Tasks that the cluster runs at once. `upsertflow.register(spark)` fills in what "
-        "the session knows then: its `defaultParallelism`, or the cores that its configuration "
-        "asks for (Spark Connect tells neither). Default: the processors of the driver."
+        "Number of tasks the cluster runs at the same time. `upsertflow.register(spark)` sets it "
+        "from the session: `defaultParallelism`, or the cores in its configuration (neither is "
+        "available in Spark Connect). Default: the CPU count of the driver."
     )
     columns: tuple[str, ...] = Option(
         "columns", _columns, NEXT, default=NO_NAMES, is_of_whole=True
     ).held(
-        "Comma-separated columns to read; `_change_type` and its like always come along. Default: "
-        "all."
+        "Comma-separated columns to read; metadata columns such as `_change_type` are always "
+        "included. Default: all."
     )
     """Names as written; empty selects all."""
     deferred: bool = Option(
@@ -241,9 +240,8 @@ class QueryOptions(MergeOptions):
         is_of_whole=True,
         only=AppliesTo.STREAM,
     ).held(
-        "Stream of a `plan`: hand on what each split would read, a row for each, to a sink of "
-        "ours that is told of this read, and reads it there: rows do not go through Spark. Set by "
-        "`keep`. Default `false`."
+        "Stream with `plan`: deliver one row per planned split to an upsertflow sink, which reads "
+        "the splits itself, so no rows pass through Spark. Set by `keep`. Default `false`."
     )
     """Whether the sink executes the planned splits."""
 
@@ -393,79 +391,81 @@ class ReadOptions:
     path: str = Option(
         "path",
         Options.path,
-        Life(Change.REFUSED, "the same table may be reached by another path"),
+        Life(Change.REFUSED, "except another path to the same table"),
         required=True,
-    ).held("Where the table lies. Required.")
+    ).held("Table location. Required.")
     storage: Mapping[str, str] = field(repr=False)
     version_as_of: int | None = Option(
         "versionAsOf", _version, BATCH, only=AppliesTo.BATCH, excludes=("timestampAsOf",)
-    ).held("Batch: read the table as of this version.")
+    ).held("Batch: read the table at this version.")
     timestamp_as_of_ms: int | None = Option(
         "timestampAsOf", Options.timestamp_ms, BATCH, only=AppliesTo.BATCH
     ).held(
-        "Batch: read the table as of this time (ISO 8601, UTC if it names no zone, or ms since "
-        "1970), which must not be in the future."
+        "Batch: read the table at this time (ISO 8601, UTC by default, or milliseconds since "
+        "1970). Must not be in the future."
     )
     filter: str | None = Option("filter", Options.text, BATCH, only=AppliesTo.BATCH).held(
-        "Batch: SQL that is true for the rows that are read, such as `id IN (1, 2)` or `day >= "
-        "DATE '2026-01-01' AND n > 3` (expressions: docs/tasks.md). Where it pins the key, the "
-        "leading columns of `hashPrefix` or a column of `indexBy` to some values, only what can "
-        "have them is read. Default: all rows."
+        "Batch: SQL condition for the rows to read, such as `id IN (1, 2)` or `day >= DATE "
+        "'2026-01-01' AND n > 3` (expressions: docs/tasks.md). If it restricts the key, the "
+        "`hashPrefix` columns or an `indexBy` column to some values, only parts of the table that "
+        "may match are read. Default: all rows."
     )
     change_feed: bool = Option(
         "readChangeFeed", flag, COUNTED, default=False, is_of_whole=True
     ).held(
-        "Read changes, old values and deletes included, with the columns `_change_type`, "
-        "`_commit_version`, `_commit_timestamp` and `_diff`. Without it a batch reads the rows, "
-        "and a stream their new values. Default `false`."
+        "Read the change feed, with old values and deletes and the columns `_change_type`, "
+        "`_commit_version`, `_commit_timestamp` and `_diff`. Otherwise a batch reads rows, and a "
+        "stream new values. Default `false`."
     )
     ignore_deletes: bool = Option(
         "ignoreDeletes", flag, COUNTED, default=False, only=AppliesTo.STREAM
     ).held(
-        "Stream of new values: leave deletes out. What is made of such a stream keeps rows that "
-        "the table has no more. Without it the query stops at a delete. Default `false`."
+        "Stream of new values: skip deletes; the result then keeps rows that the table has "
+        "deleted. Otherwise the query fails at the first delete. Default `false`."
     )
     starting_version: int | str | None = Option[int | str](
         "startingVersion",
         _start,
-        Life(Change.BEGINNING, "while a first batch waits to be delivered, refused"),
+        Life(Change.BEGINNING, "refused while the first batch is not delivered yet"),
         excludes=("startingTimestamp",),
     ).held(
-        "First version of which changes are read: a number, `earliest` or `latest` (only what "
-        "comes). A stream without it begins with the whole table as inserts."
+        "First version whose changes are read: a number, `earliest` or `latest` (new changes "
+        "only). By default a stream begins with all rows of the table as inserts."
     )
     """A number, ``"latest"`` or ``"earliest"``."""
     starting_timestamp_ms: int | None = Option(
         "startingTimestamp", Options.timestamp_ms, BEGINNING
-    ).held("The same by time: the first version committed at or after it. Not in the future.")
+    ).held(
+        "Start with the first version committed at or after this time. Must not be in the future."
+    )
     starting_position: str | None = Option("startingPosition", Options.text, BEGINNING).held(
-        "Stream of a `plan`: where it goes on, as a table that keeps the view has recorded it. "
-        "Set by `keep`; a checkpoint stands above it."
+        "Stream with `plan`: the start position, from the table that materializes the view. A "
+        "checkpoint takes precedence. Set by `keep`."
     )
     """For views only: `options.views`."""
     ending_version: int | None = Option(
         "endingVersion", _version, BATCH, only=AppliesTo.BATCH, excludes=("endingTimestamp",)
     ).held(
-        "Batch change feed: the last version, inclusive; not before `startingVersion`. Default: "
+        "Batch change feed: the last version, inclusive; at or after `startingVersion`. Default: "
         "the newest."
     )
     ending_timestamp_ms: int | None = Option(
         "endingTimestamp", Options.timestamp_ms, BATCH, only=AppliesTo.BATCH
     ).held(
-        "Batch change feed: the last version committed at or before this time, which must be at or "
-        "after `startingTimestamp` and not in the future."
+        "Batch change feed: end with the last version committed at or before this time. Must be at "
+        "or after `startingTimestamp` and not in the future."
     )
     starting_inclusive: bool = Option("startingBoundInclusive", flag, BEGINNING, default=True).held(
-        "Whether the starting version itself is read. Default `true`."
+        "Whether to read the starting version itself. Default `true`."
     )
     ending_inclusive: bool = Option("endingBoundInclusive", flag, BATCH, default=True).held(
-        "Whether the ending version itself is read. Default `true`."
+        "Whether to read the ending version itself. Default `true`."
     )
     deduplication: Deduplication = held_together(
         Option("deduplicationMode", member_of(Deduplication), COUNTED).means(
-            "`none`: every change. `dropCarryovers`: no update that leaves all values as they "
-            "were. `netChanges`: at most one change per key over the epochs of one read or "
-            "micro-batch. Default `dropCarryovers`."
+            "`none`: every change. `dropCarryovers`: no updates with identical values. "
+            "`netChanges`: at most one change per key in each read or micro-batch. Default "
+            "`dropCarryovers`."
         ),
         Option("emitUnchanged", flag, COUNTED).means(
             "`true` is short for `deduplicationMode=none`. Default `false`."
@@ -473,8 +473,8 @@ class ReadOptions:
         default=Deduplication.DROP_CARRYOVERS,
     )
     compute_updates: bool = Option("computeUpdates", flag, NEXT, default=True).held(
-        "With `readChangeFeed`: whether a changed row is shown as an update pair; otherwise as a "
-        "delete and an insert. Default `true`."
+        "With `readChangeFeed`: whether a changed row becomes an update pair; otherwise a delete "
+        "and an insert. Default `true`."
     )
     history: bool = Option(
         "readHistory",
@@ -485,23 +485,23 @@ class ReadOptions:
         only=AppliesTo.BATCH,
         excludes=("readChangeFeed", "filter", "versionAsOf", "timestampAsOf"),
     ).held(
-        "Batch: read all rows that the table held, each with `valid_from`, `valid_to` (exclusive; "
-        "NULL: it still holds) and `is_current` (SCD type 2). `startingVersion` or "
-        "`startingTimestamp` says with which version it begins, by default the first that can be "
-        "read; rows that were there then count from it. Default `false`."
+        "Batch: read the row history (SCD type 2): every past and current row with `valid_from`, "
+        "`valid_to` (exclusive; NULL for current rows) and `is_current`. Begins at "
+        "`startingVersion` or `startingTimestamp`, by default at the first readable version; rows "
+        "of that version are valid from it. Default `false`."
     )
     valid_by: ValidBy = Option(
         "validBy", member_of(ValidBy), BATCH, default=ValidBy.TIME, only=AppliesTo.BATCH
     ).held(
-        "With `readHistory`: what `valid_from` and `valid_to` are. `time`: of the commits; "
-        "`version`: of the table; `order`: what `sequenceBy` orders by, as AUTO CDC has it in "
-        "`__START_AT` and `__END_AT`. Default `time`."
+        "With `readHistory`: the unit of `valid_from` and `valid_to`. `time`: commit time; "
+        "`version`: table version; `order`: the `sequenceBy` value, as in `__START_AT` and "
+        "`__END_AT` of AUTO CDC. Default `time`."
     )
     tracked: tuple[str, ...] = Option(
         "trackHistoryColumnList", Options.names, BATCH, default=NO_NAMES, only=AppliesTo.BATCH
     ).held(
-        "With `readHistory`: the columns that open a row of the history when they change; changes "
-        "of others replace the values of the row that holds. Default: all that are read."
+        "With `readHistory`: columns whose changes open a new history row; changes to other "
+        "columns update the open row. Default: all columns read."
     )
     untracked: tuple[str, ...] = Option(
         "trackHistoryExceptColumnList",
@@ -511,47 +511,46 @@ class ReadOptions:
         only=AppliesTo.BATCH,
         excludes=("trackHistoryColumnList",),
     ).held(
-        "With `readHistory`: the columns that open no row of the history when they change, where "
-        "all others that are read do. Default: none."
+        "With `readHistory`: columns whose changes do not open a new history row. Default: none."
     )
     query: QueryOptions = part(QueryOptions)
     splits: int | None = Option("splits", at_least(1), FREE).held(
-        "Number of read tasks. Default: by the amount of data, at most the parallelism."
+        "Number of read tasks. Default: by data size, at most `parallelism`."
     )
     fail_on_data_loss: bool = Option(
-        "failOnDataLoss", flag, Life(Change.FREE, "where nothing is lost"), default=True
+        "failOnDataLoss", flag, Life(Change.FREE, "if no changes are lost"), default=True
     ).held(
-        "Whether changes that are expired stop a read. `false`: it goes on behind them with a "
-        "warning in the log, and sums over the changes are wrong from there on. Default `true`."
+        "Whether a read fails if changes have expired before it read them. `false`: skip them and "
+        "log a warning; sums over the changes are wrong from then on. Default `true`."
     )
     consumer: str | None = Option(
         "consumerId",
         _consumer,
-        Life(Change.FREE, "the lease of the old name stays until `consumerTtl`"),
+        Life(Change.FREE, "the old lease remains until `consumerTtl`"),
         only=AppliesTo.STREAM,
     ).held(
-        "Stream: the name of a lease, one per query, that keeps what the query still has to read "
-        "from being expired. Without it, only the ages given to `upsertflow expire` do."
+        "Stream: lease name, unique per query. The lease prevents expiry of changes that the query "
+        "has not read. Without it, only the ages you pass to `upsertflow expire` do."
     )
     consumer_ttl_ms: int = Option("consumerTtl", Options.duration_ms, FREE, default=LEASE_MS).held(
-        "Stream: how long the lease outlasts a query that stopped. Default `7 days`."
+        "Stream: how long the lease remains valid after the query stops. Default `7 days`."
     )
     table_timeout_ms: int | None = Option("tableTimeout", Options.duration_ms, FREE).held(
-        "How long a read waits for a table that is not there yet: a streaming query makes it with "
-        "its first batch. Default: not at all."
+        "How long to wait for a table that does not exist yet; a streaming query creates it with "
+        "its first batch. Default: no wait."
     )
     raw: bool = Option(
         "raw",
         flag,
         Life(
             Change.NEXT,
-            "sums over rows of both kinds mean nothing: let the sink begin anew",
+            "do not mix both types of rows in a sink: rebuild it",
             exact=Change.REFUSED,
         ),
         default=False,
     ).held(
-        "Of a table that keeps a grouped view: read its entries, which are sums, and not the "
-        "groups that they make. Default `false`."
+        "For a table that materializes a grouped view: read the stored entries, which are partial "
+        "sums, instead of the groups. Default `false`."
     )
     """Whether to read a materialized view's stored entries, not the rows computed from them."""
     metadata: Metadata | None = Option(
@@ -569,12 +568,12 @@ class ReadOptions:
             "startingTimestamp",
         ),
     ).held(
-        "Batch: read about the table instead of its rows: `epochs`, `files`, `history`, "
-        "`consumers` or `pressure` (how far each consumer is behind, against the caps, and "
-        "whether it holds up writers), `indexes` (`indexBy`); or the rows that could not be "
-        "applied (`onError=quarantine`): `quarantine`. `group`: `path` is a root that a query "
-        "with a template writes below; a row for each of its tables, with the version that its "
-        "last batch made, and one with an empty `folder` for that batch."
+        "Batch: read table metadata instead of rows: `epochs`, `files`, `history`, `indexes` "
+        "(`indexBy`), `mirror` (`publish`), `consumers`, or `pressure` (consumer lag relative to "
+        "the limits, and whether the consumer slows down writers). `quarantine`: the rows that "
+        "could not be applied (`onError=quarantine`). `group`: for a `path` that is the root of a "
+        "write to many tables; one row per table with its version in the last batch, and a row "
+        "with an empty `folder` for the batch."
     )
 
     @classmethod
@@ -771,27 +770,26 @@ class PlanOptions:
     plan: str = Option(
         "plan",
         Options.text,
-        Life(Change.REFUSED, "another view is another stream"),
+        Life(Change.REFUSED, "a different view requires a new checkpoint"),
         required=True,
         is_of_whole=True,
     ).held(
-        "Instead of `path`: the plan of a view over one or several tables, as `to_json()` of "
-        "`upsertflow.view(...)` gives it. Times, `latest` and `earliest` mean what they "
-        "mean of a table; numbers of versions are for plans that follow one table (others may be "
-        "pinned)."
+        "Instead of `path`: the plan of a view over one or more tables, from `to_json()` of "
+        "`upsertflow.view(...)`. Times, `latest` and `earliest` work as for tables; version "
+        "numbers require a plan that follows a single table (others may be pinned)."
     )
     """JSON."""
     on_error: OnError = Option(
         "onError",
         member_of(OnError),
-        Life(Change.FREE, "it decides whether a batch stops, and no row"),
+        Life(Change.FREE, "it only decides whether a batch fails"),
         default=OnError.FAIL,
         is_of_whole=True,
     ).held(
-        "Read of a `plan`: what becomes of a row of which a formula has no value (a division by "
-        "zero, an overflow, a cast that fails). `fail`: the batch stops, as long as the row is so "
-        "in the newest version of its table. `null`: the formula is NULL there, and a warning "
-        "counts it. Default `fail`."
+        "Read with `plan`: the policy for rows on which an expression fails (division by zero, "
+        "overflow, invalid cast). `fail`: the batch fails as long as the row in the newest version "
+        "of its table fails. `null`: the result is NULL, and a logged warning has the count. "
+        "Default `fail`."
     )
 
 

@@ -117,65 +117,63 @@ class RoutedOptions:
     template: Template = Option(
         "path",
         _template,
-        Life(Change.REFUSED, "the root and the braces; another root is another query's"),
+        Life(Change.REFUSED, "root and template; a different root requires a new query"),
         required=True,
     ).held(
-        "The root, and below it a folder for each table with columns of the rows in braces: "
-        "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Dots lead into structs. "
-        "Columns are texts, whole numbers, truth values or dates. A brace that is meant as such "
-        "is doubled. Required."
+        "Path template: the root, then a folder per table with column names in braces: "
+        "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Use dots for struct fields. "
+        "Columns are strings, integers, Booleans or dates. Double a literal brace. Required."
     )
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     told: tuple[TableOption, ...] = held_together(
         Option(
             "table.<pattern>.<option>",
             Options.text,
-            Life(Change.NEXT, "as that option, for these tables alone"),
+            Life(Change.NEXT, "like that option, for the matching tables"),
         ).means(
-            "An option of the tables with names that the pattern matches: "
-            "`table.shop.orders.keys`, "
-            "`table.shop.*.mergeSchema`. A name is the path below the root with the values as "
-            "they are. `*` is any text, `?` a character, `[ab]` one of some; case makes no "
-            "difference. What follows the pattern is an option of writes above, but for those of "
-            "the whole write. Of several patterns the one with more characters that are no "
-            "wildcards holds; two that are alike and say different things are an error. What is "
-            "given without a pattern is of all tables; an empty text takes it back."
+            "A write option for the tables whose names match the pattern: "
+            "`table.shop.orders.keys`, `table.shop.*.mergeSchema`. A table's name is its path "
+            "below the root, with unescaped values. `*` matches any text, `?` one character, "
+            "`[ab]` one of a set; case is ignored. The pattern with the most literal characters "
+            "wins; two equally specific patterns with different values are an error. Options "
+            "without a pattern apply to all tables; an empty value removes an option. Options that "
+            "apply to the complete write take no pattern."
         ),
         default=(),
         repr=False,
     )
     create_tables: bool = Option("createTables", flag, NEXT, default=True).held(
-        "Whether a value that is new makes a table. `false`: a value without a table "
-        "is an error that names it. Default `true`."
+        "Whether to create a table for a new value. `false`: a value without a table is an error. "
+        "Default `true`."
     )
     tables_max: int = Option("tablesMax", at_least(1), NEXT, default=TABLES_MAX).held(
-        "How many tables there may be below the root. One more is an error that names the value. "
+        "Maximum number of tables below the root; one more is an error that names the value. "
         "Default `2000`."
     )
     park: bool = Option("onTableError", _parks, NEXT, default=False).held(
-        "What becomes of a table that cannot take its rows (schema, rows, damage, identity). "
-        "`fail`: the write fails. `park`: its rows are kept below the root until `upsertflow "
-        "unpark`, and the other tables go on; an option that fits no table stops the write all "
-        "the same. Default `fail`."
+        "Policy for a table that rejects its rows (schema, invalid rows, corruption, replaced "
+        "table). `fail`: the write fails. `park`: its rows go to the dead-letter table until "
+        "`upsertflow unpark`, and the other tables continue; an option that is invalid for all "
+        "tables still fails the write. Default `fail`."
     )
     """Whether a failing table's rows become dead letters."""
     take_over: bool = Option("takeOver", flag, NEXT, default=False).held(
-        "Streams: whether the query may take the root from the one that writes there, and which "
-        "is refused from then on. Default `false`."
+        "Stream: whether the query may take over the root from the query that writes to it, which "
+        "is rejected from then on. Default `false`."
     )
     group_retention_ms: int = Option(
         "groupRetention", Options.duration_ms, NEXT, default=GROUP_RETENTION_MS
     ).held(
-        "For how long it stays known at which versions all tables had a batch (`asOfBatch`, the "
-        "past of `metadata=group`): older records are removed by the query itself, each 100 "
-        "batches, as far as no consumer that follows the group needs them. So is what was parked, "
-        "once it is applied or dropped; never what waits. Default `7 days`."
+        "How long the group table retains the table versions of each complete batch (for "
+        "`asOfBatch` and past versions of `metadata=group`). The query removes older records every "
+        "100 batches, unless a consumer of the group needs them; also dead-letter rows that were "
+        "applied or dropped, never waiting rows. Default `7 days`."
     )
     """Retention time for complete batches in the group."""
     commit_threads: int = held_together(
         Option("commitThreads", at_least(1), FREE).means(
-            "How many tables are committed side by side. Default `32` in an object store; on a "
-            "file system `1`, which is faster there."
+            "Number of tables to commit in parallel. Default `32` in an object store, `1` on a "
+            "file system, where one thread is faster."
         ),
         default=COMMIT_THREADS,
     )
