@@ -437,7 +437,7 @@ def publish(
             guard=guard,
             change_feed=change_feed,
             retention=retention,
-            storage=storage,
+            storage_options=storage,
         )
 
     with progress("publish", as_json=as_json):
