@@ -16,8 +16,8 @@ import pyarrow as pa
 from spark_upsert.options.read import Metadata
 from spark_upsert.table.log.manifest import Commit, Manifest, apply
 from spark_upsert.table.log.properties import Caps
-from spark_upsert.table.log.snapshot import Look
-from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.log.snapshot import LogSnapshot
+from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.retention.lag import BacklogCounter
 from spark_upsert.table.retention.leases import readable_leases
 from spark_upsert.table.state.reduce import Counters
@@ -129,12 +129,12 @@ PRESSURE = _schema(
 def versions(table: Table) -> Iterator[tuple[Commit, Manifest]]:
     """Yield the commits from ``since`` on, each with the table state after it."""
 
-    def oldest() -> tuple[Look, Commit, Manifest]:
-        look = table.log.look()
+    def oldest() -> tuple[LogSnapshot, Commit, Manifest]:
+        look = table.log.refresh()
         since = look.head().since
         return look, look.commit(since), look.at(since)
 
-    look, commit, manifest = despite_expiry(oldest, table.store.url)
+    look, commit, manifest = retry_after_expiry(oldest, table.store.url)
     yield commit, manifest
     for commit in look.commits(manifest.version + 1, look.head().upper):
         manifest = apply(manifest, commit)
@@ -254,7 +254,7 @@ def _pressure(table: Table) -> Iterator[Row]:
     report_by_consumer = {report.consumer: report for report in table.pressure()}
     for consumer in sorted({*leases, *report_by_consumer}):
         lease, report = leases.get(consumer), report_by_consumer.get(consumer)
-        backlog = lease and BacklogCounter().behind(lease, table.log, head, Caps())
+        backlog = lease and BacklogCounter().count(lease, table.log, head, Caps())
         yield {
             "consumer": consumer,
             "backlog_epochs": backlog and backlog.epochs,

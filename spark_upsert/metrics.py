@@ -352,7 +352,7 @@ class _Batches:
         The count is for consecutive versions with only stale rows, up to that commit; 0 without a
         commit. The commit is None if the batch is unknown.
         """
-        with self.table.log.look() as look:
+        with self.table.log.refresh() as look:
             head = look.head()
             lower = max(self._upper, head.since, head.upper - LOOKED_AT_MAX)
             for commit in look.commits(lower, head.upper):

@@ -192,7 +192,7 @@ def _cast_batches(
             column if column.type == type_ else column.cast(type_) for column, type_ in pairs
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=target)
-        RUNS.settle(rows=0 if is_scan else batch.num_rows)
+        RUNS.trim(rows=0 if is_scan else batch.num_rows)
 
 
 @spoken_to_spark

@@ -170,7 +170,7 @@ def rows_behind(
             refuse_own_epochs((split,), query_id)
             for rows in conformed(reader.read(split), columns):
                 yield rows
-                RUNS.settle(rows.num_rows)
+                RUNS.trim(rows.num_rows)
 
 
 def _require_nothing_else(batch: pa.RecordBatch) -> None:

@@ -157,7 +157,7 @@ def plan_sink(
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
         # What the write is planned upon will do.
-        jobs = table.compaction_jobs(look=table.log.last_look())[:JOBS_MAX]
+        jobs = table.compaction_jobs(look=table.log.cached_snapshot())[:JOBS_MAX]
     return SinkPlan(
         path=table.store.url,
         storage=options.storage,
@@ -303,9 +303,9 @@ class _Write:
         if not bases:
             return self._plan.write.base
         newest = max(bases, key=lambda base: base.version)
-        snapshot = table.log.look_at(newest)
+        snapshot = table.log.snapshot_at(newest)
         if snapshot is None:
-            raise table.log.stored.other(newest, "no table", "the batch")
+            raise table.log.stored.other_table_error(newest, "no table", "the batch")
         with snapshot as look:  # The bases are in it, or the table is another one.
             for base in bases:
                 look.require(base, "the batch")

@@ -223,7 +223,7 @@ def for_each_table(
     """
     store = open_store(root, storage)
     group_table = GroupTable(store)
-    group, newest = group_table.at(), group_table.table.log.seen
+    group, newest = group_table.at(), group_table.table.log.cached_head
     if group.batch is None or newest is None:
         raise _no_group_error(root)
     names = {folder: member.name for folder, member in sorted(group.members.items())}

@@ -334,7 +334,7 @@ class Looks:
 
 def _read_details(table: Table) -> dict[str, Any]:
     """Return details for one table: oldest readable version, debt, and epoch counters."""
-    with table.log.last_look() as look:
+    with table.log.cached_snapshot() as look:
         head = look.head()
         lower = max(head.since, head.upper - EPOCHS_SHOWN)
         epochs = [commit for commit in look.commits(lower, head.upper) if commit.is_epoch]

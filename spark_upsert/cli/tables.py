@@ -53,7 +53,12 @@ from spark_upsert.table.log.manifest import (
     VIEW_RESULT,
     KeptPosition,
 )
-from spark_upsert.table.log.snapshot import EARLIEST, first_wanted, require_ordered, upper_wanted
+from spark_upsert.table.log.snapshot import (
+    EARLIEST,
+    require_ordered,
+    resolve_ending_version,
+    resolve_starting_version,
+)
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.outcomes import NOTHING, recorded_position
@@ -464,8 +469,10 @@ def changes(
 ) -> None:
     """Show the changes in a range of versions."""
     table = open_in(path, storage)
-    first = first_wanted(table.log, version=EARLIEST if lower is None else lower, name="--from")
-    upper = upper_wanted(table.log, version=last, name="--to")
+    first = resolve_starting_version(
+        table.log, version=EARLIEST if lower is None else lower, name="--from"
+    )
+    upper = resolve_ending_version(table.log, version=last, name="--to")
     require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
     change_reader = table.scan_changes(first or 0, upper)
     print_data(

@@ -24,7 +24,7 @@ from spark_upsert.delta.parquet_files import in_columns, write_parquet
 from spark_upsert.delta.upkeep import FEED_FOLDER
 from spark_upsert.errors import DataLossError
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.changes import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
 from spark_upsert.table.log.log import Log
@@ -87,7 +87,7 @@ def _written(
 def _changes(log: Log, table: Store, before: int, head: Manifest) -> Iterator[pa.RecordBatch]:
     names = tuple(head.schema.columns.names)
     options = ChangeOptions(columns=names, deduplication=Deduplication.NET_CHANGES)
-    for stretch in cut_into_stretches(log, before + 1, head.upper, head.schema, net=True):
+    for stretch in cut_into_ranges(log, before + 1, head.upper, head.schema, net=True):
         for batch in read_changes(table, stretch, options):
             yield _without_nullability(batch.select([*names, CHANGE_TYPE]))
 

@@ -26,7 +26,7 @@ from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import fold
 from spark_upsert.table.state.lookup import hits_of
 from spark_upsert.table.state.prepared import Deaths
-from spark_upsert.table.state.reduce import Hits, mechanism_of
+from spark_upsert.table.state.reduce import KeyMatches, merge_function_for
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
@@ -401,7 +401,7 @@ def by_manifest(store: Store, manifest: Manifest) -> Vectors:
     for chunk in snapshot.chunks():
         lined = _align_entries(store, manifest, chunk)
         lined.mark(vectors, np.flatnonzero(_find_deleted(manifest.schema, lined)))
-        RUNS.settle(len(lined.rows))
+        RUNS.trim(len(lined.rows))
     return vectors
 
 
@@ -415,7 +415,7 @@ def by_change(
             for start in range(span.start, span.stop, CHUNK_ROWS):
                 chunk = Span(span.run, start, min(start + CHUNK_ROWS, span.stop))
                 _mark_by_keys(store, manifest, chunk, vectors)
-                RUNS.settle(len(chunk))
+                RUNS.trim(len(chunk))
     return vectors
 
 
@@ -495,7 +495,7 @@ def _find_deleted(schema: TableSchema, lined: _AlignedEntries) -> Mask:
         [diffs] = folded.take([DIFF], np.arange(len(folded)))
         dead[lasts[is_live(diffs)]] = False
         return dead
-    _, wins = mechanism_of(schema).settle(rows, lined.epochs)
+    _, wins = merge_function_for(schema).mark_winners(rows, lined.epochs)
     return ~(is_live(_diffs(rows)) & wins)
 
 
@@ -512,7 +512,7 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
     probes = hashes.to_numpy()
     lined = _align_entries(store, manifest, HashRange.spanning(probes[0], probes[-1]))
     hits = list(hits_of(lined.rows, probes, keys))
-    gathered = mechanism_of(schema).gather(lined.rows, lined.epochs, hits, len(probes))
+    gathered = merge_function_for(schema).gather(lined.rows, lined.epochs, hits, len(probes))
     [diffs] = gathered.rows.take([DIFF], gathered.at)
     row_of_key = carriers(hits, len(probes)) if schema.engine.folds else gathered.at.copy()
     row_of_key[~is_live(diffs)] = -1
@@ -520,7 +520,7 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
         lined.mark(vectors, hit.rows[hit.rows != row_of_key[hit.probes]])
 
 
-def carriers(hits: Iterable[Hits], count: int) -> Positions:
+def carriers(hits: Iterable[KeyMatches], count: int) -> Positions:
     """Return each key's newest entry, or -1 if there is none; parts must be in epoch order."""
     newest = np.full(count, -1, dtype=np.int64)
     for hit in hits:

@@ -118,7 +118,7 @@ def publish(
         change_feed=change_feed,
         retention_ms=None if retention is None else parse_retention(retention),
     )
-    head = table.log.seen or table.log.head()
+    head = table.log.cached_head or table.log.head()
     require_mirrored(head.schema, head.properties)
     settings = settings.or_else(head.properties)
     store = table.store
@@ -133,7 +133,7 @@ def follow(table: ObservedTable, version: int | None, prepared: Iterable[Prepare
     """Bring a table's mirror up to date if that is due and cheap; raises no error."""
     mirror: Mirror | None = None
     try:
-        head = table.log.seen or table.log.head()
+        head = table.log.cached_head or table.log.head()
         shown = settled_below(table) if keeps_groups(head) else table
         mirror = MIRRORS.of(shown, target_of(table.store, head.properties))
         mirror.prepared.add(head.version if version is None else version, prepared)

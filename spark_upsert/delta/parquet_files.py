@@ -153,7 +153,7 @@ def write_twin(
         for start in range(0, file.rows, step):
             batch = rows(start, min(start + step, file.rows))
             yield batch
-            RUNS.settle(batch.num_rows)
+            RUNS.trim(batch.num_rows)
 
     metadata = {"upsertflow.run": file.path}
     size, footer = write_parquet(target, path, columns, batches(), metadata)

@@ -413,19 +413,19 @@ class Mirror:
         if state.foreign is not None:
             raise MirrorChangedError.by(self.place, state.foreign.version, state.foreign.operation)
         if shown > head.version:
-            newest = self.log.anew().head()
+            newest = self.log.without_cache().head()
             if shown > newest.version:
                 raise other_table(
                     self.place,
-                    str(newest.place),
+                    str(newest.version_ref),
                     f"that of a copy of the table that has a version {shown}",
                 )
         elif shown >= head.since:
-            token = self.log.place(shown).token
+            token = self.log.version_ref(shown).token
             if token_number(token) != state.shown.token:
                 raise other_table(
                     self.place,
-                    str(head.place),
+                    str(head.version_ref),
                     f"that of a copy of the table with another version {shown}",
                 )
         return shown
@@ -546,9 +546,9 @@ class Mirror:
         time_ms = max(shown_ms, current.time_ms + 1)
         actions = [
             commit_info(
-                before, head.place, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
+                before, head.version_ref, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
             ),
-            *transactions(head.place, now_ms),
+            *transactions(head.version_ref, now_ms),
             *header.actions,
             *self._file_actions(planned, written, now_ms=now_ms, data_change=data_change),
             *([] if feed is None or feed.action is None else [feed.action]),

@@ -37,7 +37,7 @@ from spark_upsert.options.write import (
 )
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER
 from spark_upsert.table.arguments import as_keys, columns_of_deletes, deletes_of
-from spark_upsert.table.log.manifest import Manifest, keeps_rows
+from spark_upsert.table.log.manifest import Manifest, stores_rows
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.published import require_place
 from spark_upsert.table.schema_changes import require_free
@@ -156,7 +156,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         return Alter(schema=schema, properties=options.properties)
     envelope = form.envelope(manifest.schema, columns)
-    if keeps_rows(manifest.properties) and isinstance(envelope, ChangelogEnvelope):
+    if stores_rows(manifest.properties) and isinstance(envelope, ChangelogEnvelope):
         envelope = replace(envelope, takes_null_keys=True)
     return WritePlan(base=manifest, envelope=envelope)
 

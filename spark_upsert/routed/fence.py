@@ -56,7 +56,7 @@ class Fence:
     def __init__(self, group_table: GroupTable, writer: str) -> None:
         self._group_table = group_table
         self._writer = writer
-        head = group_table.table.log.seen
+        head = group_table.table.log.cached_head
         self._known = {writer, *(head.transactions if head else ())}
         self.lost: OtherTableError | None = None
         """Error that stops the batch from writing further tables; None while the root is owned."""
@@ -221,7 +221,7 @@ class Tables:
             if share.compacted:
                 table.commit_compactions(share.compacted)
                 table_ref = _newest_compacted(table.log, table_ref or self._places[share.folder])
-            manifest = table.log.last_look().head()
+            manifest = table.log.cached_snapshot().head()
             return TableOutcome(
                 place=table_ref,
                 debt=len(choose(manifest)),
@@ -235,7 +235,11 @@ class Tables:
         log, known_ref = table.log, self._places.get(share.folder)
         base_refs = [part.staged.base for part in share.parts if part.staged and not part.unborn]
         newest = max(base_refs, key=lambda place: place.version, default=None)
-        look = log.look_at(newest, told=known_ref) if newest else log.try_look(told=known_ref)
+        look = (
+            log.snapshot_at(newest, reported=known_ref)
+            if newest
+            else log.try_refresh(reported=known_ref)
+        )
         head = None if look is None else look.head()
         require_same(self._places, share.folder, share.route.name, head, table.store.url)
         staged = tuple(part.staged for part in share.parts if part.staged is not None)
@@ -267,13 +271,13 @@ class Tables:
 
     def _find_version(self, log: Log) -> TableVersion:
         """Return an earlier attempt's version; the head if the log no longer has it."""
-        with log.look() as look:
+        with log.refresh() as look:
             head = look.head()
             for version in range(head.version, head.since - 1, -1):
                 commit = look.commit(version)
                 if any(self._is_ours(transaction) for transaction in commit.transactions):
                     return TableVersion(table_id=head.table_id, version=version, token=commit.token)
-        return head.place
+        return head.version_ref
 
     def _is_ours(self, other: Transaction) -> bool:
         transaction = self._transaction
@@ -289,7 +293,7 @@ def _base_snapshots(table: Table, parts: Sequence[StagedTable]) -> dict[int, Sna
     if unborn:
         return {-1: Snapshot(table.store, _merge_unborn(unborn))}
     base_refs = {part.staged.base for part in parts if part.staged is not None}
-    with table.log.last_look() as look:  # They are in what was just looked at.
+    with table.log.cached_snapshot() as look:  # They are in what was just looked at.
         for base_ref in base_refs:
             look.require(base_ref, "the batch")
         return {
@@ -300,8 +304,8 @@ def _base_snapshots(table: Table, parts: Sequence[StagedTable]) -> dict[int, Sna
 
 def _newest_compacted(log: Log, place: TableVersion) -> TableVersion:
     """Return the head if only compactions follow the version, else the version."""
-    head = log.last_look().head()
-    return head.place if head.changed <= place.version else place
+    head = log.cached_snapshot().head()
+    return head.version_ref if head.changed <= place.version else place
 
 
 def _require_not_created(head: Manifest | None, parts: Sequence[StagedTable], url: str) -> None:

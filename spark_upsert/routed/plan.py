@@ -132,7 +132,7 @@ def plan_rows_of(
     new_table_id: str | None = None,
 ) -> WritePlan:
     """Plan a write of available rows; their payloads may define the columns (`found_options`)."""
-    head = table.log.seen
+    head = table.log.cached_head
     schema = None if head is None else head.schema
     try:
         inferred = found_options(options, rows, schema)
@@ -240,7 +240,7 @@ def other_table(
         and head.version >= table_ref.version
     ):
         return None
-    actual = "no table" if head is None else str(head.place)
+    actual = "no table" if head is None else str(head.version_ref)
     return OtherTableError.at(url, f"the group's table '{name}'", str(table_ref), actual)
 
 

@@ -261,7 +261,7 @@ class _Staging:
         assert route.folder is not None
         plan = self._plan
         table = table_below(self._root, route.folder)
-        look = table.log.try_look(told=plan.places.get(route.folder))
+        look = table.log.try_refresh(reported=plan.places.get(route.folder))
         head = None if look is None else look.head()
         plan.require_same(route.folder, route.name, head, table.store.url)
         if head is not None and self._transaction is not None and head.has(self._transaction):
@@ -329,7 +329,7 @@ class _Upkeep:
             head = None if folder in plan.dead_letter_folders else table.log.try_head()
             if head is None or head.table_id != plan.places[folder].table_id:
                 return  # A task that has rows for it says so.
-            for job in table.compaction_jobs(look=table.log.last_look()):
+            for job in table.compaction_jobs(look=table.log.cached_snapshot()):
                 if self._bytes_left <= 0:
                     return
                 self._bytes_left -= job.bytes

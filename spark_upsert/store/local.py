@@ -67,7 +67,7 @@ class RegularFile:
 
 
 @contextmanager
-def opened_regular(path: Path) -> Iterator[RegularFile]:
+def open_regular_file(path: Path) -> Iterator[RegularFile]:
     """Open a regular file for the duration of the body.
 
     A name may lead to a FIFO, a device or a link to either: the file is opened without waiting,
@@ -77,18 +77,18 @@ def opened_regular(path: Path) -> Iterator[RegularFile]:
         handle = os.open(path, _READ)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # A socket, or a device without a driver.
-            raise not_regular(path, os.stat(path).st_mode) from error
+            raise special_file_error(path, os.stat(path).st_mode) from error
         raise
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
-            raise not_regular(path, status.st_mode)
+            raise special_file_error(path, status.st_mode)
         yield RegularFile(handle, status.st_size)
     finally:
         os.close(handle)
 
 
-def not_regular(path: Path, mode: int) -> CorruptionError:
+def special_file_error(path: Path, mode: int) -> CorruptionError:
     """Return the error for a path with something other than a regular file."""
     kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "something else")
     at = f"a link to {kind}" if path.is_symlink() else kind
@@ -233,7 +233,7 @@ class LocalStore:
 
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         target = self._root / path
-        with translated("read", target), opened_regular(target) as file:
+        with translated("read", target), open_regular_file(target) as file:
             if file.length > bytes_max:
                 raise CorruptionError.in_file(
                     str(target), f"at most {bytes_max} bytes", f"{file.length}"
@@ -287,7 +287,7 @@ class LocalStore:
 
     def map(self, path: str) -> pa.Buffer:
         target = self._root / path
-        with translated("read", target), opened_regular(target) as file:
+        with translated("read", target), open_regular_file(target) as file:
             return file.map()
 
     def is_far(self, path: str) -> bool:

@@ -24,7 +24,7 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.plan.join_keys import codes, firsts
-from spark_upsert.table.changelog.changes import Stretch, cut_into_stretches
+from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges
 from spark_upsert.table.changelog.history import (
     FROM_VERSION,
     contents_at,
@@ -38,7 +38,7 @@ from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, Val
 from spark_upsert.table.log.manifest import HISTORY, HISTORY_OF, Commit, Manifest, Transaction
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.maintenance import without_columns
-from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.group_commit import commands_of
@@ -63,7 +63,7 @@ def keep_history(
     untracked: Sequence[str] = (),
 ) -> Commit | None:
     """Update a materialized history by one step; create its table if needed."""
-    return despite_expiry(
+    return retry_after_expiry(
         lambda: _update_history(table, kept, columns, by, tracked, untracked), table.store.url
     )
 
@@ -78,7 +78,7 @@ def _update_history(
 ) -> Commit | None:
     """Run one step; repeat it if another process was faster."""
     for _ in range(TRIES_MAX):
-        look = table.log.look()
+        look = table.log.refresh()
         source = look.head()
         history_head = kept.log.try_head()
         reached = None if history_head is None else history_head.transactions.get(_writer(source))
@@ -233,22 +233,22 @@ def _step(
                 f"version {source.version}", since=begin, newest=table.log.head().version
             )
         [schema] = (span.schema for span in spans if span.lower <= begin < span.upper)
-        stretches = [contents_at(table.log, begin, schema)]
+        epoch_ranges = [contents_at(table.log, begin, schema)]
         lower = begin + 1
     else:
-        stretches = []
+        epoch_ranges = []
         lower = _first_version(table, position, source)
         table.keep_held(consumer, lower - 1)
     for span in spans:
         begins = max(lower, span.lower)
-        stretches += cut_into_stretches(table.log, begins, span.upper, span.schema)
-    require_axis(stretches, wanted.by)
+        epoch_ranges += cut_into_ranges(table.log, begins, span.upper, span.schema)
+    require_axis(epoch_ranges, wanted.by)
     # An epoch without rows is a step, too: otherwise its expiry would look like a loss.
     if position is not None and source.changed <= position:
         table.hold(consumer, source.version)
         return None
     snapshot = Snapshot(kept.store, head)
-    staged = stage(snapshot, _commands(table, snapshot, stretches, wanted), threads=kept.threads)
+    staged = stage(snapshot, _commands(table, snapshot, epoch_ranges, wanted), threads=kept.threads)
     reached = Transaction(writer=writer, number=source.version)
     marked = Transaction(writer=_marker(source), number=_mark(source.version, source.token))
     epoch = WriteSet(base=snapshot, staged=(staged,), transactions=(reached, marked))
@@ -319,15 +319,15 @@ def _first_version(table: Table, position: int, source: Manifest) -> int:
 
 
 def _commands(
-    table: Table, snapshot: Snapshot, stretches: Sequence[Stretch], wanted: HistoryOptions
+    table: Table, snapshot: Snapshot, epoch_ranges: Sequence[EpochRange], wanted: HistoryOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yield commands for the rows that a step opens and the open rows that it closes."""
-    if not stretches:
+    if not epoch_ranges:
         return
     shown = snapshot.manifest.schema.columns
-    before = partial(_open_rows, snapshot, stretches[0].schema, wanted)
+    before = partial(_open_rows, snapshot, epoch_ranges[0].schema, wanted)
     for rows in read_history(
-        table.store, stretches, wanted, threads=table.threads, shown=shown, open_rows=before
+        table.store, epoch_ranges, wanted, threads=table.threads, shown=shown, open_rows=before
     ):
         opened = pa.Table.from_batches([rows])
         yield from commands_of(snapshot.manifest, opened, may_lack=True)

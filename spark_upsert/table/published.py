@@ -38,5 +38,5 @@ def vacuum_mirrors(table: ObservedTable, done: VacuumResult) -> VacuumResult:
     has_place = PUBLISH_PATH in table.log.head().properties
     if has_place or DEFAULT_FOLDER in table.store.folders(""):
         for location, vacuumed in commit_observer().vacuum(table, done.is_dry_run):
-            done = done.with_those_below(vacuumed, location)
+            done = done.with_subfolder(vacuumed, location)
     return done

@@ -18,7 +18,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import ContentionError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.arguments import deletes_of, require_deletes_win
-from spark_upsert.table.changelog.changes import Changes, cut_into_stretches
+from spark_upsert.table.changelog.changes import Changes, cut_into_ranges
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.log.manifest import KEPT_PROPERTIES, Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import (
@@ -207,9 +207,9 @@ def _drop_written(
         rows = changes.new[changes.new != ABSENT]
         return changes.rows.take(head.schema.keys, rows)
 
-    for stretch in cut_into_stretches(table.log, lower, head.upper, head.schema):
+    for epoch_range in cut_into_ranges(table.log, lower, head.upper, head.schema):
         for others in changes_by_piece(
-            table.store, stretch, written, net=False, hash_range=hash_range
+            table.store, epoch_range, written, net=False, hash_range=hash_range
         ):
             keys = keys.filter(pa.array(~is_among(keys.columns, others)))
     return keys

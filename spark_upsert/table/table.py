@@ -44,7 +44,7 @@ from spark_upsert.table.log.properties import (
     LateRows,
     checked,
 )
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.maintenance import Repairs, repair
 from spark_upsert.table.observers import PublicationResult, commit_observer
@@ -534,7 +534,7 @@ class Table(TableReader):
         """Update indexes and the mirror after a commit; their failures do not fail the commit."""
         if committed is not None:
             self._indexes.follow(committed)
-        cached_head = self.log.seen or self.log.head()
+        cached_head = self.log.cached_head or self.log.head()
         if is_published(cached_head.properties):
             version = None if committed is None else committed.version
             commit_observer().follow(self, version, ahead)
@@ -610,7 +610,7 @@ class Table(TableReader):
             self.log, self.store, full=full, run=run, commit=self.commit_compactions
         )
 
-    def compaction_jobs(self, *, full: bool = False, look: Look | None = None) -> list[Job]:
+    def compaction_jobs(self, *, full: bool = False, look: LogSnapshot | None = None) -> list[Job]:
         """Return the due compactions, the smallest first; by default in the newest version."""
         if look is None:
             return due_jobs(self.log, self.log.now_ms(), full=full)
@@ -687,7 +687,7 @@ class Table(TableReader):
         for folder, vacuumed in self.below(
             lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
         ):
-            result = result.with_those_below(vacuumed, folder)
+            result = result.with_subfolder(vacuumed, folder)
         return vacuum_mirrors(self, result)
 
     def consumers(self) -> list[Lease]:
@@ -734,7 +734,7 @@ class Table(TableReader):
         ContentionError
             Expiries were faster, again and again.
         """
-        return expiry.despite_expiry(
+        return expiry.retry_after_expiry(
             lambda: self.hold(consumer, self.log.head().since, ttl_ms=ttl_ms), self.store.url
         )
 
@@ -742,12 +742,12 @@ class Table(TableReader):
         """Drop a consumer's lease; return whether it had one."""
         return release(self.store, consumer)
 
-    def check(self, told: Callable[[int, int], object] | None = None) -> Report:
+    def check(self, on_progress: Callable[[int, int], object] | None = None) -> Report:
         """Verify all files, counts and orders that readable versions depend on, and the indexes.
 
-        `told` is called before each file with the number checked so far and the total.
+        `on_progress` is called before each file with the number checked so far and the total.
         """
-        return maintenance.check(self.log, self.store, self.indexes(), told)
+        return maintenance.check(self.log, self.store, self.indexes(), on_progress)
 
     # -- indexes ---------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from spark_upsert.errors import CorruptionError, OptionError, SchemaError
 from spark_upsert.store import Store
 from spark_upsert.table.arguments import GivenRows, as_keys, as_table, as_values
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.changes import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import (
     ChangeOptions,
@@ -433,10 +433,12 @@ class TableReader:
             head.since if lower is None else lower,
             head.upper if upper is None else upper,
         )
-        stretches = history.history_stretches(self.log, begins, ends, head_schema, history_options)
+        epoch_ranges = history.history_stretches(
+            self.log, begins, ends, head_schema, history_options
+        )
         fields = [head_schema.columns.field(name) for name in names]
         shown = pa.schema([*fields, *history.valid_fields(head_schema, history_options)])
-        rows = history.read_history(self.store, stretches, history_options, threads=self.threads)
+        rows = history.read_history(self.store, epoch_ranges, history_options, threads=self.threads)
         return pa.RecordBatchReader.from_batches(shown, (row.select(shown.names) for row in rows))
 
     def watch(self, start: int | None = None, *, fail_on_data_loss: bool = True) -> Watcher:
@@ -460,7 +462,7 @@ class TableReader:
             ``start`` is after the next version.
         """
         start = optional(version_argument, "start", start)
-        head = self._watchers.look()
+        head = self._watchers.poll()
         position = head.upper if start is None else start
         require_bound(position, head, name="'start'")
         return Watcher(self._watchers, position, fail_on_data_loss=fail_on_data_loss)
@@ -493,10 +495,10 @@ class TableReader:
         Another process may alter the table before the first batch is read.
         """
         net = options.deduplication is Deduplication.NET_CHANGES
-        for stretch in cut_into_stretches(self.log, lower, upper, schema, net=net):
+        for epoch_range in cut_into_ranges(self.log, lower, upper, schema, net=net):
             yield from read_changes(
                 self.store,
-                stretch,
+                epoch_range,
                 options,
                 hash_range=hash_range,
                 threads=self.threads,

@@ -23,8 +23,8 @@ from spark_upsert.table.state.reduce import Counters
 CAPACITY = 1024
 """Versions in the ring. A commit with a few files takes some kilobytes."""
 
-LOOK_S_MIN = 0.02
-LOOK_S_MAX = 1.0
+POLL_S_MIN = 0.02
+POLL_S_MAX = 1.0
 """The maximum polling interval, with two requests per poll."""
 
 _QUARTER = 0.25
@@ -105,8 +105,8 @@ class Watchers:
         self._ring: dict[int, Commit] = {}
         self._upper = 0
         self._came_s = clock()
-        self._looked_s = clock()
-        self._is_looking = False
+        self._polled_s = clock()
+        self._is_polling = False
         log.listen(self._publish)
 
     @property
@@ -135,7 +135,7 @@ class Watchers:
             self._upper, self._came_s = upper, self._clock()
             self._arrived.notify_all()
 
-    def look(self) -> Manifest:
+    def poll(self) -> Manifest:
         """Poll the log's end."""
         try:
             head = self.log.head()
@@ -143,8 +143,8 @@ class Watchers:
                 self._advance(head.upper)
         finally:
             with self._arrived:
-                self._is_looking = False
-                self._looked_s = self._clock()
+                self._is_polling = False
+                self._polled_s = self._clock()
         return head
 
     def wake(self) -> None:
@@ -159,7 +159,7 @@ class Watchers:
         while True:
             with self._arrived:
                 while not is_over() and self._upper <= position:
-                    now_s, due_s = self._clock(), self._next_look_s()
+                    now_s, due_s = self._clock(), self._next_poll_s()
                     if due_s <= now_s:
                         break
                     if until_s is not None and until_s <= now_s:
@@ -168,15 +168,15 @@ class Watchers:
                     self._wait(self._arrived, end_s - now_s)
                 else:
                     return not is_over()
-                self._is_looking = True
-            self.look()
+                self._is_polling = True
+            self.poll()
 
-    def _next_look_s(self) -> float:
+    def _next_poll_s(self) -> float:
         """Return when a waiting watcher should poll; later, while another one polls."""
-        if self._is_looking:
-            return self._clock() + LOOK_S_MAX
-        rest_s = _QUARTER * (self._looked_s - self._came_s)
-        return self._looked_s + min(max(rest_s, LOOK_S_MIN), LOOK_S_MAX)
+        if self._is_polling:
+            return self._clock() + POLL_S_MAX
+        rest_s = _QUARTER * (self._polled_s - self._came_s)
+        return self._polled_s + min(max(rest_s, POLL_S_MIN), POLL_S_MAX)
 
 
 class Watcher:
@@ -263,7 +263,7 @@ class Watcher:
         """Advance by one version; return None if it is no epoch."""
         self._is_lagging = is_late = self.is_lagging
         version, log = self._position, self._watchers.log
-        head = log.seen
+        head = log.cached_head
         if head is None or version < head.first_changes:
             return self._gap()
         commit = self._watchers.recent(version)
@@ -290,7 +290,7 @@ class Watcher:
 
     def _gap(self) -> Gap | None:
         """Skip the expired versions, if that is allowed; return None if there are none."""
-        head = self._watchers.look()
+        head = self._watchers.poll()
         lower, upper = self._position, head.first_changes
         if lower >= upper:
             return None

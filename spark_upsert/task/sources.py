@@ -17,8 +17,8 @@ import pyarrow as pa
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.errors import DataError, PlanError
 from spark_upsert.store import Store
-from spark_upsert.store.local import opened_regular
-from spark_upsert.table.changelog.changes import Stretch
+from spark_upsert.store.local import open_regular_file
+from spark_upsert.table.changelog.changes import EpochRange
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.log.manifest import Manifest
@@ -204,7 +204,7 @@ class VersionSplit(NamedTuple):
 class StretchSplit(NamedTuple):
     """Several epochs' changes, for keys with given hashes."""
 
-    stretch: Stretch
+    stretch: EpochRange
     hash_range: HashRange = ALL_HASHES
 
 
@@ -242,7 +242,7 @@ def _of_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     with (
-        opened_regular(Path(path)) as opened,
+        open_regular_file(Path(path)) as opened,
         pa.OSFile(opened.path) as source,
         pq.ParquetFile(source, page_checksum_verification=True) as file,
     ):
@@ -250,7 +250,7 @@ def _of_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
 
 
 def _of_arrow(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
-    with opened_regular(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
+    with open_regular_file(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index).select(columns)
             # A file's contents are untrusted: an offset may point outside the file.

@@ -23,7 +23,7 @@ from spark_upsert.core.merge_engines import GROUP_PART, MARKER_PART, PART, value
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.changes import Stretch
+from spark_upsert.table.changelog.changes import EpochRange
 from spark_upsert.table.log.manifest import VIEW_PROPERTIES, Manifest, Slice
 from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.table.state.fold import require_possible
@@ -235,7 +235,7 @@ class ShownGroups:
         return self._result(concat([self._nothing, *parts]))
 
     def changes(
-        self, stretch: Stretch, hash_range: HashRange = ALL_HASHES, *, net: bool = False
+        self, stretch: EpochRange, hash_range: HashRange = ALL_HASHES, *, net: bool = False
     ) -> Iterator[tuple[int, Pairs]]:
         """Yield each epoch's changes in a hash range, which is one of `whole_groups`.
 

@@ -21,7 +21,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.join_keys import no_rows
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.store.open import StoreBelow
-from spark_upsert.table.changelog.changes import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.compaction.worker import compact_runs
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.log import Log
@@ -122,7 +122,7 @@ def group_changes(
     log: Log, groups: ShownGroups, lower: int, upper: int
 ) -> Iterator[tuple[int, Pairs]]:
     """Yield a table's group changes for the epochs ``lower <= e < upper``, one by one."""
-    for stretch in cut_into_stretches(log, lower, upper, log.head().schema):
+    for stretch in cut_into_ranges(log, lower, upper, log.head().schema):
         yield from groups.changes(stretch)
 
 
@@ -173,7 +173,7 @@ class KeptBase:
         """Return the changes between two versions, with their times (`Base.changes`)."""
         group_range, log = whole_groups(self._grouping, hash_range), self._table.log
         changes, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
-        for stretch in cut_into_stretches(log, before + 1, after + 1, self._schema, net=net):
+        for stretch in cut_into_ranges(log, before + 1, after + 1, self._schema, net=net):
             for version, pairs in self._shown.changes(stretch, group_range, net=net):
                 changes.append(pairs)
                 versions.append(np.full(len(pairs), version))

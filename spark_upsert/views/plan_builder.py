@@ -42,7 +42,7 @@ from spark_upsert.plan.nodes import (
 )
 from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import KeptPosition
-from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views.group_rows import result
@@ -81,7 +81,7 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
         view.keep_held(consumer, newest if begun is None else begun[0])
         return newest
 
-    newest = despite_expiry(held, view.urls)
+    newest = retry_after_expiry(held, view.urls)
     view = view.following()
     grouping = view.grouping
     assert grouping is not None

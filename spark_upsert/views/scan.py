@@ -24,10 +24,10 @@ from spark_upsert.core.names import has_column
 from spark_upsert.errors import CorruptionError, PlanError, SchemaError, about, setting
 from spark_upsert.plan.join_keys import NOWHERE, no_rows
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.table.changelog.changes import Changes, cut_into_stretches
+from spark_upsert.table.changelog.changes import Changes, cut_into_ranges
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.manifest import keeps_rows
+from spark_upsert.table.log.manifest import stores_rows
 from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
@@ -257,7 +257,7 @@ class TableBase:
     def __init__(self, scan: Scan, table: Table) -> None:
         head = table.log.head()
         require_columns(scan, head.schema.columns, head.schema.keys)
-        self.may_lack_key = keeps_rows(head.properties)
+        self.may_lack_key = stores_rows(head.properties)
         # In the newest schema, like changes: rows older than a column have NULL in it.
         self._own = head.schema
         self._schema = scan.schema
@@ -289,7 +289,7 @@ class TableBase:
         newest = self._table.log.head().version
         log = self._table.log if after <= newest else self._newest.log
         pieces = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]
-        for stretch in cut_into_stretches(log, before + 1, after + 1, self._own, net=net):
+        for stretch in cut_into_ranges(log, before + 1, after + 1, self._own, net=net):
             pieces += changes_by_piece(
                 self._table.store, stretch, self._as_pairs, net=net, hash_range=hash_range
             )

@@ -444,7 +444,7 @@ class View:
         if scan.path not in self.tables:
             self.tables[scan.path] = Table(open_store(scan.path, self._storage))
         log = self.log(scan.path)
-        with about("table", scan.path), log.as_seen():
+        with about("table", scan.path), log.pin_snapshot():
             self._schemas[scan.path] = log.head().schema
             return open_base(scan, self.tables[scan.path])
 
@@ -463,7 +463,7 @@ class View:
 
     def _seen_schemas(self) -> dict[str, TableSchema]:
         """Return each table's columns in the newest version seen."""
-        heads = {path: table.log.seen for path, table in self.tables.items()}
+        heads = {path: table.log.cached_head for path, table in self.tables.items()}
         return {path: head.schema for path, head in heads.items() if head is not None}
 
     def pins(self) -> dict[str, int]:
@@ -518,10 +518,10 @@ class View:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Use the newest versions seen as the newest within the context (`Log.as_seen`)."""
+        """Use the newest versions seen as the newest within the context (`Log.pin_snapshot`)."""
         with ExitStack() as stack:
             for table in self.tables.values():
-                stack.enter_context(table.log.as_seen())
+                stack.enter_context(table.log.pin_snapshot())
             yield
 
     def driving(self, at: At) -> Manifest | None:
@@ -567,7 +567,7 @@ class View:
 
     def places(self, at: At) -> dict[str, TableVersion]:
         """Return the table versions to record for a position (`require`)."""
-        return {path: self.log(path).place(version) for path, version in at.items()}
+        return {path: self.log(path).version_ref(version) for path, version in at.items()}
 
     def pinned(self) -> dict[str, TableVersion]:
         """Return the table versions to record for fixed versions.
@@ -575,7 +575,7 @@ class View:
         By ``path@version`` (`require`).
         """
         return {
-            f"{path}@{version}": self.log(path).place(version)
+            f"{path}@{version}": self.log(path).version_ref(version)
             for path, version in sorted(self._pinned())
         }
 
@@ -669,7 +669,7 @@ def last_epoch(log: Log, version: int) -> int:
 
     Never one that is expired: then it is the first version that can be read.
     """
-    look = log.look()
+    look = log.refresh()
     head = look.head()
     if version >= head.changed:
         return max(head.changed, head.since)

@@ -14,7 +14,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, StorageError
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.run import remote
-from spark_upsert.table.run.remote import FarSearch
+from spark_upsert.table.run.remote import RemoteHashSearch
 from spark_upsert.table.table import Table
 from tests.support.stores import FarStore, MemoryStore
 
@@ -39,8 +39,8 @@ def stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every run stay where it is, however small, and fetch no more than is wanted."""
     monkeypatch.setattr(remote, "HEAD_BYTES", 1)
     monkeypatch.setattr(remote, "_JOINED_BLOCKS", 1)
-    monkeypatch.setattr(remote.FAR, "bytes_min", 0)
-    monkeypatch.setattr(remote.FAR, "share", 0)
+    monkeypatch.setattr(remote.REMOTE_RUNS, "bytes_min", 0)
+    monkeypatch.setattr(remote.REMOTE_RUNS, "share", 0)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_search_finds_what_numpy_finds(kind: str) -> None:
 
         others = dice.integers(0, MOST, 50, dtype=np.uint64)
         probes = np.sort(np.concatenate([dice.choice(hashes, 50), others, hashes[[0, -1]]]))
-        search = FarSearch(seen, int(hashes[0]), int(hashes[-1]), verify)
+        search = RemoteHashSearch(seen, int(hashes[0]), int(hashes[-1]), verify)
         found = search.places(probes)
         assert found.tolist() == np.searchsorted(hashes, probes).tolist(), (kind, seed)
         assert looks <= (1 if kind == "few" else 2 if kind == "uniform" else 12), (kind, seed)
@@ -91,7 +91,7 @@ def test_a_search_finds_what_numpy_finds(kind: str) -> None:
 
 def test_hashes_out_of_order_end_the_search() -> None:
     hashes = np.random.default_rng(1).integers(0, MOST, 5_000, dtype=np.uint64)
-    search = FarSearch(hashes, 0, MOST, lambda low, high: None)
+    search = RemoteHashSearch(hashes, 0, MOST, lambda low, high: None)
     assert len(search.places(np.sort(hashes[:100]))) == 100
 
 
@@ -283,8 +283,8 @@ def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
 def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(remote.FAR._runs, "count_max", 1)
-    monkeypatch.setattr(remote.FAR, "bytes_min", 0)
+    monkeypatch.setattr(remote.REMOTE_RUNS._runs, "count_max", 1)
+    monkeypatch.setattr(remote.REMOTE_RUNS, "bytes_min", 0)
     near = MemoryStore()
     table = Table(near)
     table.ensure(TableSchema.of(pa.schema({"k": pa.int64(), "n": pa.int64()}), keys=["k"]))
@@ -305,15 +305,15 @@ def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
 
 @pytest.mark.usefixtures("_always_far")
 def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote.FAR._runs, "count_max", 2)
+    monkeypatch.setattr(remote.REMOTE_RUNS._runs, "count_max", 2)
     near = lived(Random(5), ["k"])
     for _ in range(3):
         Table(AskedStore(near.objects)).get(7, columns=PLAIN)
-    assert len(remote.FAR) == 2
+    assert len(remote.REMOTE_RUNS) == 2
 
 
 def test_a_key_with_a_prefix_is_looked_up_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote.FAR, "bytes_min", 0)
+    monkeypatch.setattr(remote.REMOTE_RUNS, "bytes_min", 0)
     near = MemoryStore()
     table = Table(near)
     table.ensure(TableSchema.of(COLUMNS, keys=["name", "k"], hash_prefix=1))

@@ -45,7 +45,7 @@ def tied_in(rows: Rows, cuts: list[int], ties: Ties) -> int:
     """Return the ties of one epoch that is cut into batches, each settled by itself."""
     schema = replace(schema_of(Scope.TABLE), ties=ties)
     ends = sorted({*(cut for cut in cuts if cut < len(rows)), len(rows)})
-    with Stash(schema, settle_bytes=1, spill_bytes=1 << 20) as stash:
+    with Stash(schema, compact_bytes=1, spill_bytes=1 << 20) as stash:
         for start, end in zip([0, *ends], ends, strict=False):
             stash.add(batch_of(schema, [Command(*row) for row in rows[start:end]]))
         sealed = [row for batch in stash.seal() for row in batch.to_pylist()]

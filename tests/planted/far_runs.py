@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.errors import StorageError
 from spark_upsert.table.run.format import Blocks
-from spark_upsert.table.run.remote import FarBytes, FarSearch
+from spark_upsert.table.run.remote import RemoteBytes, RemoteHashSearch
 from tests.laws import test_far_runs as laws
 from tests.planted.bug import Patch, bug
 
@@ -39,27 +39,27 @@ def test_p6_a_reader_far_away_goes_on_behind_faults() -> None:
 
 @bug("a far search believes its first window", test_p1_a_far_search_finds_what_is_there)
 def _() -> Patch:
-    def first(self: FarSearch, probes: Any) -> Any:
+    def first(self: RemoteHashSearch, probes: Any) -> Any:
         count = np.full(len(probes), len(self._hashes))
         first, last = (np.full(len(probes), end) for end in self._ends)
         low, high = self._windows(probes, np.zeros_like(count), count, first, last, 1)
         self._verify(low, high)
         return self._bisected(probes, low, high)
 
-    return patch.object(FarSearch, "places", first)
+    return patch.object(RemoteHashSearch, "places", first)
 
 
 @bug(
     "of neighbours far away the last one is not fetched", test_p1_rows_far_away_are_those_of_a_copy
 )
 def _() -> Patch:
-    original = FarBytes.bring
+    original = RemoteBytes.bring
 
-    def bring(self: FarBytes, blocks: Any) -> None:
+    def bring(self: RemoteBytes, blocks: Any) -> None:
         original(self, blocks[: max(1, len(blocks) - 1)])
         self._is_here[blocks] = True
 
-    return patch.object(FarBytes, "bring", bring)
+    return patch.object(RemoteBytes, "bring", bring)
 
 
 @bug("blocks far away are believed", test_p5_damage_far_away_is_told)
@@ -80,13 +80,13 @@ def _() -> Patch:
     test_p6_a_reader_far_away_goes_on_behind_faults,
 )
 def _() -> Patch:
-    original = FarBytes.bring
+    original = RemoteBytes.bring
 
-    def bring(self: FarBytes, blocks: Any) -> None:
+    def bring(self: RemoteBytes, blocks: Any) -> None:
         try:
             original(self, blocks)
         except StorageError:
             self._is_here[blocks] = True
             raise
 
-    return patch.object(FarBytes, "bring", bring)
+    return patch.object(RemoteBytes, "bring", bring)

@@ -12,7 +12,7 @@ from spark_upsert.delta.upkeep import Upkeep
 from spark_upsert.envelopes import write_plan
 from spark_upsert.table import schema_changes
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.log.storage import StoredLog
 from tests.planted.bug import Patch, bug, together
 from tests.promises import test_gap_promises as promises
@@ -39,14 +39,14 @@ def _() -> Patch:
     promises.test_p2_a_time_is_not_looked_up_past_a_lost_version,
 )
 def _() -> Patch:
-    def version_at(self: Look, timestamp_ms: int) -> int:
+    def version_at(self: LogSnapshot, timestamp_ms: int) -> int:
         def time_ms(version: int) -> int:
             commit = self._commit(version)
             return 0 if commit is None else commit.timestamp_ms
 
         return bisect_right(range(self.head().upper), timestamp_ms, key=time_ms) - 1
 
-    return patch.object(Look, "version_at", version_at)
+    return patch.object(LogSnapshot, "version_at", version_at)
 
 
 @bug(

@@ -253,7 +253,7 @@ def _() -> Patch:
 
 @bug("any query writes into rows that another one keeps", test_p4_rows_are_kept_by_one_query)
 def _() -> Patch:
-    return patch.object(guards, "keeps_rows", lambda properties: False)
+    return patch.object(guards, "stores_rows", lambda properties: False)
 
 
 @bug("groups without a change of their own are not shown anew", test_p2_the_cases_of_groups)

@@ -7,7 +7,7 @@ from typing import Any
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.log.reader import LogReader
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.log.storage import StoredLog
 from spark_upsert.table.retention import expiry as retention
 from spark_upsert.table.retention.expiry import UnreferencedFiles
@@ -112,11 +112,11 @@ def _() -> Patch:
     identity_promises.test_p1_a_commit_begins_behind_what_a_task_has_proven,
 )
 def _() -> Patch:
-    def seen(original: Any, self: LogReader, place: TableVersion) -> Look | None:
+    def seen(original: Any, self: LogReader, place: TableVersion) -> LogSnapshot | None:
         self._head = self._head or self._cached_version()
-        return original(self, place) if self._head is None else self._look_from(self._head)
+        return original(self, place) if self._head is None else self._snapshot_from(self._head)
 
-    return wrapped(LogReader, "look_at", seen)
+    return wrapped(LogReader, "snapshot_at", seen)
 
 
 @bug(
@@ -124,7 +124,7 @@ def _() -> Patch:
     promises.test_p5_a_check_finds_damage_of_what_the_process_has_read,
 )
 def _() -> Patch:
-    return wrapped(LogReader, "anew", lambda original, self: self)
+    return wrapped(LogReader, "without_cache", lambda original, self: self)
 
 
 @bug(

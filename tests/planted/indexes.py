@@ -16,7 +16,7 @@ from spark_upsert.table.index import build
 from spark_upsert.table.index import build as build_module
 from spark_upsert.table.index import index as rows
 from spark_upsert.table.index.index import Index
-from spark_upsert.table.log.properties import shown
+from spark_upsert.table.log.properties import covered_version
 from spark_upsert.table.state.snapshot import Snapshot
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_index_promises as promises
@@ -63,7 +63,7 @@ def _() -> Patch:
 @bug("an index says that it shows the head, wherever a step has ended", HELD)
 def _() -> Patch:
     def write(original: Any, index: Index, own: Any, commands: Any, place: Any, **how: Any) -> Any:
-        return original(index, own, commands, index.table_log.head().place, **how)
+        return original(index, own, commands, index.table_log.head().version_ref, **how)
 
     return wrapped(build, "_commit_entries", write)
 
@@ -71,11 +71,11 @@ def _() -> Patch:
 @bug("an index whose past is expired goes on as if nothing had been between", FOUND)
 def _() -> Patch:
     def usable(self: Index, own: Any) -> Any:
-        place = shown(own)
+        place = covered_version(own)
         since = self.table_log.head().since
         if place is None or place.version >= since:
             return place
-        return self.table_log.place(since)
+        return self.table_log.version_ref(since)
 
     return patch.object(Index, "usable", usable)
 

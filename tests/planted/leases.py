@@ -14,7 +14,7 @@ from tests.promises import test_stream_promises as stream_promises
 
 def chosen_once(where: ModuleType) -> Patch:
     """Let the first choice stand, whatever is expired before its lease."""
-    return wrapped(where, "despite_expiry", lambda _, attempt, url: attempt())
+    return wrapped(where, "retry_after_expiry", lambda _, attempt, url: attempt())
 
 
 @bug(

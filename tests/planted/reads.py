@@ -16,7 +16,7 @@ from spark_upsert.table.changelog import changes as changes_module
 from spark_upsert.table.log import manifest, snapshot
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.run import file as run
 from spark_upsert.table.state import reduce
 from tests.planted.bug import Patch, applied_by, bug, wrapped
@@ -28,7 +28,7 @@ from tests.promises import test_promises as promises
     promises.test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one,
 )
 def _() -> Patch:
-    return patch.object(Look, "require_past", lambda self, timestamp_ms: None)
+    return patch.object(LogSnapshot, "require_past", lambda self, timestamp_ms: None)
 
 
 @bug(
@@ -121,7 +121,7 @@ def _() -> Patch:
     def grouped(original: Any, epochs: Any) -> Any:
         groups: list[Any] = []
         for cut, commits in original(epochs):
-            if cut is changes_module.RangeBoundary.BEHIND_OVERWRITE:
+            if cut is changes_module.RangeBoundary.AFTER_OVERWRITE:
                 groups[-1][1].extend(commits)
             else:
                 groups.append((cut, commits))

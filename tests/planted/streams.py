@@ -67,7 +67,7 @@ def _() -> Patch:
         if start is not None:
             return original(self, start, last)
         table = self._opened()
-        return self._starting_position(table.log.look(), table.log.head().upper)
+        return self._starting_position(table.log.refresh(), table.log.head().upper)
 
     return wrapped(TableInput, "_batch_start", beginning)
 

@@ -62,7 +62,7 @@ def test_p2_the_group_null_is_kept() -> None:
 
 @bug("the row of the group NULL is refused where rows are kept", test_p2_the_group_null_is_kept)
 def _() -> Patch:
-    return patch.object(plan, "keeps_rows", lambda properties: False)
+    return patch.object(plan, "stores_rows", lambda properties: False)
 
 
 @bug("two rows of the group NULL share a key in a full join", test_p2_a_full_join_has_no_key_twice)
@@ -82,7 +82,7 @@ def _without_null(original: Any) -> Any:
 
 @bug("a table that keeps rows is set back under its query", ROWS)
 def _() -> Patch:
-    return patch.object(write_set_module, "keeps_rows", lambda properties: False)
+    return patch.object(write_set_module, "stores_rows", lambda properties: False)
 
 
 @bug("a query may begin upon rows of another one", ROWS)

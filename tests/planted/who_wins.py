@@ -54,7 +54,7 @@ def _() -> Patch:
             at[hit.probes] = hit.rows
         return EntryMatches(rows, at)
 
-    return patch.object(reduce.Choosing, "gather", latest)
+    return patch.object(reduce.LastWriteWins, "gather", latest)
 
 
 @bug("order keys of the past do not count", promises.test_p5_every_row_is_counted_under_its_reason)

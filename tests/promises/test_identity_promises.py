@@ -81,16 +81,16 @@ def test_p1_where_a_log_is_said_to_end_is_looked_for(other: bool) -> None:
     table = made(process, HOW_MANY - 2)
     append(Table(store), [Command(1, 1, 50)])
     append(Table(store), [Command(2, 2, 50)])
-    told = Table(store).log.head().place
+    told = Table(store).log.head().version_ref
     log = Table(process).log
     assert log.commit(told.version).token == told.token
     if other:
         del store.objects[commit_path(told.version)]
     else:
         append(Table(store), [Command(3, 3, 50)])
-    look = log.try_look(told=told)
+    look = log.try_refresh(reported=told)
     assert look is not None
-    assert look.head() == Table(store).log.head() != table.log.seen
+    assert look.head() == Table(store).log.head() != table.log.cached_head
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["it was written on", "it was set back"])
@@ -106,7 +106,7 @@ def test_p1_a_commit_begins_behind_what_a_task_has_proven(other: bool) -> None:
     if not other:
         append(Table(store), [Command(8, 8, 8)])
     table = Table(committer)
-    table.log.look_at(epoch.staged[0].base)
+    table.log.snapshot_at(epoch.staged[0].base)
     assert table.commit(epoch) is not None
     assert (7 in rows_at(Table(store)), 8 in rows_at(Table(store))) == (True, not other)
 
@@ -127,7 +127,7 @@ def test_p1_a_writer_that_dies_leaves_nothing_in_another_tables_log() -> None:
     store = Deadly()
     table, another = made(store), made(MemoryStore())
     planned = plan_epoch(table, [[[Command(7, 7, 7)]]])
-    table.log.look_at(planned.staged[0].base)
+    table.log.snapshot_at(planned.staged[0].base)
     store.objects.clear()
     store.objects.update(cast(MemoryStore, another.store).objects)
     store.is_armed = True

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.plan.expressions import bind_condition
-from spark_upsert.table.log.properties import shown
+from spark_upsert.table.log.properties import covered_version
 from tests.support.conditions import condition
 from tests.support.indexed import IndexedTable, small_steps
 
@@ -101,7 +101,7 @@ def test_p2_an_index_holds_the_keys_of_the_version_that_it_shows(seed: int) -> N
 
         def look(life: int = life, lived: IndexedTable = lived) -> None:
             own = lived.index.log.try_head()
-            place = None if own is None else shown(own)
+            place = None if own is None else covered_version(own)
             if place is None:
                 return
             assert place.version <= lived.table.log.head().version

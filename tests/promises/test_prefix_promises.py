@@ -89,10 +89,10 @@ def test_p7_a_common_value_is_read_some_rows_at_a_time(seed: int) -> None:
         held.append(sum(len(part) for part, _ in parts))
         return original(self, parts, names)
 
-    whole = Snapshot._settled
+    whole = Snapshot._winning_rows
     with (
         patch.object(snapshot, "CHUNK_ROWS", 200),
-        patch.object(Snapshot, "_settled", lambda *how: settled(whole, *how)),
+        patch.object(Snapshot, "_winning_rows", lambda *how: settled(whole, *how)),
     ):
         assert table.snapshot().num_rows == count
         assert table.having_prefix(pa.table({"c": [0]})).num_rows > count // 2

@@ -35,7 +35,11 @@ from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import LateRows
-from spark_upsert.table.log.snapshot import first_wanted, manifest_at, upper_wanted
+from spark_upsert.table.log.snapshot import (
+    manifest_at,
+    resolve_ending_version,
+    resolve_starting_version,
+)
 from spark_upsert.table.run.file import RUNS
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import stage as stash_module
@@ -210,7 +214,7 @@ def test_p1_what_does_not_fit_in_memory_is_not_lost(seed: int) -> None:
     dice = random.Random(seed)
     scope = SCOPES[seed % 3]
     table, model = make_table(MemoryStore(), schema_of(scope)), Model(scope)
-    small = {"settle_bytes": 300, "spill_bytes": 600}
+    small = {"compact_bytes": 300, "spill_bytes": 600}
     defaults = {**(Stash.__init__.__kwdefaults__ or {}), **small}
     with patch.object(stash_module.Stash.__init__, "__kwdefaults__", defaults):
         for _ in range(3):
@@ -395,7 +399,7 @@ def test_p2_a_read_of_a_version_that_does_not_exist_shows_no_other_one() -> None
     for time_ms in (head.timestamp_ms + 2**40, table.log.commit(0).timestamp_ms - 1):
         with pytest.raises(VersionNotFoundError):
             manifest_at(table.log, time_ms=time_ms)
-    for bound in (first_wanted, upper_wanted):
+    for bound in (resolve_starting_version, resolve_ending_version):
         with pytest.raises(VersionNotFoundError):
             bound(table.log, version=head.version + 2)
         with pytest.raises(VersionNotFoundError):

@@ -35,12 +35,12 @@ def test_p1_a_watcher_sees_each_epoch_once_and_in_order_however_slow_it_is() -> 
     table = new_table()
     other = Table(table.store)
     watchers = Watchers(table.log, table.changes, capacity=2, clock=lambda: 0.0)
-    watchers.look()
+    watchers.poll()
     watcher, seen = Watcher(watchers, 1), []
     for number, pause in enumerate([1, 5, 1, 2, 3, 7, 1], start=1):
         for key in range(pause):
             append(other if (number + key) % 3 == 0 else table, key)
-        watchers.look()
+        watchers.poll()
         seen += seen_by(watcher)
     assert seen == list(range(1, 21))
 

@@ -24,7 +24,7 @@ def caps_forgotten() -> Patch:
         first = self.__dict__.setdefault("_first", head.version)
         return original(self, replace(lease, version=max(lease.version, first)), *how)
 
-    return wrapped(BacklogCounter, "behind", count_what_comes)
+    return wrapped(BacklogCounter, "count", count_what_comes)
 
 
 def refused_behind_its_commit() -> Patch:

@@ -29,7 +29,7 @@ from spark_upsert.streams.planner.rate_limit import Urgencies
 from spark_upsert.streams.reads import columns
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import Kind
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.state.reduce import Counters
 from tests.planted import BUGS
 from tests.simulation import bugs_of_pressure as of_pressure
@@ -253,11 +253,11 @@ def bound_taken_along() -> AbstractContextManager[Any]:
     def along(original: Any, log: Any, *, is_inclusive: bool = True, **how: Any) -> Any:
         return original(log, is_inclusive=True, **how)
 
-    return wrapped(table_input, "first_wanted", along)
+    return wrapped(table_input, "resolve_starting_version", along)
 
 
 def time_begins_late() -> AbstractContextManager[Any]:
-    return wrapped(Look, "version_at", lambda original, *args: original(*args) + 1)
+    return wrapped(LogSnapshot, "version_at", lambda original, *args: original(*args) + 1)
 
 
 def joins_at_latest() -> AbstractContextManager[Any]:

@@ -88,7 +88,7 @@ class RoutedBatch:
         for version in reversed(range(table.log.head().upper)):
             commit = table.log.commit(version)
             if any(each.number == self.number for each in commit.transactions):
-                return table.log.place(version)
+                return table.log.version_ref(version)
         raise AssertionError("no version has the batch")
 
     def record(self, places: dict[str, Any], **asked: bool) -> None:

@@ -89,7 +89,7 @@ def tiny_pieces() -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, size in _TINY:
             stack.enter_context(patch.object(module, name, size))
-        sizes = {"settle_bytes": 100, "spill_bytes": 300}
+        sizes = {"compact_bytes": 100, "spill_bytes": 300}
         stack.enter_context(patch.object(Stash.__init__, "__kwdefaults__", sizes))
         yield
 

@@ -92,7 +92,7 @@ class Machine:
 
     def has(self, path: str) -> bool:
         """Return whether a table lies there."""
-        return Table(self.stores[path]).log.try_look() is not None
+        return Table(self.stores[path]).log.try_refresh() is not None
 
     @contextmanager
     def running(self) -> Iterator[None]:

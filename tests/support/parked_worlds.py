@@ -209,7 +209,7 @@ class ParkedWorld(World):
             assert content(table) == self.model.content(topic), (self.seed, number, topic)
             assert not table.check().findings
             member = group.members.get(topic)  # None: others have made it.
-            assert member is None or table.log.place(member.place.version) == member.place
+            assert member is None or table.log.version_ref(member.place.version) == member.place
 
     def check_past(self) -> None:
         """Look at every whole batch once more: tables that took its rows at once have it."""

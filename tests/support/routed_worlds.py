@@ -275,7 +275,7 @@ class World:
             assert not table.check().findings
         for topic, member in group.members.items():
             table = table_below(self.store, topic)
-            assert table.log.place(member.place.version) == member.place
+            assert table.log.version_ref(member.place.version) == member.place
 
     def check_past(self) -> None:
         """Look at every whole batch once more: the versions that the group names have it."""

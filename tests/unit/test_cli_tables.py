@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
             folder=folder,
             name=TEMPLATE.name(values),
             values=values,
-            place=world.table(folder).log.place(1),
+            place=world.table(folder).log.version_ref(1),
             parked=2 if values == ODD else 0,
             **what,
         )

@@ -18,7 +18,7 @@ from spark_upsert.store import object_store
 from spark_upsert.store.object_store import ObjectStore
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.run.file import RUNS
-from spark_upsert.table.run.remote import FAR
+from spark_upsert.table.run.remote import REMOTE_RUNS
 from spark_upsert.table.table import Table
 
 COLUMNS = pa.schema({"region": pa.string(), "id": pa.int64(), "n": pa.int64()})
@@ -136,8 +136,8 @@ def test_large_runs_and_more_than_the_copies_may_take_are_not_fetched_ahead(
 def test_a_client_of_buckets_reads_the_blocks_of_a_run(
     keys: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FAR, "bytes_min", 0)  # Runs of any size stay in the bucket.
-    monkeypatch.setattr(FAR, "share", 0)
+    monkeypatch.setattr(REMOTE_RUNS, "bytes_min", 0)  # Runs of any size stay in the bucket.
+    monkeypatch.setattr(REMOTE_RUNS, "share", 0)
     client = obstore.store.MemoryStore()
     there = ObjectStore(f"s3://writer/{request.node.name}", {}, client=client)
     schema = pa.schema({"id": pa.int64(), "s": pa.string()})

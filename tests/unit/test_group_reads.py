@@ -231,7 +231,7 @@ def test_numbers_are_those_of_the_query_that_owns_the_root(world: RoutedBatch) -
     world.writer, world.number = "query:two", 0
     world.begin({"b": {1: 99}})
     world.write("b", world.waiting.pop("b"))
-    world.record({"b": world.table("b").log.head().place}, take_over=True)
+    world.record({"b": world.table("b").log.head().version_ref}, take_over=True)
     assert world.read(asOfBatch=0) == {"a": {1: 2, 2: 2}, "b": {1: 99}}
     with pytest.raises(VersionNotFoundError, match="up to 0"):
         world.read(asOfBatch=1)

@@ -26,7 +26,7 @@ from spark_upsert.table.log import log as log_module
 from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Transaction
-from spark_upsert.table.log.snapshot import Look, Versions
+from spark_upsert.table.log.snapshot import LogSnapshot, Versions
 from spark_upsert.table.log.storage import CHECKPOINT_EVERY
 from tests.support.lived import body_of
 from tests.support.stores import BrokenError, FaultyStore, MemoryStore, Steps
@@ -73,7 +73,7 @@ def counted(store: Store) -> tuple[Log, list[str]]:
     return log, steps.names
 
 
-def version_of(look: Look | None) -> int:
+def version_of(look: LogSnapshot | None) -> int:
     assert look is not None
     return look.head().version
 
@@ -84,9 +84,9 @@ def version_of(look: Look | None) -> int:
 def test_table_is_created_once_as_version_0() -> None:
     store, steps = MemoryStore(), Steps()
     log = Log(FaultyStore(store, steps), clock=Ticks())
-    assert log.try_look() is None
+    assert log.try_refresh() is None
     assert steps.names == [f"read {HINT_PATH}", "list _log"]
-    for read in (log.head, log.last_look):
+    for read in (log.head, log.cached_snapshot):
         with pytest.raises(TableNotFoundError):
             read()
     created(store)
@@ -118,7 +118,7 @@ class Follower:
         self.log, self.steps = counted(self.store)
         self.other.append(epoch())
         self.other.append(epoch())
-        self.place = self.other.head().place
+        self.place = self.other.head().version_ref
 
     def read_versions(self) -> list[int]:
         """Return which commits were read since the last call."""
@@ -129,7 +129,7 @@ class Follower:
 
 def test_look_from_a_told_version_begins_there() -> None:
     follower = Follower()
-    look = follower.log.try_look(told=follower.place)
+    look = follower.log.try_refresh(reported=follower.place)
     assert look is not None
     assert look.head() == follower.other.head()
     assert f"sync {commit_path(5)}" not in follower.steps
@@ -140,7 +140,7 @@ def test_look_from_a_told_version_does_not_take_another_commit_for_it() -> None:
     follower = Follower()
     del follower.store.objects[commit_path(5)]
     commit = Log(follower.store, clock=Ticks()).append(epoch())
-    look = follower.log.try_look(told=follower.place)
+    look = follower.log.try_refresh(reported=follower.place)
     assert look is not None
     assert commit is not None
     assert look.head().token == commit.token != follower.place.token
@@ -149,7 +149,7 @@ def test_look_from_a_told_version_does_not_take_another_commit_for_it() -> None:
 def test_look_at_a_proven_version_reads_nothing_behind_it() -> None:
     follower = Follower()
     for reads in ([4, 5], []):
-        assert version_of(follower.log.look_at(follower.place)) == 5
+        assert version_of(follower.log.snapshot_at(follower.place)) == 5
         assert follower.read_versions() == reads
 
 
@@ -157,22 +157,22 @@ def test_look_shows_its_version_whatever_is_committed_since() -> None:
     store = MemoryStore()
     other = grown(store, 5)
     log, steps = counted(store)
-    look = log.look()
+    look = log.refresh()
     steps.clear()
-    with log.last_look() as last:
-        assert last.place(5).version == last.head().version
+    with log.cached_snapshot() as last:
+        assert last.version_ref(5).version == last.head().version
         assert not steps, "what reads nothing proves nothing"
-    with log.last_look() as last:
+    with log.cached_snapshot() as last:
         other.append(epoch())
         assert (last.head().version, last.at(3).version, last.before(3).version) == (5, 3, 2)
-    with log.as_seen():
+    with log.pin_snapshot():
         assert (log.head().version, log.at(3).version, log.commit(2).version) == (5, 3, 2)
-        with log.as_seen():
+        with log.pin_snapshot():
             pass
         assert log.head().version == 5
     assert f"read {commit_path(6)}" not in steps
     assert steps[-1] == f"read {commit_path(5)}", "what was read is proven"
-    assert log.head().version == log.last_look().head().version == 6
+    assert log.head().version == log.cached_snapshot().head().version == 6
     assert (look.head().version, look.at(5).version) == (5, 5)
     with pytest.raises(DataLossError, match="version 6 does not exist: the newest version is 5"):
         look.at(6)
@@ -194,7 +194,7 @@ def test_log_that_changes_behind_a_look(is_damaged: bool, remembered: tuple[int,
         store, another = MemoryStore(), MemoryStore()
         grown(another, 5)
         log = grown(store, 5)
-        with log.last_look() as look:
+        with log.cached_snapshot() as look:
             if is_damaged:
                 store.objects[commit_path(2)] += b"x"
             else:
@@ -216,7 +216,7 @@ def test_log_that_follows_a_table_reads_no_checkpoint_for_the_state_before() -> 
         base = log.head().version
         other.append(epoch())
         head, before = log.head(), len(steps)
-        with log.last_look() as look:
+        with log.cached_snapshot() as look:
             assert look.before(head.version) == other.at(base)
         assert len(steps) == before
 

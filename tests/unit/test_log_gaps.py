@@ -95,7 +95,7 @@ def lose_version_7(store: ClockedStore) -> None:
 
 
 def test_open_table_at_rest_lists_its_log_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "LOOKS_PER_LISTING", 3)
+    monkeypatch.setattr(reader, "POLLS_PER_LISTING", 3)
     store = written(newest=6)
     table = opened(store)
     table.log.head()

@@ -189,7 +189,7 @@ def test_20d_close_of_the_input_does_not_flush_the_rest(table: Table) -> None:
 
 
 def test_abandoned_loop_leaves_no_files(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"settle_bytes": 1, "spill_bytes": 1}
+    sizes = {"compact_bytes": 1, "spill_bytes": 1}
     monkeypatch.setattr(stash_module.Stash.__init__, "__kwdefaults__", sizes)
     with start(table) as loop:
         send(loop, "k=a@0 k=b@0 k=c@0")

@@ -118,7 +118,7 @@ def test_parked_rows_are_applied_in_order_when_the_table_takes_them(root: Memory
     member = GroupTable(root).at().members["a"]
     table = table_below(root, "a")
     assert (member.batch, member.parked) == (1, 0)
-    assert member.place == table.log.head().place
+    assert member.place == table.log.head().version_ref
     numbers = [each.number for c in table.log.commits(0, 4) for each in c.transactions]
     assert numbers == [0, 1]
     write(root, 2, [("a", 4, 4)])
@@ -323,7 +323,7 @@ def test_a_table_that_fails_in_its_compaction_alone_parks_nothing(
     plan = plan_of(root)
     base = table_below(root, "old").log.head()
     staged = stage_routed(plan, root, [batch_of([("new", 1, 1)])], transaction(1), 0)
-    due = CompactionResult(base=base.place, taken=(), added=())
+    due = CompactionResult(base=base.version_ref, taken=(), added=())
 
     def broken(_: Table, compacted: Iterable[CompactionResult]) -> int:
         if list(compacted):

@@ -218,7 +218,7 @@ def test_crowds_that_cannot_be_are_refused(crowds: Any) -> None:
 def test_common_value_is_spilled_and_sealed_in_pieces() -> None:
     table = table_of(MemoryStore())
     data = rows([0] * HOT, range(HOT), range(HOT)).to_batches(max_chunksize=200)
-    sizes = {"settle_bytes": 10_000, "spill_bytes": 20_000}
+    sizes = {"compact_bytes": 10_000, "spill_bytes": 20_000}
     with patch.object(Stash.__init__, "__kwdefaults__", sizes):
         table.upsert(pa.Table.from_batches(data))
     files = [slice_.file.rows for slice_ in table.at().manifest.slices]

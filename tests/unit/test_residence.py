@@ -52,13 +52,13 @@ def test_task_leaves_no_more_mapped_than_its_rows_call_for(
     expected = table.snapshot()
     touched = resident_bytes()
     assert touched > 40 << 20
-    RUNS.settle(rows=0)
+    RUNS.trim(rows=0)
     assert resident_bytes() > touched // 2, "plain Python keeps what it has"
     monkeypatch.setattr(run, "_RESIDENT_BYTES", 0)
     with frugal():
-        RUNS.settle(rows=touched // run._RESIDENT_BYTES_PER_ROW + 1000)
+        RUNS.trim(rows=touched // run._RESIDENT_BYTES_PER_ROW + 1000)
         assert resident_bytes() > touched // 2, "many rows may leave much"
-        RUNS.settle(rows=1)
+        RUNS.trim(rows=1)
     assert resident_bytes() < touched - (30 << 20)
     assert table.snapshot() == expected
 
@@ -78,17 +78,17 @@ def test_what_no_run_holds_is_not_asked_for_again(
     runs = run.RunCache()
     runs.open(table.store, file)
     with frugal():
-        runs.settle(rows=0)
+        runs.trim(rows=0)
         assert len(released) == 1, "nothing was known of others"
-        runs.settle(rows=0)
+        runs.trim(rows=0)
         assert len(released) == 1, "what a release leaves is no run's"
         assert (np.frombuffer(buffer, np.uint8) == contents).all()
-        runs.settle(rows=0)
+        runs.trim(rows=0)
         assert len(released) == 2, "more than it left"
         store.release(buffer)  # type: ignore[attr-defined]
-        runs.settle(rows=0)
+        runs.trim(rows=0)
         assert (np.frombuffer(buffer, np.uint8) == contents).all()
-        runs.settle(rows=0)
+        runs.trim(rows=0)
         assert len(released) == 3, "others had become less meanwhile"
 
 

@@ -19,7 +19,7 @@ from spark_upsert.options.read import Metadata
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Draft, Kind
-from spark_upsert.table.retention.expiry import bounds, choose_since
+from spark_upsert.table.retention.expiry import bounds, choose_bound
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore
@@ -65,7 +65,7 @@ def test_since_is_the_least_of(asked: dict[str, Any], since: int, reason: str) -
         "leases": [],
         "at_safety": (HOUR_MS, 95),
     }
-    choice = choose_since(bounds(newest=100, now_ms=1000 * DAY_MS, **{**usual, **asked}))
+    choice = choose_bound(bounds(newest=100, now_ms=1000 * DAY_MS, **{**usual, **asked}))
     assert choice.since == since
     assert reason in choice.reason
 

@@ -18,7 +18,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange, hash_key
 from spark_upsert.core.schema import HASH, TableSchema
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store.records import encode
-from spark_upsert.table.changelog.changes import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.log.codec import commit_path
@@ -119,7 +119,7 @@ def read_changelog(table: Table) -> Any:
     options = ChangeOptions(columns=("k", "n"))
     return [
         contents(read_changes(table.store, stretch, options, hash_range=part))
-        for stretch in cut_into_stretches(table.log, 1, 3, head.schema)
+        for stretch in cut_into_ranges(table.log, 1, 3, head.schema)
         for part in ALL_HASHES.split_at(HASH_END // 3)
     ]
 

@@ -15,11 +15,11 @@ from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.snapshot import (
-    first_wanted,
     manifest_at,
     readable_from,
     require_ordered,
-    upper_wanted,
+    resolve_ending_version,
+    resolve_starting_version,
 )
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
@@ -70,7 +70,7 @@ def test_changes_begin_and_end_at_versions_and_times(table: Table) -> None:
         ({"time_ms": log.head().timestamp_ms + 1}, 4),
     ]
     for bound, first in starts:
-        assert first_wanted(log, **bound) == first, bound
+        assert resolve_starting_version(log, **bound) == first, bound
     ends: list[tuple[dict[str, Any], int]] = [
         ({}, 4),
         ({"version": 2}, 3),
@@ -81,7 +81,7 @@ def test_changes_begin_and_end_at_versions_and_times(table: Table) -> None:
         ({"time_ms": 0}, 0),
     ]
     for bound, upper in ends:
-        assert upper_wanted(log, **bound) == upper, bound
+        assert resolve_ending_version(log, **bound) == upper, bound
 
 
 NOT_THERE: dict[str, Callable[[Table], object]] = {
@@ -101,12 +101,12 @@ NOT_THERE: dict[str, Callable[[Table], object]] = {
     "Table.hold": lambda table: table.hold("reader", 4),
     "Table.keep_held": lambda table: table.keep_held("reader", 4),
     "Table.watch": lambda table: table.watch(5),
-    "startingVersion": lambda table: first_wanted(table.log, version=5),
-    "endingVersion": lambda table: upper_wanted(table.log, version=4),
+    "startingVersion": lambda table: resolve_starting_version(table.log, version=5),
+    "endingVersion": lambda table: resolve_ending_version(table.log, version=4),
     "timestampAsOf": lambda table: manifest_at(table.log, time_ms=2**50),
     "a time before the table": lambda table: manifest_at(table.log, time_ms=0),
-    "startingTimestamp": lambda table: first_wanted(table.log, time_ms=2**50),
-    "endingTimestamp": lambda table: upper_wanted(table.log, time_ms=2**50),
+    "startingTimestamp": lambda table: resolve_starting_version(table.log, time_ms=2**50),
+    "endingTimestamp": lambda table: resolve_ending_version(table.log, time_ms=2**50),
 }
 """Reads of a version, or a time, that a table of versions 0 to 3 does not have."""
 
@@ -139,9 +139,9 @@ def test_expired_version_and_its_gap_are_named(table: Table) -> None:
 
 def test_bound_that_does_not_exist_is_named_in_the_words_of_the_caller(table: Table) -> None:
     with pytest.raises(VersionNotFoundError, match=r"--from 5 does not exist: .* is 3"):
-        first_wanted(table.log, version=5, name="--from")
+        resolve_starting_version(table.log, version=5, name="--from")
     with pytest.raises(VersionNotFoundError, match="endingVersion 4 does not exist"):
-        upper_wanted(table.log, version=4)
+        resolve_ending_version(table.log, version=4)
     require_ordered(3, 3)
     with pytest.raises(OptionError, match="begin at version 4 and end before version 3"):
         require_ordered(4, 3)

@@ -18,7 +18,7 @@ from spark_upsert.table.run import file as run
 from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.write import stage as stash_module
-from spark_upsert.table.write.stage import SETTLE_BYTES, SPILL_BYTES, Stash
+from spark_upsert.table.write.stage import COMPACT_BYTES, SPILL_BYTES, Stash
 from tests.support.model import Command, Model
 from tests.support.tables import batch_of, schema_of
 
@@ -26,12 +26,12 @@ TINY, SMALL = 500, 2_000
 """Bytes: less than a batch of commands, and less than all of them."""
 
 SIZES = [
-    pytest.param(SETTLE_BYTES, SPILL_BYTES, id="in memory"),
+    pytest.param(COMPACT_BYTES, SPILL_BYTES, id="in memory"),
     pytest.param(TINY, SPILL_BYTES, id="settled at each batch"),
     pytest.param(TINY, TINY, id="spilled at each batch"),
     pytest.param(SMALL, SMALL, id="spilled now and then"),
     pytest.param(SMALL, TINY, id="spilled whenever settled"),
-    pytest.param(SETTLE_BYTES, TINY, id="spilled once, at the seal"),
+    pytest.param(COMPACT_BYTES, TINY, id="spilled once, at the seal"),
 ]
 
 
@@ -47,7 +47,7 @@ def sealed(
     schema: TableSchema, batches: Sequence[Sequence[Command]], settle: int, spill: int
 ) -> tuple[list[pa.RecordBatch], Counters]:
     """Seal a stash twice, the first time not to its end; both seals give the same."""
-    with Stash(schema, settle_bytes=settle, spill_bytes=spill) as stash:
+    with Stash(schema, compact_bytes=settle, spill_bytes=spill) as stash:
         for batch in batches:
             stash.add(batch_of(schema, batch))
         next(stash.seal(), None)
@@ -94,13 +94,13 @@ def test_spilled_commands_come_out_in_bounded_batches() -> None:
 def test_stash_of_nothing_and_of_equal_commands() -> None:
     schema = schema_of(Scope.TABLE)
     assert sealed(schema, [[], []], TINY, TINY)[0] == []
-    batches, counters = sealed(schema, [[Command(1, 10, 5)] * 2], SETTLE_BYTES, SPILL_BYTES)
+    batches, counters = sealed(schema, [[Command(1, 10, 5)] * 2], COMPACT_BYTES, SPILL_BYTES)
     assert rows_of(batches) == [Command(1, 10, 5)]
     assert counters == Counters(rows=2, duplicates=1)
 
 
 @pytest.mark.parametrize(
-    ("are_distinct", "settle_bytes", "count", "moves", "held_max"),
+    ("are_distinct", "compact_bytes", "count", "moves", "held_max"),
     [
         pytest.param(False, 4_000, 1000, 2, 250, id="of the same keys: memory follows the keys"),
         # 256 batches double the settled size about 8 times; each time all rows move.
@@ -109,7 +109,7 @@ def test_stash_of_nothing_and_of_equal_commands() -> None:
 )
 def test_rows_of_many_batches(
     are_distinct: bool,
-    settle_bytes: int,
+    compact_bytes: int,
     count: int,
     moves: int,
     held_max: int,
@@ -125,7 +125,7 @@ def test_rows_of_many_batches(
 
     monkeypatch.setattr(Stash, "_resolve", measured)
     keys = 10 if are_distinct else 50
-    with Stash(schema, settle_bytes=settle_bytes) as stash:
+    with Stash(schema, compact_bytes=compact_bytes) as stash:
         for number in range(count):
             first = number * keys if are_distinct else 0
             stash.add(batch_of(schema, [Command(first + k, k) for k in range(keys)]))
@@ -142,7 +142,7 @@ def test_spilled_files_are_gone_after(
     schema = schema_of(Scope.TABLE)
 
     def spill() -> None:
-        with Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash:
+        with Stash(schema, compact_bytes=TINY, spill_bytes=TINY) as stash:
             for batch in cut(workload(), 100):
                 stash.add(batch_of(schema, batch))
             assert list(tmp_path.iterdir())
@@ -167,7 +167,7 @@ def test_batch_is_taken_in_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(stash_module, "write_run", full_now_and_then)
     failed = 0
-    with Stash(schema, settle_bytes=TINY, spill_bytes=TINY) as stash:
+    with Stash(schema, compact_bytes=TINY, spill_bytes=TINY) as stash:
         for batch in cut(commands, 20):
             try:
                 stash.add(batch_of(schema, batch))

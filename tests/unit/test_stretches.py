@@ -11,9 +11,9 @@ from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.precedence import Epoch
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.changelog.changes import (
+    EpochRange,
     RangeBoundary,
-    Stretch,
-    cut_into_stretches,
+    cut_into_ranges,
     grouped,
 )
 from spark_upsert.table.log.manifest import Commit, Kind
@@ -47,7 +47,7 @@ def commit_of(version: int, name: str) -> Commit:
 
 
 START, LATE = RangeBoundary.START, RangeBoundary.LATE_ROWS
-OVERWRITE, BEHIND = RangeBoundary.OVERWRITE, RangeBoundary.BEHIND_OVERWRITE
+OVERWRITE, BEHIND = RangeBoundary.OVERWRITE, RangeBoundary.AFTER_OVERWRITE
 GROUPS: dict[str, list[tuple[RangeBoundary, list[int]]]] = {
     "": [],
     "nothing": [],
@@ -77,8 +77,8 @@ def table() -> Table:
     return table
 
 
-def cut(table: Table, lower: int, upper: int, *, net: bool = False) -> list[Stretch]:
-    return cut_into_stretches(table.log, lower, upper, table.log.head().schema, net=net)
+def cut(table: Table, lower: int, upper: int, *, net: bool = False) -> list[EpochRange]:
+    return cut_into_ranges(table.log, lower, upper, table.log.head().schema, net=net)
 
 
 def test_net_changes_over_a_cut_are_one_comparison(table: Table) -> None:

@@ -13,7 +13,7 @@ import pytest
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import CorruptionError, DataError
-from spark_upsert.table.changelog.changes import cut_into_stretches
+from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.table import Table
 from spark_upsert.task import ChangeScan, FileScan, TableScan, Task
@@ -87,7 +87,7 @@ def test_the_rows_of_versions(table: Table) -> None:
 
 def test_the_changes_of_a_stretch(table: Table) -> None:
     head = table.log.head()
-    [stretch] = cut_into_stretches(table.log, 2, head.upper, head.schema)
+    [stretch] = cut_into_ranges(table.log, 2, head.upper, head.schema)
     plan = ChangeScan(id="changes", schema=pa.schema([*COLUMNS, *CHANGELOG_FIELDS]))
     reader = changes_of(table.store, ChangeOptions(columns=("id", "v")))
     found = read(Task(plan, readers={"changes": reader}), "changes", [StretchSplit(stretch)])

@@ -25,7 +25,7 @@ from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.retention.lag import (
-    LOOK_MS,
+    POLL_MS,
     RUNG_MAX,
     TTL_MS,
     TTL_MS_MAX,
@@ -91,7 +91,7 @@ def test_write_is_refused_before_anything_is_stored() -> None:
     held.table.upsert(ROW, transaction=transaction)
     held.report()
     objects = dict(held.store.objects)
-    held.now_ms += LOOK_MS
+    held.now_ms += POLL_MS
     with pytest.raises(ThrottledError) as refused:
         held.table.upsert(ROW)
     assert held.store.objects == objects
@@ -181,7 +181,7 @@ def test_damaged_report_is_no_pressure_and_a_warning(
     assert report_path("reader") in caplog.text
     report(held.store, replace(held.report(), consumer="z"))
     held.store.objects[report_path("reader")] = b"{}"
-    held.now_ms += LOOK_MS
+    held.now_ms += POLL_MS
     with pytest.raises(ThrottledError):
         held.table.upsert(ROW)
 
@@ -202,7 +202,7 @@ def test_many_writes_look_once_a_second() -> None:
     for _ in range(5):
         held.table.upsert(ROW)
     assert held.looks() == ["list _pressure"]
-    held.now_ms += LOOK_MS
+    held.now_ms += POLL_MS
     held.table.upsert(ROW)
     assert held.looks() == ["list _pressure"]
     held.report(rung=1)

@@ -15,7 +15,7 @@ from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
-from spark_upsert.table.watch import LOOK_S_MAX, LOOK_S_MIN, Gap, SealedEpoch, Watcher, Watchers
+from spark_upsert.table.watch import POLL_S_MAX, POLL_S_MIN, Gap, SealedEpoch, Watcher, Watchers
 from tests.support.stores import BrokenError, Fault, FaultyStore, MemoryStore, Moment, Steps
 from tests.support.tables import make_table, schema_of
 from tests.support.waiting import PATIENCE_SECONDS, no_thread_is_left, passed
@@ -59,7 +59,7 @@ def watcher_of(
     watchers = Watchers(
         table.log, table.changes, capacity=capacity, clock=time.clock, wait=time.wait
     )
-    watchers.look()
+    watchers.poll()
     return Watcher(watchers, start, **how)
 
 
@@ -129,8 +129,8 @@ def test_commit_of_the_watched_object_wakes_a_waiting_watcher_without_a_look() -
         return arrived.wait(PATIENCE_SECONDS)
 
     watchers = Watchers(table.log, table.changes, clock=lambda: 0.0, wait=wait)
-    watchers.look()
-    watchers.look = lambda: looks.append(1)  # type: ignore[method-assign, assignment, return-value]
+    watchers.poll()
+    watchers.poll = lambda: looks.append(1)  # type: ignore[method-assign, assignment, return-value]
     seen: list[Any] = []
     thread = threading.Thread(target=lambda: seen.append(Watcher(watchers, 1).take()))
     thread.start()
@@ -162,27 +162,27 @@ def test_looks_become_rare_when_nothing_comes_and_frequent_when_it_does() -> Non
     watcher = watcher_of(table, time)
     assert watcher.take(60) is None
     *waits, _ = time.waits  # The last one ends with the time that was given.
-    assert waits[0] == pytest.approx(LOOK_S_MIN)
+    assert waits[0] == pytest.approx(POLL_S_MIN)
     assert waits == pytest.approx(sorted(waits))
-    assert waits[-1] == pytest.approx(LOOK_S_MAX)
+    assert waits[-1] == pytest.approx(POLL_S_MAX)
     assert len(time.waits) < 100
     append(other, 1)
     assert watcher.take(60) is not None
     time.waits.clear()
     assert watcher.take(0.01) is None
-    assert watcher.take(LOOK_S_MIN) is None
+    assert watcher.take(POLL_S_MIN) is None
     assert time.waits[0] == pytest.approx(0.01), "no longer than was asked for"
-    assert sum(time.waits) == pytest.approx(0.01 + LOOK_S_MIN)
+    assert sum(time.waits) == pytest.approx(0.01 + POLL_S_MIN)
 
 
 def test_one_watcher_looks_for_all() -> None:
     store, time = MemoryStore(), Time()
     table, other = new_table(store), Table(store)
     watchers = Watchers(table.log, table.changes, clock=time.clock, wait=time.wait)
-    watchers.look()
+    watchers.poll()
     first, second = (Watcher(watchers, 1) for _ in range(2))
     looked: list[int] = []
-    look = watchers.look
+    look = watchers.poll
 
     def look_while_another_waits() -> Any:
         looked.append(1)
@@ -191,7 +191,7 @@ def test_one_watcher_looks_for_all() -> None:
             append(other, 1)
         return look()
 
-    watchers.look = look_while_another_waits  # type: ignore[method-assign]
+    watchers.poll = look_while_another_waits  # type: ignore[method-assign]
     assert first.take() is not None
     assert looked == [1]
     assert second.take(0) is not None
@@ -255,8 +255,8 @@ def test_epochs_that_are_expired_between_the_look_and_the_read_are_a_gap() -> No
     watcher = watcher_of(table, time, fail_on_data_loss=False)
     lose(other)
     watcher._watchers._upper = 6
-    assert table.log.seen is not None
-    assert table.log.seen.since == 0, "it does not know yet"
+    assert table.log.cached_head is not None
+    assert table.log.cached_head.since == 0, "it does not know yet"
     with patch.object(table.log, "commit", side_effect=DataLossError("it was cut off")):
         assert watcher.take(0) == Gap(lower=1, upper=other.log.head().since + 1)
 
@@ -266,7 +266,7 @@ def test_epoch_that_cannot_be_read_and_was_not_expired_is_an_error() -> None:
     table, other = new_table(store), Table(store)
     watcher = watcher_of(table, time, fail_on_data_loss=False)
     append(other, 1)
-    watcher._watchers.look()
+    watcher._watchers.poll()
     gone = patch.object(table.log, "commit", side_effect=DataLossError("it is not there"))
     with gone, pytest.raises(DataLossError, match="it is not there"):
         watcher.take(0)

@@ -36,12 +36,12 @@ from spark_upsert.streams.reads.splits import (
 )
 from spark_upsert.table.log.snapshot import (
     EARLIEST,
-    Look,
-    first_wanted,
+    LogSnapshot,
     manifest_at,
     readable_from,
     require_ordered,
-    upper_wanted,
+    resolve_ending_version,
+    resolve_starting_version,
 )
 from spark_upsert.table.state.snapshot import Snapshot
 
@@ -93,7 +93,7 @@ class BatchRead:
                 option="readHistory",
             )
         steps = TableSteps(table, options, self._columns)
-        with table.log.look() as look:
+        with table.log.refresh() as look:
             if options.change_feed:
                 lower, upper = self._versions(look)
                 require_columns(look.head(), self._columns, options)
@@ -119,7 +119,7 @@ class BatchRead:
 
     def _planned(self) -> Sequence[Split]:
         table, options = open_table(self._options), self._options
-        with table.log.look() as look:  # One schema for all that is planned.
+        with table.log.refresh() as look:  # One schema for all that is planned.
             if options.change_feed:
                 lower, upper = self._versions(look)
                 require_columns(look.head(), self._columns, options)
@@ -138,10 +138,10 @@ class BatchRead:
             return rows_splits(manifest, options)
         return chosen_splits(Snapshot(table.store, manifest), options, where, table.index_of)
 
-    def _versions(self, look: Look) -> tuple[int, int]:
+    def _versions(self, look: LogSnapshot) -> tuple[int, int]:
         """Return the bounds ``lower <= v < upper`` for the versions whose changes are read."""
         options = self._options
-        lower = first_wanted(
+        lower = resolve_starting_version(
             look,
             version=options.starting_version,
             time_ms=options.starting_timestamp_ms,
@@ -155,10 +155,10 @@ class BatchRead:
         lower = readable_from(newest, lower or 0, path=options.path, fail_on_data_loss=fail)
         return lower, upper
 
-    def _span(self, look: Look) -> tuple[int, int]:
+    def _span(self, look: LogSnapshot) -> tuple[int, int]:
         """Return a history's first version and its exclusive upper version."""
         options, since = self._options, look.head().since
-        begins = first_wanted(look, version=options.starting_version)
+        begins = resolve_starting_version(look, version=options.starting_version)
         if options.starting_timestamp_ms is not None:  # Rows valid at that time are wanted, too.
             look.require_past(options.starting_timestamp_ms)
             begins = max(0, look.version_at(options.starting_timestamp_ms))
@@ -168,10 +168,10 @@ class BatchRead:
             begins = max(begins, since)
         return min(begins, look.head().version), self._upper(look)
 
-    def _upper(self, look: Look) -> int:
+    def _upper(self, look: LogSnapshot) -> int:
         """Return the exclusive upper version for changes."""
         options = self._options
-        return upper_wanted(
+        return resolve_ending_version(
             look,
             version=options.ending_version,
             time_ms=options.ending_timestamp_ms,

@@ -21,7 +21,7 @@ from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads
 from spark_upsert.streams.inputs.protocol import Input
 from spark_upsert.streams.inputs.table import OTHER_THAN_IN_GROUP, TablePosition, no_group
 from spark_upsert.streams.offsets.offset import Position
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.table import Table
 
 
@@ -78,8 +78,8 @@ def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions
         return options
     table_ref = pin.place
     newest = table.log.require(table_ref, _named(pin.batch), hint=OTHER_THAN_IN_GROUP)
-    with table.log.last_look() as look:
-        version = look.kept(table_ref.version)
+    with table.log.cached_snapshot() as look:
+        version = look.equivalent_version(table_ref.version)
     if version is None:
         raise DataLossError(
             f"{_named(pin.batch)} has version {table_ref.version} of the table at "
@@ -120,7 +120,7 @@ class WholeBatches:
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
     ) -> TableGroup | None:
         """Return the group at the last admitted batch; None if all fit."""
-        with self._table.table.log.last_look() as look:
+        with self._table.table.log.cached_snapshot() as look:
             taken: TableGroup | None = None
             rows = 0
             for group in self._iter_unread(look, newest, has_all):
@@ -132,7 +132,7 @@ class WholeBatches:
         return None
 
     def _iter_unread(
-        self, look: Look, newest: int, has_all: Callable[[TableGroup], bool]
+        self, look: LogSnapshot, newest: int, has_all: Callable[[TableGroup], bool]
     ) -> Iterator[TableGroup]:
         """Yield the groups that the stream has not completely read, oldest first."""
         table = self._table

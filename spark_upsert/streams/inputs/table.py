@@ -46,8 +46,14 @@ from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.codec import no_table
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, TableVersion
 from spark_upsert.table.log.properties import heeds_pressure
-from spark_upsert.table.log.snapshot import LATEST, Look, Versions, first_wanted, readable_from
-from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.log.snapshot import (
+    LATEST,
+    LogSnapshot,
+    Versions,
+    readable_from,
+    resolve_starting_version,
+)
+from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.retention.lag import PressureReport, report, withdraw
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.state.reduce import Counters
@@ -216,7 +222,7 @@ class TableSteps:
 
         return CountedStep(rows=rows, split=split)
 
-    def of_changes(self, version: int, look: Look) -> CountedStep:
+    def of_changes(self, version: int, look: LogSnapshot) -> CountedStep:
         """Return the step for a version's changes, in the schema at the log snapshot's head."""
 
         def split() -> Split | None:
@@ -316,7 +322,7 @@ def table_identity(table: Table) -> str:
 
 def identity_at(log: Versions) -> str:
     """Return the table identity from a log."""
-    return f"table {log.head().place.table_id}"
+    return f"table {log.head().version_ref.table_id}"
 
 
 _COMMITS_MAX = 64
@@ -370,16 +376,16 @@ _REPLACED = (
 )
 
 
-def _require_batch(look: Look, place: TableVersion) -> Manifest:
+def _require_batch(look: LogSnapshot, place: TableVersion) -> Manifest:
     """Return the table's head, which must descend from the version in its group's batch."""
     return look.require(place, "the newest batch of its group", hint=OTHER_THAN_IN_GROUP)
 
 
-def _skip_unchanged(look: Look, position: TablePosition) -> TablePosition:
+def _skip_unchanged(look: LogSnapshot, position: TablePosition) -> TablePosition:
     """Move an expired position past versions without row changes; return it unchanged if
     impossible.
     """
-    manifest = look.kept(position.version)
+    manifest = look.equivalent_version(position.version)
     if manifest is None:
         return position
     if position.is_in_snapshot:
@@ -440,7 +446,7 @@ class TableInput(Input):
         # The planner may have seen more by now.
         is_known = (
             before is not None
-            and (cached_head := table.log.seen)
+            and (cached_head := table.log.cached_head)
             and cached_head.upper == before[0]
         )
         requests = self._renew_if_due(table)
@@ -456,7 +462,7 @@ class TableInput(Input):
 
     def identity(self) -> str:
         """Return the table's identity (`Input.identity`)."""
-        return identity_at(self._opened().log.last_look())
+        return identity_at(self._opened().log.cached_snapshot())
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return the unread data (`Input.backlog`); takes or renews the lease."""
@@ -469,7 +475,7 @@ class TableInput(Input):
             self._hold(table, steps_ahead[0])
             return steps_ahead
 
-        start, upper = despite_expiry(held, table.store.url)
+        start, upper = retry_after_expiry(held, table.store.url)
 
         def at(reached: TablePosition) -> Position:
             # A stream that has not moved keeps its position object, and so the same text.
@@ -494,7 +500,7 @@ class TableInput(Input):
 
     def priority(self) -> int | None:
         """Return the table's own priority (`Input.priority`)."""
-        return priority_in(self._opened().log.last_look().head().properties)
+        return priority_in(self._opened().log.cached_snapshot().head().properties)
 
     def last_read_ms(self) -> int | None:
         """Return when another consumer last renewed its lease (`Input.last_read_ms`).
@@ -508,11 +514,11 @@ class TableInput(Input):
     def newest(self) -> Mapping[str, int] | None:
         """Return the newest epoch and its row counters (`Input.newest`)."""
         table = self._opened()
-        head = table.log.seen
+        head = table.log.cached_head
         if head is None:
             return None
-        if self._counted is None or self._counted[0] != head.place:
-            self._counted = head.place, _newest_epoch(table, head)
+        if self._counted is None or self._counted[0] != head.version_ref:
+            self._counted = head.version_ref, _newest_epoch(table, head)
         return self._counted[1]
 
     def splits(self, start: Position | None, end: Position) -> list[Split]:
@@ -587,7 +593,7 @@ class TableInput(Input):
     def press(self, pressure: StreamPressure | None) -> None:
         """Report pressure to the table's writers, if the table heeds its consumers (`Input.press`)."""
         consumer, table = self._options.consumer, self._opened()
-        cached_head = table.log.seen
+        cached_head = table.log.cached_head
         if consumer is None or cached_head is None or not heeds_pressure(cached_head.properties):
             return
         try:
@@ -615,16 +621,18 @@ class TableInput(Input):
 
     def _log_snapshot(
         self, table: Table, position: TablePosition | None, *, has_looked: bool = False
-    ) -> Look:
+    ) -> LogSnapshot:
         """Return a log snapshot: the cached one if ``has_looked``, else a new one."""
         if has_looked:
-            return table.log.last_look()
-        head = table.log.try_look()
+            return table.log.cached_snapshot()
+        head = table.log.try_refresh()
         if head is None and position is not None and position.place is not None:
-            raise table.log.stored.other(position.place, "no table", _CHECKPOINT, _REPLACED)
-        return head or table.log.look()
+            raise table.log.stored.other_table_error(
+                position.place, "no table", _CHECKPOINT, _REPLACED
+            )
+        return head or table.log.refresh()
 
-    def _newest(self, look: Look, position: TablePosition | None) -> Manifest:
+    def _newest(self, look: LogSnapshot, position: TablePosition | None) -> Manifest:
         """Return the table's head; raises if the position belongs to another table or history.
 
         A position vouches for all versions before it: each version names its predecessor.
@@ -635,18 +643,18 @@ class TableInput(Input):
 
     def _pack(self, table: Table, position: TablePosition) -> Position:
         """Pack a position with its version's reference; a future version uses the head's."""
-        with table.log.last_look() as look:
+        with table.log.cached_snapshot() as look:
             version = min(position.version, look.head().version)
-            return replace(position, place=look.place(version)).packed()
+            return replace(position, place=look.version_ref(version)).packed()
 
-    def _starting_position(self, look: Look, upper: int) -> TablePosition:
+    def _starting_position(self, look: LogSnapshot, upper: int) -> TablePosition:
         """Return the starting position by the options."""
         options = self._options
         if self._begins_with_snapshot:
             return TablePosition.in_snapshot(upper - 1, 0)
         if options.starting_version == LATEST:
             return TablePosition.at_changes(upper, upper)
-        origin = first_wanted(
+        origin = resolve_starting_version(
             look,
             version=options.starting_version,
             time_ms=options.starting_timestamp_ms,
@@ -674,7 +682,7 @@ class TableInput(Input):
         options = self._options
         return options.starting_version is None and options.starting_timestamp_ms is None
 
-    def _readable(self, look: Look, position: TablePosition) -> TablePosition:
+    def _readable(self, look: LogSnapshot, position: TablePosition) -> TablePosition:
         """Return a readable position to continue at; skips data only if data loss is allowed."""
         newest = look.head()
         fail, path = self._options.fail_on_data_loss, self._options.path
@@ -698,7 +706,7 @@ class TableInput(Input):
         last = None if bound is None else bound.upper
         # A given head was looked up here, unless by another process, or the stream is past it.
         has_looked = last is not None and (known is None or known.upper <= last)
-        if has_looked and (cached_head := table.log.seen) is not None:
+        if has_looked and (cached_head := table.log.cached_head) is not None:
             has_looked = cached_head.upper >= (last or 0)
         with self._log_snapshot(table, known, has_looked=has_looked) as look:
             newest = self._newest(look, known)

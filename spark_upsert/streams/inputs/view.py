@@ -35,11 +35,15 @@ from spark_upsert.streams.reads.views import (
 from spark_upsert.table.log.manifest import (
     KeptPosition,
     VersionsByInput,
-    places_of,
-    places_record,
+    version_refs_from_json,
+    version_refs_to_json,
 )
-from spark_upsert.table.log.snapshot import first_wanted, require_ordered, upper_wanted
-from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.log.snapshot import (
+    require_ordered,
+    resolve_ending_version,
+    resolve_starting_version,
+)
+from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views.relation import At
@@ -97,8 +101,10 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
     born: list[str] = []
     for path in view.paths:
         log, inclusive = view.log(path), options.starting_inclusive
-        look = log.look()
-        lower = first_wanted(look, version=version, time_ms=time_ms, is_inclusive=inclusive)
+        look = log.refresh()
+        lower = resolve_starting_version(
+            look, version=version, time_ms=time_ms, is_inclusive=inclusive
+        )
         assert lower is not None
         look.require_changes(lower)
         at[path] = last_epoch(log, min(max(lower - 1, 0), newest[path]))
@@ -124,7 +130,9 @@ def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
         end = {}
         for path in view.paths:
             log, inclusive = view.log(path), options.ending_inclusive
-            upper = upper_wanted(log, version=version, time_ms=time_ms, is_inclusive=inclusive)
+            upper = resolve_ending_version(
+                log, version=version, time_ms=time_ms, is_inclusive=inclusive
+            )
             end[path] = last_epoch(log, max(upper - 1, 0))
     if not is_open(options):
         for path, last in end.items():
@@ -169,10 +177,10 @@ class ViewPosition:
         """Return the position as stored in offsets; needs ``places``."""
         return Position.of(
             {
-                "at": places_record(self.places),
+                "at": version_refs_to_json(self.places),
                 "begun": _digits(self.begun),
                 "origin": dict(self.origin),
-                "pinned": places_record(self.pinned),
+                "pinned": version_refs_to_json(self.pinned),
                 "plan": self.plan,
                 "snapshot": _digits(self.snapshot),
             }
@@ -215,7 +223,7 @@ class ViewPosition:
         """Parse a stored position; raises `OptionError` if its plan's fingerprint differs."""
         try:
             record = position.record
-            refs = places_of(record["at"])
+            refs = version_refs_from_json(record["at"])
             view_position = cls(
                 plan=text(record["plan"]),
                 at={path: table_ref.version for path, table_ref in refs.items()},
@@ -223,7 +231,7 @@ class ViewPosition:
                 snapshot=_cut(record["snapshot"]),
                 begun=_cut(record["begun"]),
                 places=refs,
-                pinned=places_of(record["pinned"]),
+                pinned=version_refs_from_json(record["pinned"]),
             )
         except MALFORMED as error:
             raise OptionError(
@@ -285,7 +293,7 @@ class ViewInput(Input):
                 return self._seen
             return self._pack(self._position(newest, origin=newest))
 
-        self._seen = newest_versions = despite_expiry(seen, view.urls)
+        self._seen = newest_versions = retry_after_expiry(seen, view.urls)
         return newest_versions
 
     def identity(self) -> str:
@@ -305,7 +313,7 @@ class ViewInput(Input):
             self._hold(start_position.at)
             return start_position
 
-        start = despite_expiry(held, view.urls)
+        start = retry_after_expiry(held, view.urls)
 
         def at(reached: ViewPosition) -> Position:
             # A stream that has not moved keeps its position object, and so the same text.

@@ -21,7 +21,7 @@ from spark_upsert.streams.reads.splits import (
     read_by,
     together,
 )
-from spark_upsert.table.changelog.changes import RangeBoundary, Stretch
+from spark_upsert.table.changelog.changes import EpochRange, RangeBoundary
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.state.lookup import HASHES_PER_BLOCK, is_sparse
 
@@ -41,7 +41,7 @@ _LOGGER = logging.getLogger(__name__)
 _CUTS: Mapping[RangeBoundary, str] = {
     RangeBoundary.START: "the first epoch with rows that is asked for",
     RangeBoundary.OVERWRITE: "an overwrite, which compares the rows before it with those behind it",
-    RangeBoundary.BEHIND_OVERWRITE: "the epoch before it is an overwrite",
+    RangeBoundary.AFTER_OVERWRITE: "the epoch before it is an overwrite",
     RangeBoundary.LATE_ROWS: "an epoch with late rows, which count against the state before it",
     RangeBoundary.BEGINNING: "the whole contents with which the history begins",
     RangeBoundary.NET: "net changes over an overwrite or late rows compare what was with what is",
@@ -165,7 +165,7 @@ def _shown(options: ReadOptions) -> str:
     return "an update as delete and insert"
 
 
-def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[Stretch]:
+def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[EpochRange]:
     """Yield a read's epoch ranges over all splits; in an exact order each step has its own."""
     for _, step in groupby(splits, lambda split: split.stretches[0].before.version):
         for pieces in zip(*(split.stretches for split in step), strict=True):
@@ -173,7 +173,7 @@ def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[Stretch]:
             yield replace(pieces[0], before=replace(pieces[0].before, slices=slices))
 
 
-def _stretch(number: int, stretch: Stretch) -> list[str]:
+def _stretch(number: int, stretch: EpochRange) -> list[str]:
     before = stretch.before
     is_step = number > 1 and stretch.cut is RangeBoundary.START
     because = "an exact order takes epoch by epoch" if is_step else _CUTS[stretch.cut]
@@ -186,7 +186,7 @@ def _stretch(number: int, stretch: Stretch) -> list[str]:
     ]
 
 
-def _look_ups(stretch: Stretch) -> Iterator[str]:
+def _look_ups(stretch: EpochRange) -> Iterator[str]:
     """Yield how the state before an epoch range is searched for its commands' keys.
 
     Uses the tasks' rule (`lookup.is_sparse`) with the command count instead of the key count.

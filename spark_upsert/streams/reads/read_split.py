@@ -19,7 +19,7 @@ from spark_upsert.streams.reads.packing import InputReaders, Pack, read_pack
 from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, RowsSplit, Split
 from spark_upsert.streams.reads.views import ViewSplit
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.changes import Stretch
+from spark_upsert.table.changelog.changes import EpochRange
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import (
     VALID_NAMES,
@@ -30,7 +30,7 @@ from spark_upsert.table.changelog.render import (
     render_sides,
 )
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.retention.expiry import expiry_is_no_damage
+from spark_upsert.table.retention.expiry import translate_expired_files
 from spark_upsert.table.state.snapshot import Snapshot, read_quarantine
 from spark_upsert.task.task import Task, TaskPool
 from spark_upsert.views.group_rows import ShownGroups
@@ -51,7 +51,7 @@ def serve(
             yield from task.read(READ, _Pass(store, split, stretch, options, columns))
 
 
-def _passes(split: Split) -> tuple[Stretch | None, ...]:
+def _passes(split: Split) -> tuple[EpochRange | None, ...]:
     """Return the passes over a split: one per epoch range for changes, else one."""
     return split.stretches if isinstance(split, ChangesSplit) and not split.history else (None,)
 
@@ -66,7 +66,7 @@ class _Pass(NamedTuple):
 
     store: Store
     split: Split
-    stretch: Stretch | None
+    stretch: EpochRange | None
     options: ReadOptions
     columns: Sequence[str]
 
@@ -78,22 +78,22 @@ def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
             rows = _rows(store, split, columns)
             if options.change_feed:
                 rows = as_inserts(rows, split.manifest)
-            with expiry_is_no_damage(store, split.manifest.version):
+            with translate_expired_files(store, split.manifest.version):
                 yield from rows
         case QuarantineSplit():
             snapshot = Snapshot(store, split.manifest)
-            with expiry_is_no_damage(store, split.manifest.version):
+            with translate_expired_files(store, split.manifest.version):
                 yield from read_quarantine(snapshot, hash_range=split.hash_range)
         case ChangesSplit() if split.history is not None:
             shown = [*split.history.columns, *VALID_NAMES]
-            with expiry_is_no_damage(store, min(split.stretches[0].times_ms)):
+            with translate_expired_files(store, min(split.stretches[0].times_ms)):
                 for rows in history.read_history(
                     store, split.stretches, split.history, hash_range=split.hash_range
                 ):
                     yield rows.select(shown)
         case ChangesSplit():
             assert stretch is not None, "changes are read stretch by stretch"
-            with expiry_is_no_damage(store, stretch.before.version):
+            with translate_expired_files(store, stretch.before.version):
                 yield from _changes(store, split, stretch, options, columns)
         case _:
             assert_never(split)
@@ -112,7 +112,7 @@ def _rows(store: Store, split: RowsSplit, columns: Sequence[str]) -> Iterator[pa
 
 
 def _changes_of_groups(
-    shown: ShownGroups, split: ChangesSplit, stretch: Stretch, wanted: ChangeOptions
+    shown: ShownGroups, split: ChangesSplit, stretch: EpochRange, wanted: ChangeOptions
 ) -> Iterator[pa.RecordBatch]:
     net = wanted.deduplication is Deduplication.NET_CHANGES
     for version, pairs in shown.changes(stretch, split.hash_range, net=net):
@@ -131,7 +131,7 @@ def _changes_of_groups(
 def _changes(
     store: Store,
     split: ChangesSplit,
-    stretch: Stretch,
+    stretch: EpochRange,
     options: ReadOptions,
     columns: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.expressions import Pins
 from spark_upsert.streams.reads.columns import shown_columns, shown_grouping
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.changes import Stretch, cut_into_stretches, read_through
+from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges, read_through
 from spark_upsert.table.changelog.render import Deduplication, HistoryOptions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.table.log.snapshot import Versions
@@ -57,7 +57,7 @@ class QuarantineSplit:
 class ChangesSplit:
     """Changes in consecutive epochs, in a hash range."""
 
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[EpochRange, ...]
     hash_range: HashRange
     queries: frozenset[str] = frozenset()
     """Streaming queries that wrote these epochs, by their transactions' writers."""
@@ -103,7 +103,7 @@ def changes_splits(
         raise OptionError.invalid(
             "deduplicationMode", "none", "another mode: rows of a view that stay are no changes"
         )
-    stretches = cut_into_stretches(log, lower, upper, head.schema, net=net)
+    stretches = cut_into_ranges(log, lower, upper, head.schema, net=net)
     if not stretches:
         return []
     queries = queries_of(
@@ -128,7 +128,7 @@ def history_splits(
     ]
 
 
-def _cut_changes(stretches: Sequence[Stretch], options: ReadOptions) -> list[HashRange]:
+def _cut_changes(stretches: Sequence[EpochRange], options: ReadOptions) -> list[HashRange]:
     """Cut the hash space into split ranges, by the rows that the changes are computed from."""
     read = read_through(stretches)
     count = _split_count(options, sum(slice_.file.rows for slice_ in read))
@@ -164,7 +164,7 @@ def _split_count(options: ReadOptions, rows: int) -> int:
     return max(1, min(options.query.slots, rows // SPLIT_ROWS))
 
 
-def _stretch_within(stretch: Stretch, hash_range: HashRange) -> Stretch:
+def _stretch_within(stretch: EpochRange, hash_range: HashRange) -> EpochRange:
     return replace(stretch, before=within(stretch.before, hash_range))
 
 

@@ -17,7 +17,13 @@ from spark_upsert.core.schema import DIFF, TableSchema, is_live
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.run.rows import Part, Rows
-from spark_upsert.table.state.reduce import ABSENT, Counters, LookUp, ReducedEntries, mechanism_of
+from spark_upsert.table.state.reduce import (
+    ABSENT,
+    Counters,
+    LookUp,
+    ReducedEntries,
+    merge_function_for,
+)
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 
 Entries = Sequence[tuple[Part, int]]
@@ -53,7 +59,7 @@ def changes_of_commands(
     def epoch_of(chosen: Positions) -> Words:
         return row_epochs[chosen].astype(np.uint64)
 
-    history = mechanism_of(schema).history(rows, epoch_of, look_up)
+    history = merge_function_for(schema).history(rows, epoch_of, look_up)
     changes = Changes(*history[:4], made_by=history.new)
     return _drop_absent(_net_pairs(changes, history.begins) if net else changes)
 
@@ -83,7 +89,7 @@ def _reduce_side(entries: Entries, schema: TableSchema) -> ReducedEntries:
     """Return one entry per key for one side of a comparison."""
     rows = Rows(schema, [part for part, _ in entries])
     epochs = epochs_by_part(rows, [epoch for _, epoch in entries])
-    return mechanism_of(schema).reduce(rows, epochs=epochs)
+    return merge_function_for(schema).reduce(rows, epochs=epochs)
 
 
 # -- pairs ------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ class RangeBoundary(Enum):
     """The first requested epoch with rows."""
     OVERWRITE = "overwrite"
     """An overwrite, alone in its range."""
-    BEHIND_OVERWRITE = "behind overwrite"
+    AFTER_OVERWRITE = "behind overwrite"
     """The epoch after an overwrite."""
     LATE_ROWS = "late rows"
     """An epoch that applied rows below the low-water mark."""
@@ -132,7 +138,7 @@ class RangeBoundary(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class EpochRange:
     """An epoch range computed in one pass."""
 
     before: Manifest
@@ -152,18 +158,18 @@ class Stretch:
         return self.cut in (RangeBoundary.OVERWRITE, RangeBoundary.BEGINNING, RangeBoundary.NET)
 
 
-def read_through(stretches: Iterable[Stretch]) -> tuple[Slice, ...]:
+def read_through(epoch_ranges: Iterable[EpochRange]) -> tuple[Slice, ...]:
     """Return each slice that a change read scans completely; others are only searched."""
     sides = (
-        (*stretch.after, *(stretch.before.slices if stretch.is_comparison else ()))
-        for stretch in stretches
+        (*epoch_range.after, *(epoch_range.before.slices if epoch_range.is_comparison else ()))
+        for epoch_range in epoch_ranges
     )
     return tuple(dict.fromkeys(slice_ for side in sides for slice_ in side))
 
 
-def cut_into_stretches(
+def cut_into_ranges(
     log: Versions, lower: int, upper: int, schema: TableSchema, *, net: bool = False
-) -> list[Stretch]:
+) -> list[EpochRange]:
     """Divide the epochs ``lower <= e < upper`` into ranges that one pass each can compute.
 
     An overwrite is a separate range, which compares two contents. An epoch with rows applied below
@@ -176,12 +182,10 @@ def cut_into_stretches(
     if net and any(commit.kind is Kind.OVERWRITE or _has_late(commit) for commit in epochs):
         first, last = epochs[0], epochs[-1]
         return [
-            _make_stretch(
-                log, RangeBoundary.NET, first, [last], log.at(last.version).slices, schema
-            )
+            _make_range(log, RangeBoundary.NET, first, [last], log.at(last.version).slices, schema)
         ]
     return [
-        _make_stretch(log, cut, commits[0], commits, _added_slices(commits), schema)
+        _make_range(log, cut, commits[0], commits, _added_slices(commits), schema)
         for cut, commits in grouped(epochs)
     ]
 
@@ -197,7 +201,7 @@ def grouped(epochs: Iterable[Commit]) -> list[tuple[RangeBoundary, list[Commit]]
             if previous is None:
                 groups.append((RangeBoundary.START, [commit]))
             elif previous is RangeBoundary.OVERWRITE:
-                groups.append((RangeBoundary.BEHIND_OVERWRITE, [commit]))
+                groups.append((RangeBoundary.AFTER_OVERWRITE, [commit]))
             elif _has_late(commit):
                 groups.append((RangeBoundary.LATE_ROWS, [commit]))
             else:
@@ -214,15 +218,15 @@ def _added_slices(commits: Iterable[Commit]) -> tuple[Slice, ...]:
     return tuple(slice_ for commit in commits for slice_ in commit.slices())
 
 
-def _make_stretch(
+def _make_range(
     log: Versions,
     cut: RangeBoundary,
     first: Commit,
     shown: Sequence[Commit],
     after: tuple[Slice, ...],
     schema: TableSchema,
-) -> Stretch:
-    return Stretch(
+) -> EpochRange:
+    return EpochRange(
         before=log.before(first.version),
         times_ms={commit.version: commit.timestamp_ms for commit in shown},
         after=after,

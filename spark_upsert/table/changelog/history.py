@@ -23,9 +23,9 @@ from spark_upsert.plan.join_keys import codes
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import (
     Changes,
+    EpochRange,
     RangeBoundary,
-    Stretch,
-    cut_into_stretches,
+    cut_into_ranges,
     read_through,
 )
 from spark_upsert.table.changelog.read import changes_by_piece
@@ -201,10 +201,12 @@ def _axis_type(schema: TableSchema, by: ValidBy) -> pa.DataType:
     return pa.struct([pa.field(order_field.name, order_field.type) for order_field in schema.order])
 
 
-def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
+def require_axis(epoch_ranges: Sequence[EpochRange], by: ValidBy) -> None:
     """Refuse overwrites with `ValidBy.ORDER`: they delete rows without an order key."""
     overwrites = [
-        max(stretch.times_ms) for stretch in stretches if stretch.cut is RangeBoundary.OVERWRITE
+        max(epoch_range.times_ms)
+        for epoch_range in epoch_ranges
+        if epoch_range.cut is RangeBoundary.OVERWRITE
     ]
     if by is ValidBy.ORDER and overwrites:
         raise OptionError(
@@ -217,7 +219,7 @@ def require_axis(stretches: Sequence[Stretch], by: ValidBy) -> None:
 
 def history_stretches(
     log: Versions, lower: int, upper: int, schema: TableSchema, options: HistoryOptions
-) -> list[Stretch]:
+) -> list[EpochRange]:
     """Return the contents at version ``lower`` and the changes from there to before ``upper``."""
     beginning = contents_at(log, lower, schema)
     if upper <= lower:
@@ -226,15 +228,15 @@ def history_stretches(
             hint="let 'endingVersion' or 'endingTimestamp' be behind the start, or drop it.",
             option="endingVersion",
         )
-    stretches = [beginning, *cut_into_stretches(log, lower + 1, upper, schema)]
-    require_axis(stretches, options.by)
-    return stretches
+    epoch_ranges = [beginning, *cut_into_ranges(log, lower + 1, upper, schema)]
+    require_axis(epoch_ranges, options.by)
+    return epoch_ranges
 
 
-def contents_at(log: Versions, version: int, schema: TableSchema) -> Stretch:
+def contents_at(log: Versions, version: int, schema: TableSchema) -> EpochRange:
     """Return a version's contents as insertions at that version."""
     base = log.at(version)
-    return Stretch(
+    return EpochRange(
         before=replace(base, version=version - 1, slices=()),
         times_ms={version: base.timestamp_ms},
         after=base.slices,
@@ -245,7 +247,7 @@ def contents_at(log: Versions, version: int, schema: TableSchema) -> Stretch:
 
 def read_history(
     store: Store,
-    stretches: Sequence[Stretch],
+    epoch_ranges: Sequence[EpochRange],
     options: HistoryOptions,
     *,
     hash_range: HashRange = ALL_HASHES,
@@ -257,17 +259,17 @@ def read_history(
 
     ``open_rows`` adds the events of rows already open; it receives a piece's events.
     """
-    schema = stretches[0].schema
+    schema = epoch_ranges[0].schema
     fields = schema.columns if shown is None else shown
 
     def rows_in(piece: HashRange) -> pa.RecordBatch | None:
         batches = [
             batch
-            for stretch in stretches
+            for epoch_range in epoch_ranges
             for batch in changes_by_piece(
                 store,
-                stretch,
-                partial(events_of, times_ms=stretch.times_ms, options=options, shown=fields),
+                epoch_range,
+                partial(events_of, times_ms=epoch_range.times_ms, options=options, shown=fields),
                 net=False,
                 hash_range=piece,
             )
@@ -281,7 +283,7 @@ def read_history(
         return validity(events, schema, options)
 
     snapshot = Snapshot(
-        store, replace(stretches[0].before, slices=read_through(stretches), schema=schema)
+        store, replace(epoch_ranges[0].before, slices=read_through(epoch_ranges), schema=schema)
     )
     useful = useful_threads(sum(slice_.file.rows for slice_ in snapshot.manifest.slices), threads)
     for rows in in_order(rows_in, snapshot.chunks(hash_range, at_least=useful), useful):

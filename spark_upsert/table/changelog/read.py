@@ -13,7 +13,7 @@ from spark_upsert.core.threads import in_order, useful_threads
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import (
     Changes,
-    Stretch,
+    EpochRange,
     changes_of_commands,
     changes_of_overwrite,
 )
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def read_changes(
     store: Store,
-    stretch: Stretch,
+    epoch_range: EpochRange,
     options: ChangeOptions,
     *,
     hash_range: HashRange = ALL_HASHES,
@@ -36,10 +36,10 @@ def read_changes(
     is_net = options.deduplication is Deduplication.NET_CHANGES
 
     def rendered(changes: Changes) -> pa.RecordBatch:
-        return render(changes, stretch.times_ms, options)
+        return render(changes, epoch_range.times_ms, options)
 
     for batch in changes_by_piece(
-        store, stretch, rendered, net=is_net, hash_range=hash_range, threads=threads
+        store, epoch_range, rendered, net=is_net, hash_range=hash_range, threads=threads
     ):
         if batch.num_rows:
             yield batch
@@ -47,7 +47,7 @@ def read_changes(
 
 def changes_by_piece(
     store: Store,
-    stretch: Stretch,
+    epoch_range: EpochRange,
     made: Callable[[Changes], T],
     *,
     net: bool,
@@ -58,32 +58,32 @@ def changes_by_piece(
 
     ``made`` may be called in several threads concurrently. With ``net`` a key has one change.
     """
-    before = _snapshot(store, stretch, stretch.before.slices)
-    after = _snapshot(store, stretch, stretch.after)
+    before = _snapshot(store, epoch_range, epoch_range.before.slices)
+    after = _snapshot(store, epoch_range, epoch_range.after)
 
     def changed(piece: HashRange) -> T:
-        if stretch.is_comparison:
+        if epoch_range.is_comparison:
             return made(
                 changes_of_overwrite(
                     before.parts(piece),
                     after.parts(piece),
-                    schema=stretch.schema,
-                    version=max(stretch.times_ms),
+                    schema=epoch_range.schema,
+                    version=max(epoch_range.times_ms),
                 )
             )
         return made(
-            changes_of_commands(after.parts(piece), before.find, schema=stretch.schema, net=net)
+            changes_of_commands(after.parts(piece), before.find, schema=epoch_range.schema, net=net)
         )
 
-    main = before if stretch.is_comparison else after
+    main = before if epoch_range.is_comparison else after
     useful = useful_threads(sum(slice_.file.rows for slice_ in main.manifest.slices), threads)
     # Fine enough for one piece from either side to fit in memory.
     cuts = [side.chunks(hash_range, at_least=useful) for side in (main, after)]
-    is_uniform = not stretch.schema.hash_prefix
+    is_uniform = not epoch_range.schema.hash_prefix
     pieces = max(cuts, key=len) if is_uniform else common(hash_range, cuts)
     yield from in_order(changed, pieces, useful)
 
 
-def _snapshot(store: Store, stretch: Stretch, slices: tuple[Slice, ...]) -> Snapshot:
+def _snapshot(store: Store, epoch_range: EpochRange, slices: tuple[Slice, ...]) -> Snapshot:
     """Return a snapshot with only the given slices, in the changes' schema."""
-    return Snapshot(store, replace(stretch.before, slices=slices, schema=stretch.schema))
+    return Snapshot(store, replace(epoch_range.before, slices=slices, schema=epoch_range.schema))

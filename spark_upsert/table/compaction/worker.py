@@ -36,7 +36,7 @@ from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.observer import prepare
-from spark_upsert.table.state.reduce import ReducedEntries, mechanism_of
+from spark_upsert.table.state.reduce import ReducedEntries, merge_function_for
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
 
@@ -109,7 +109,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
         except DataError:
             taken = ()
             break
-        RUNS.settle(rows=0)
+        RUNS.trim(rows=0)
     files = [piece.file for piece in pieces if piece.file is not None]
     # Deletes past their retention stay only if a newer run holds their key.
     is_held = job.is_oldest and all(s.epochs.upper <= job.forget_before for s in job.slices)
@@ -123,7 +123,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
             for i, f in enumerate(files)
         ),
         taken=taken,
-        base=manifest.place,
+        base=manifest.version_ref,
         low_water=mark,
         forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
         if mark is not None
@@ -246,7 +246,7 @@ def _reduce_range(
     ]
     rows = Rows(schema, parts)
     epochs = epochs_by_part(rows, [slice_.epochs.lower for slice_ in slices])
-    return mechanism_of(schema).reduce(rows, epochs=epochs), slices
+    return merge_function_for(schema).reduce(rows, epochs=epochs), slices
 
 
 def commit_compactions(store: Store, log: Log, compacted: Iterable[CompactionResult]) -> int:

@@ -20,7 +20,7 @@ from spark_upsert.core.keys import equal_rows
 from spark_upsert.core.schema import CHANGE_DIFF, CHANGE_TYPE, TableSchema
 from spark_upsert.errors import CorruptionError, masked
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.changes import RangeBoundary, Stretch, cut_into_stretches
+from spark_upsert.table.changelog.changes import EpochRange, RangeBoundary, cut_into_ranges
 from spark_upsert.table.changelog.read import read_changes
 from spark_upsert.table.changelog.render import CHANGE_NAMES, PREIMAGE, ChangeOptions, Deduplication
 from spark_upsert.table.index.index import Index
@@ -28,10 +28,10 @@ from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, TableVersion
 from spark_upsert.table.log.properties import (
     INDEX_BY,
+    covered_version,
     index_schema,
     indexed_columns,
-    showing,
-    shown,
+    with_covered_version,
 )
 from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.state.snapshot import Snapshot
@@ -80,11 +80,11 @@ def advance(
     if usable is not None and usable.version >= head.version:
         return Advance(shows=usable.version, versions_left=0, is_done=True)
     if usable is None:
-        reached: TableVersion | None = head.place
+        reached: TableVersion | None = head.version_ref
         is_done = is_within = _is_within(_rows(head), rows_max)
         if is_done:
             rows = _puts_for_rows(index, head, index_head.schema)
-            is_done = _commit_entries(index, index_head, rows, head.place, overwrite=True)
+            is_done = _commit_entries(index, index_head, rows, head.version_ref, overwrite=True)
     else:
         reached = _choose_target(index, usable, head, rows_max)
         is_done = is_within = reached is not None
@@ -130,16 +130,16 @@ def _widen_types(table: TableSchema, index: Index, own: Manifest) -> Manifest:
 
 
 def _choose_target(
-    index: Index, place: TableVersion, head: Manifest, rows_max: int | None
+    index: Index, covered: TableVersion, head: Manifest, rows_max: int | None
 ) -> TableVersion | None:
     """Return the last version that a step may reach; None if the next one exceeds the limit."""
-    rows, last = 0, place.version
-    for commit in index.table_log.commits(place.version + 1, head.upper):
+    rows, last = 0, covered.version
+    for commit in index.table_log.commits(covered.version + 1, head.upper):
         rows += _cost(index, commit)
         if not _is_within(rows, rows_max):
             break
         last = commit.version
-    return None if last == place.version else index.table_log.place(last)
+    return None if last == covered.version else index.table_log.version_ref(last)
 
 
 def _cost(index: Index, commit: Commit) -> int:
@@ -169,31 +169,31 @@ def _puts_for_rows(index: Index, head: Manifest, schema: TableSchema) -> Iterato
 
 def _commands_for_changes(
     index: Index,
-    place: TableVersion,
+    covered: TableVersion,
     reached: TableVersion,
     head: Manifest,
     schema: TableSchema,
     threads: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield index commands for the changes after ``place`` up to ``reached``, in version order."""
-    lower, upper = place.version + 1, reached.version + 1
-    stretches, mode = _stretches(index, lower, upper, head.schema)
+    """Yield index commands for the changes after ``covered`` up to ``reached``, in version order."""
+    lower, upper = covered.version + 1, reached.version + 1
+    epoch_ranges, mode = _epoch_ranges(index, lower, upper, head.schema)
     options = ChangeOptions(columns=schema.keys, deduplication=mode)
-    for stretch in stretches:
-        for batch in read_changes(index.table_store, stretch, options, threads=threads):
+    for epoch_range in epoch_ranges:
+        for batch in read_changes(index.table_store, epoch_range, options, threads=threads):
             yield _index_commands(schema, _value_changes(batch, index.column))
 
 
-def _stretches(
+def _epoch_ranges(
     index: Index, lower: int, upper: int, schema: TableSchema
-) -> tuple[list[Stretch], Deduplication]:
+) -> tuple[list[EpochRange], Deduplication]:
     """Return the net changes, or all changes where net changes would compare the complete table."""
     log = index.table_log
-    stretches = cut_into_stretches(log, lower, upper, schema, net=True)
-    if any(stretch.cut is RangeBoundary.NET for stretch in stretches):
-        stretches = cut_into_stretches(log, lower, upper, schema)
-        return stretches, Deduplication.DROP_CARRYOVERS
-    return stretches, Deduplication.NET_CHANGES
+    epoch_ranges = cut_into_ranges(log, lower, upper, schema, net=True)
+    if any(epoch_range.cut is RangeBoundary.NET for epoch_range in epoch_ranges):
+        epoch_ranges = cut_into_ranges(log, lower, upper, schema)
+        return epoch_ranges, Deduplication.DROP_CARRYOVERS
+    return epoch_ranges, Deduplication.NET_CHANGES
 
 
 def _value_changes(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
@@ -228,22 +228,26 @@ def _commit_entries(
     index: Index,
     own: Manifest,
     commands: Iterable[pa.RecordBatch],
-    place: TableVersion,
+    covered: TableVersion,
     *,
     overwrite: bool = False,
     threads: int = 1,
 ) -> bool:
     """Commit entries and the version that they cover; False if another process was faster."""
-    base, was = Snapshot(index.store, own), shown(own)
+    base, was = Snapshot(index.store, own), covered_version(own)
     staged = stage(base, commands, overwrite=overwrite, threads=threads)
     epoch = WriteSet(base=base, staged=(staged,), overwrite=overwrite)
 
     def propose(head: Manifest) -> Draft | None:
-        if shown(head) != was or head.schema != own.schema or not head.accepts(own.version):
+        if (
+            covered_version(head) != was
+            or head.schema != own.schema
+            or not head.accepts(own.version)
+        ):
             return None
-        index.log.require_descent(head, own.place, "the index")
+        index.log.require_descent(head, own.version_ref, "the index")
         sealed = epoch.seal(head, index.log.commits(own.upper, head.upper))
-        return replace(sealed.draft, properties=showing(head, place))
+        return replace(sealed.draft, properties=with_covered_version(head, covered))
 
     if index.log.append(propose) is None:
         remove_runs(index.store, epoch.files)
@@ -302,14 +306,14 @@ class Indexes:
         for index in self.of(head):
             if index.column == column:
                 try:
-                    return None if index.place() is None else index
+                    return None if index.covered_version() is None else index
                 except CorruptionError as error:
                     self.note(column, error)
         return None
 
     def follow(self, commit: Commit) -> None:
         """Update the indexes after a commit, within a limit on the work; raises no error."""
-        cached_head = self._log.seen
+        cached_head = self._log.cached_head
         # After the commit that created the table, no head is cached yet.
         properties = (commit.properties or {}) if cached_head is None else cached_head.properties
         if not properties.get(INDEX_BY):

@@ -19,7 +19,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, TableVersion
-from spark_upsert.table.log.properties import index_folder, index_schema, shown
+from spark_upsert.table.log.properties import covered_version, index_folder, index_schema
 from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.check import Finding, check
@@ -87,7 +87,7 @@ class Index:
             self.log = Log(self.store, clock=self._clock)
             return self.log.try_head()
 
-    def place(self) -> TableVersion | None:
+    def covered_version(self) -> TableVersion | None:
         """Return the table version that the index covers; None if the index is unusable.
 
         It is unusable if it was never built, if its version is expired in the table, or if it
@@ -116,7 +116,7 @@ class Index:
 
     def _readable(self, own: Manifest, table: Manifest) -> IndexState | None:
         """Return an index manifest's state; None if the given table version cannot use it."""
-        table_ref = shown(own)
+        table_ref = covered_version(own)
         is_expired = table_ref is None or table_ref.version < table.since
         if table_ref is None or is_expired or self.column not in table.schema.columns.names:
             return None
@@ -179,7 +179,7 @@ class Index:
         while lower < upper:
             middle = (lower + upper) // 2
             manifest = self.log.at(middle)
-            at, state = shown(manifest), self._readable(manifest, newest.table)
+            at, state = covered_version(manifest), self._readable(manifest, newest.table)
             if at is not None and at.version > version:
                 upper, later = middle, state or later
             else:

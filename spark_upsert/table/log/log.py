@@ -44,7 +44,7 @@ from spark_upsert.table.run.file import RunFile
 _LOGGER = logging.getLogger(__name__)
 
 
-def tell(commit: Commit, path: str) -> None:
+def log_commit(commit: Commit, path: str) -> None:
     """Log a committed version with its non-zero counters."""
     _LOGGER.info("version committed: %s", _fields(commit, path))
 
@@ -94,12 +94,12 @@ class Log(LogReader):
         self._listeners: tuple[Callable[[Commit], None], ...] = ()
         self._checkpointed: tuple[Slice, ...] = ()
 
-    def listen(self, told: Callable[[Commit], None]) -> None:
+    def listen(self, on_commit: Callable[[Commit], None]) -> None:
         """Register a listener for each version committed here, once it is durable.
 
         The committing thread calls the listener, which must not wait or fail.
         """
-        self._listeners += (told,)
+        self._listeners += (on_commit,)
 
     def append(self, propose: Callable[[Manifest], Draft | None]) -> Commit | None:
         """Commit the next version, whatever its number; None if ``propose`` returns None.
@@ -108,16 +108,16 @@ class Log(LogReader):
         without a commit: a lost version before the next one (CorruptionError), another table at the
         path (OtherTableError), `COMMIT_TRIES_MAX` lost races (ContentionError).
         """
-        for head in self.heads():
+        for head in self.commit_attempts():
             draft = propose(head)
             if draft is None:
                 return None
             commit = self.try_append(head, draft)
             if commit is not None:
                 return commit
-        raise AssertionError("the heads end with an error")
+        raise AssertionError("the attempts end with an error")
 
-    def heads(self) -> Iterator[Manifest]:
+    def commit_attempts(self) -> Iterator[Manifest]:
         """Yield the newest manifest, read again for each attempt to commit after it."""
         for _ in range(COMMIT_TRIES_MAX):
             yield self.head()
@@ -146,12 +146,12 @@ class Log(LogReader):
             return None
         if self._stored.holds(head):
             self._remember(apply(head, commit), head)
-        elif not self._settle(commit, head):
+        elif not self._is_effective(commit, head):
             return None
         for listener in self._listeners:
             listener(commit)
         self._checkpoint(commit.version)
-        tell(commit, self._store.url)
+        log_commit(commit, self._store.url)
         return commit
 
     def _has_later(self, head: Manifest) -> bool:
@@ -174,7 +174,7 @@ class Log(LogReader):
         if not self._try_put(commit):
             return None
         first_commit = self.commit(0)  # Of attempts with one identity, the first one wins.
-        tell(first_commit, self._store.url)
+        log_commit(first_commit, self._store.url)
         return first_commit
 
     def _next_ms(self, head: Manifest) -> int:
@@ -189,7 +189,7 @@ class Log(LogReader):
 
         Their times then count as the storage's current time. Returns None if no repair is needed.
         """
-        for head in self.heads():
+        for head in self.commit_attempts():
             now_ms = storage_ms(self._store)
             if now_ms is None or head.timestamp_ms <= now_ms + AHEAD_MS:
                 return None
@@ -199,7 +199,7 @@ class Log(LogReader):
             commit = self._try_append(head, draft, max(now_ms, before))
             if commit is not None:
                 return commit
-        raise AssertionError("the heads end with an error")
+        raise AssertionError("the attempts end with an error")
 
     def _try_put(self, commit: Commit) -> bool:
         path = commit_path(commit.version)
@@ -222,7 +222,7 @@ class Log(LogReader):
         self._make_durable(commit.version)
         return True
 
-    def _settle(self, commit: Commit, before: Manifest) -> bool:
+    def _is_effective(self, commit: Commit, before: Manifest) -> bool:
         """Return whether a commit counts although the version before it is gone.
 
         Either this process was suspended before its put, which then used the path of a removed
@@ -262,8 +262,8 @@ class Log(LogReader):
         if version != last_due(version):
             return
         try:
-            with self.last_look() as look:  # It was committed just now.
-                manifest = look.at(version)
+            with self.cached_snapshot() as snapshot:  # It was committed just now.
+                manifest = snapshot.at(version)
             write_checkpoint(self._store, manifest, self._checkpointed)
             self._checkpointed = manifest.slices
             hint_at(self._store, version)

@@ -292,7 +292,7 @@ class Manifest:
         return self.version < 0
 
     @property
-    def place(self) -> TableVersion:
+    def version_ref(self) -> TableVersion:
         """The table and version that this manifest describes."""
         return TableVersion(table_id=self.table_id, version=self.version, token=self.token)
 
@@ -514,7 +514,7 @@ HISTORY = "history:"
 """Prefix for writer names of history tables; the source table's id follows."""
 
 
-def keeps_rows(properties: Mapping[str, str]) -> bool:
+def stores_rows(properties: Mapping[str, str]) -> bool:
     """Return whether a table stores a view's rows rather than contributions to groups."""
     return VIEW_PLAN in properties and VIEW_RESULT not in properties
 
@@ -535,9 +535,9 @@ class KeptPosition:
         ``path@version``. ``snapshot``: the table contains only rows with smaller driving hashes so
         far.
         """
-        record: dict[str, Any] = {"at": places_record(self.at)}
+        record: dict[str, Any] = {"at": version_refs_to_json(self.at)}
         if self.pinned:
-            record["pinned"] = places_record(self.pinned)
+            record["pinned"] = version_refs_to_json(self.pinned)
         if self.snapshot is not None:
             record["snapshot"] = self.snapshot
         return json.dumps(record, separators=(",", ":"), sort_keys=True)
@@ -549,8 +549,8 @@ class KeptPosition:
             record = json.loads(text)
             snapshot = record.get("snapshot")
             return cls(
-                at=places_of(record["at"]),
-                pinned=places_of(record.get("pinned", {})),
+                at=version_refs_from_json(record["at"]),
+                pinned=version_refs_from_json(record.get("pinned", {})),
                 snapshot=None if snapshot is None else whole(snapshot, most=HASH_END),
             )
         except MALFORMED as error:
@@ -560,7 +560,7 @@ class KeptPosition:
                 hint="let the query of the view write the marker ('keep').",
             ) from error
 
-    def has(self, other: KeptPosition) -> bool:
+    def covers(self, other: KeptPosition) -> bool:
         """Return whether a table at this position contains everything up to another position.
 
         False if the positions refer to different tables, or to different histories of the same
@@ -578,21 +578,21 @@ class KeptPosition:
         return other.snapshot is not None and other.snapshot <= self.snapshot
 
 
-def _may_precede(place: TableVersion, newer: TableVersion) -> bool:
+def _may_precede(version_ref: TableVersion, newer: TableVersion) -> bool:
     """Return whether a table version equals or may precede another one."""
-    is_before = place.table_id == newer.table_id and place.version < newer.version
-    return is_before or place == newer
+    is_before = version_ref.table_id == newer.table_id and version_ref.version < newer.version
+    return is_before or version_ref == newer
 
 
-def places_record(places: VersionsByInput) -> dict[str, list[Any]]:
-    """Return table versions in their JSON form (`places_of`)."""
+def version_refs_to_json(version_refs: VersionsByInput) -> dict[str, list[Any]]:
+    """Return table versions in their JSON form (`version_refs_from_json`)."""
     return {
         name: [version_ref.table_id, version_ref.version, version_ref.token]
-        for name, version_ref in places.items()
+        for name, version_ref in version_refs.items()
     }
 
 
-def places_of(record: Any) -> dict[str, TableVersion]:
+def version_refs_from_json(record: Any) -> dict[str, TableVersion]:
     """Parse table versions from their JSON form."""
     return {
         text_in(name): TableVersion(

@@ -169,15 +169,18 @@ def index_folder(column: str) -> str:
     return f"{FOLDER}/{quote(column, safe='').replace('.', '%2E')}"
 
 
-def shown(index: Manifest) -> TableVersion | None:
+def covered_version(index: Manifest) -> TableVersion | None:
     """Return the table version that an index covers; None if it has none yet."""
     table_id, version, token = index.properties.get(SHOWS, "  ").split(" ")
     return TableVersion(table_id=table_id, version=int(version), token=token) if table_id else None
 
 
-def showing(index: Manifest, place: TableVersion) -> dict[str, str]:
+def with_covered_version(index: Manifest, version_ref: TableVersion) -> dict[str, str]:
     """Return an index's properties for a table version that it covers."""
-    return {**index.properties, SHOWS: f"{place.table_id} {place.version} {place.token}"}
+    return {
+        **index.properties,
+        SHOWS: f"{version_ref.table_id} {version_ref.version} {version_ref.token}",
+    }
 
 
 PROPERTY = "tombstoneRetention"

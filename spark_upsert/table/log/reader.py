@@ -17,10 +17,10 @@ from spark_upsert.errors import ContentionError, CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.log.codec import commit_path, no_table, require_no_rest
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.log.storage import AT_ONCE, Clock, StoredLog, last_checkpoint
 
-LOOKS_PER_LISTING = 100
+POLLS_PER_LISTING = 100
 """Polls without news between two log listings. A poll is two reads and a listing costs as much as
 ten polls, so this adds a twentieth to the cost at rest."""
 
@@ -64,7 +64,7 @@ class LogMemory:
     def recall(self, store: Store) -> Manifest | None:
         """Return a version that was once the newest, or None; the caller must prove it again.
 
-        A version is returned `LOOKS_PER_LISTING` times and then evicted, so that the next reader
+        A version is returned `POLLS_PER_LISTING` times and then evicted, so that the next reader
         lists the log.
         """
         key = store.cache_key
@@ -72,7 +72,7 @@ class LogMemory:
             return None
         with self._lock:
             count = 1 + (self._recalls.get(key) or 0)
-            if count > LOOKS_PER_LISTING:
+            if count > POLLS_PER_LISTING:
                 self._known.pop(key)
             self._recalls.put(key, count)
             return self._known.get(key)
@@ -125,7 +125,7 @@ class LogReader:
     """The versions of one table (`Versions`), with a cache of the newest one. Safe for threads.
 
     Each request about versions polls the log first. A caller with several requests uses one
-    snapshot (`Look`): a new one (`look`), or one at the newest cached version (`last_look`).
+    snapshot (`LogSnapshot`): a new one (`refresh`), or one at the newest cached version (`cached_snapshot`).
 
     Parameters
     ----------
@@ -145,18 +145,18 @@ class LogReader:
         self._memory = memory
         self._lock = threading.RLock()
         self._head: Manifest | None = None
-        self._behind: Manifest | None = None
+        self._newest_base: Manifest | None = None
         """The version that the head was made from last: a follower asks for the state before it."""
         self._durable_version = -1
-        self._idle_looks = 0
+        self._idle_polls = 0
         self._reported: TableVersion | None = None
-        self._resting = threading.local()
+        self._pinned = threading.local()
 
-    def anew(self) -> LogReader:
+    def without_cache(self) -> LogReader:
         """Return a reader for the same table that uses no cache."""
         fresh = LogReader(self._store, memory=None, clock=self._clock)
         if self._head is not None:
-            fresh.require(self._head.place, "what was opened here")
+            fresh.require(self._head.version_ref, "what was opened here")
         return fresh
 
     def now_ms(self) -> int:
@@ -170,84 +170,90 @@ class LogReader:
 
     # -- snapshots -------------------------------------------------------------------
 
-    def look(self) -> Look:
+    def refresh(self) -> LogSnapshot:
         """Poll the log and return a snapshot at the newest version; raises if there is no table.
 
         Costs one failed look-up and one read if nothing is new.
         """
-        snapshot = self.try_look()
+        snapshot = self.try_refresh()
         if snapshot is None:
             raise no_table(self._store)
         return snapshot
 
-    def try_look(self, *, told: TableVersion | None = None) -> Look | None:
-        """Poll the log (`look`); None if there is no table.
+    def try_refresh(self, *, reported: TableVersion | None = None) -> LogSnapshot | None:
+        """Poll the log (`refresh`); None if there is no table.
 
-        ``told`` is a durable version that the caller knows from another process.
+        ``reported`` is a durable version that the caller knows from another process.
         """
         with self._lock:
-            self._record_reported(told)
-            resting = self._pinned_look()
-            if resting is not None:
-                return resting
+            self._record_reported(reported)
+            pinned = self._pinned_snapshot()
+            if pinned is not None:
+                return pinned
             head = self._find_end()
-            return None if head is None else self._look_from(head)
+            return None if head is None else self._snapshot_from(head)
 
-    def last_look(self) -> Look:
+    def cached_snapshot(self) -> LogSnapshot:
         """Return a snapshot at the newest cached version; polls the log if none is cached.
 
         For a caller that has just polled and needs only that version and older ones.
         """
-        return self._known() or self.look()
+        return self._cached_snapshot() or self.refresh()
 
-    def look_at(self, place: TableVersion, *, told: TableVersion | None = None) -> Look | None:
+    def snapshot_at(
+        self, version_ref: TableVersion, *, reported: TableVersion | None = None
+    ) -> LogSnapshot | None:
         """Return a snapshot at a version that another process has just proven to be the newest.
 
         Saves a poll for a writer that proposes the next version: the put detects a newer one, and
         `Log` proves before and after the put that the version is in the log. If the version cannot
-        be built from the cache, this polls the log instead (`try_look`, also for ``told``).
+        be built from the cache, this polls the log instead (`try_refresh`, also for ``reported``).
         """
         with self._lock:
-            self._record_reported(told)
+            self._record_reported(reported)
             base = self._head or self._cached_version() or last_checkpoint(self._store)
             manifest = None
-            if base is None or base.version <= place.version:
-                manifest = self._roll_to(base, place)
+            if base is None or base.version <= version_ref.version:
+                manifest = self._roll_to(base, version_ref)
             if manifest is None:
-                return self.try_look()
-            self._record_reported(place)
+                return self.try_refresh()
+            self._record_reported(version_ref)
             self._remember(manifest, base)
-            return self._look_from(manifest)
+            return self._snapshot_from(manifest)
 
-    def _record_reported(self, told: TableVersion | None) -> None:
+    def _record_reported(self, reported: TableVersion | None) -> None:
         """Record a version that was in the log and durable."""
-        if told is None:
+        if reported is None:
             return
-        self._durable_version = max(self._durable_version, told.version)
-        if self._reported is None or self._reported.version < told.version:
-            self._reported = told
+        self._durable_version = max(self._durable_version, reported.version)
+        if self._reported is None or self._reported.version < reported.version:
+            self._reported = reported
 
-    def _known(self) -> Look | None:
+    def _cached_snapshot(self) -> LogSnapshot | None:
         """Return a snapshot at the newest cached version; None if none is cached."""
         with self._lock:
             if self._head is None:
                 return None
-            return self._pinned_look() or self._look_from(self._head)
+            return self._pinned_snapshot() or self._snapshot_from(self._head)
 
-    def _look_from(self, head: Manifest) -> Look:
-        return Look(
-            self._stored, head, behind=self._behind, now_ms=self.now_ms, again=self._find_end
+    def _snapshot_from(self, head: Manifest) -> LogSnapshot:
+        return LogSnapshot(
+            self._stored,
+            head,
+            newest_base=self._newest_base,
+            now_ms=self.now_ms,
+            find_end=self._find_end,
         )
 
     @property
-    def seen(self) -> Manifest | None:
+    def cached_head(self) -> Manifest | None:
         """The newest version that this reader has read, if any; newer ones may exist by now."""
         return self._head
 
     def has_newer(self) -> bool:
         """Return whether a version after the newest cached one exists; one request.
 
-        Does not check that the log is still the same; `look` does.
+        Does not check that the log is still the same; `refresh` does.
         """
         cached_head = self._head
         if cached_head is None:
@@ -261,66 +267,66 @@ class LogReader:
     # -- a view that reads at one position -------------------------------------------
 
     @contextmanager
-    def as_seen(self) -> Iterator[None]:
+    def pin_snapshot(self) -> Iterator[None]:
         """Serve all this thread's requests in the block from one snapshot.
 
         Only views need it (`View.resting`): their relations hold tables instead of snapshots. The
-        end of the block proves the reads, like the end of a `Look`.
+        end of the block proves the reads, like the end of a `LogSnapshot`.
         """
         if self._is_pinned:
             yield
             return
-        self._resting.is_on, self._resting.look = True, None
+        self._pinned.is_on, self._pinned.snapshot = True, None
         try:
             yield
         except CorruptionError:
             self._find_end()  # A removed version is no damage.
             raise
         else:
-            if self._resting.look is not None:
-                self._resting.look.prove()
+            if self._pinned.snapshot is not None:
+                self._pinned.snapshot.prove()
         finally:
-            self._resting.is_on = False
+            self._pinned.is_on = False
 
     @property
     def _is_pinned(self) -> bool:
-        return getattr(self._resting, "is_on", False)
+        return getattr(self._pinned, "is_on", False)
 
-    def _pinned_look(self) -> Look | None:
-        """Return this thread's snapshot within `as_seen`, otherwise None."""
+    def _pinned_snapshot(self) -> LogSnapshot | None:
+        """Return this thread's snapshot within `pin_snapshot`, otherwise None."""
         if not self._is_pinned or self._head is None:
             return None
-        snapshot: Look | None = self._resting.look
+        snapshot: LogSnapshot | None = self._pinned.snapshot
         if snapshot is None:
-            snapshot = self._resting.look = self._look_from(self._head)
+            snapshot = self._pinned.snapshot = self._snapshot_from(self._head)
         return snapshot
 
     # -- one request per poll ---------------------------------------------------------
 
     def head(self) -> Manifest:
-        """Return the newest manifest (`look`)."""
-        return self.look().head()
+        """Return the newest manifest (`refresh`)."""
+        return self.refresh().head()
 
     def try_head(self) -> Manifest | None:
         """Return the newest manifest, or None if there is no table."""
-        snapshot = self.try_look()
+        snapshot = self.try_refresh()
         return None if snapshot is None else snapshot.head()
 
     def at(self, version: int) -> Manifest:
-        """Return a version's manifest (`Look.at`)."""
-        return self.look().at(version)
+        """Return a version's manifest (`LogSnapshot.at`)."""
+        return self.refresh().at(version)
 
     def before(self, version: int) -> Manifest:
-        """Return the table just before a version (`Look.before`)."""
-        return self.look().before(version)
+        """Return the table just before a version (`LogSnapshot.before`)."""
+        return self.refresh().before(version)
 
     def commit(self, version: int) -> Commit:
-        """Return one commit (`Look.commit`); no poll if it is stored, because it never changes."""
-        snapshot = self._known()
+        """Return one commit (`LogSnapshot.commit`); no poll if it is stored, because it never changes."""
+        snapshot = self._cached_snapshot()
         stored_commit = (
             self._stored.commit(version) if snapshot is None else snapshot.commit(version)
         )
-        return self.look().commit(version) if stored_commit is None else stored_commit
+        return self.refresh().commit(version) if stored_commit is None else stored_commit
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
@@ -330,35 +336,35 @@ class LogReader:
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
-        """Raise unless changes from a version on can be read (`Look.require_changes`)."""
-        self.look().require_changes(lower)
+        """Raise unless changes from a version on can be read (`LogSnapshot.require_changes`)."""
+        self.refresh().require_changes(lower)
 
     def at_timestamp(self, timestamp_ms: int) -> Manifest:
-        """Return the newest manifest at a time (`Look.at_timestamp`)."""
-        return self.look().at_timestamp(timestamp_ms)
+        """Return the newest manifest at a time (`LogSnapshot.at_timestamp`)."""
+        return self.refresh().at_timestamp(timestamp_ms)
 
     def require_past(self, timestamp_ms: int) -> None:
-        """Raise if a time is in the future (`Look.require_past`)."""
-        self.look().require_past(timestamp_ms)
+        """Raise if a time is in the future (`LogSnapshot.require_past`)."""
+        self.refresh().require_past(timestamp_ms)
 
     def version_at(self, timestamp_ms: int) -> int:
-        """Return the last version at a time (`Look.version_at`)."""
-        return self.look().version_at(timestamp_ms)
+        """Return the last version at a time (`LogSnapshot.version_at`)."""
+        return self.refresh().version_at(timestamp_ms)
 
-    def place(self, version: int) -> TableVersion:
-        """Return the reference to a version (`Look.place`)."""
-        return self.look().place(version)
+    def version_ref(self, version: int) -> TableVersion:
+        """Return the reference to a version (`LogSnapshot.version_ref`)."""
+        return self.refresh().version_ref(version)
 
-    def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
-        """Return the newest manifest, which must descend from a version (`Look.require`)."""
-        snapshot = self.try_look()
+    def require(self, version_ref: TableVersion, who: str, *, hint: str = "") -> Manifest:
+        """Return the newest manifest, which must descend from a version (`LogSnapshot.require`)."""
+        snapshot = self.try_refresh()
         if snapshot is None:
-            raise self._stored.other(place, "no table", who, hint)
-        return snapshot.require(place, who, hint=hint)
+            raise self._stored.other_table_error(version_ref, "no table", who, hint)
+        return snapshot.require(version_ref, who, hint=hint)
 
-    def require_descent(self, head: Manifest, place: TableVersion, who: str) -> None:
-        """Raise unless a version descends from a recorded one (`Look.require`)."""
-        self._look_from(head).require(place, who)
+    def require_descent(self, head: Manifest, version_ref: TableVersion, who: str) -> None:
+        """Raise unless a version descends from a recorded one (`LogSnapshot.require`)."""
+        self._snapshot_from(head).require(version_ref, who)
 
     def has(self, manifest: Manifest) -> bool:
         """Return whether a version is in the log, so that no later version was removed yet."""
@@ -370,7 +376,7 @@ class LogReader:
         """Return the newest stored version; None if there is no table."""
         with self._lock:
             base = self._head or self._cached_version()
-            is_remembered = base is not None and self._idle_looks < LOOKS_PER_LISTING
+            is_remembered = base is not None and self._idle_polls < POLLS_PER_LISTING
             base = base or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
                 head = self._end_at_reported(base)
@@ -382,9 +388,9 @@ class LogReader:
                     head = self._prove_end(base, newest)
                 if head is not None:
                     is_idle = is_remembered and head is base
-                    self._idle_looks = self._idle_looks + 1 if is_idle else 0
+                    self._idle_polls = self._idle_polls + 1 if is_idle else 0
                     if self._head is not None and base is not self._head:
-                        self.require_descent(head, self._head.place, "what was opened here")
+                        self.require_descent(head, self._head.version_ref, "what was opened here")
                     self._make_durable(head.version)
                     self._remember(head, base)
                     return head
@@ -404,7 +410,9 @@ class LogReader:
         if self._stored.commit(0) is not None:
             return False
         if self._head is not None:
-            raise self._stored.other(self._head.place, "no table", "what was opened here")
+            raise self._stored.other_table_error(
+                self._head.version_ref, "no table", "what was opened here"
+            )
         require_no_rest(self._store)
         return self._stored.commit(0) is None
 
@@ -420,7 +428,7 @@ class LogReader:
             if self._head is None or self._head.version <= head.version:
                 self._head = head
                 if base is not None and base.version < head.version:
-                    self._behind = base
+                    self._newest_base = base
         if self._memory is not None:
             self._memory.keep(self._store, head)
 
@@ -464,7 +472,7 @@ class LogReader:
             raise self._stored.gap(head.version + 1, newest)
 
     def _end_at_reported(self, base: Manifest | None) -> Manifest | None:
-        """Return the version that a caller passed to `try_look`, if it is the log's end.
+        """Return the version that a caller passed to `try_refresh`, if it is the log's end.
 
         Saves one read against starting at the cached version: the commit is needed anyway, and
         reading it after checking for the next one proves the end.
@@ -474,16 +482,16 @@ class LogReader:
             return None
         if self._stored.commit(reported.version + 1) is not None:
             return None
-        self._stored.forget(reported.version)  # Read before the look it would prove nothing.
+        self._stored.forget(reported.version)  # Read before the poll it would prove nothing.
         return self._roll_to(base, reported)
 
-    def _roll_to(self, base: Manifest | None, place: TableVersion) -> Manifest | None:
+    def _roll_to(self, base: Manifest | None, version_ref: TableVersion) -> Manifest | None:
         """Return a version's manifest, built from an older one; None if that is not possible."""
         try:
-            manifest = self._stored.roll(base, place.version)
+            manifest = self._stored.roll(base, version_ref.version)
         except CorruptionError:
             return None  # A poll of the complete log reports the damage.
-        return manifest if manifest is not None and manifest.place == place else None
+        return manifest if manifest is not None and manifest.version_ref == version_ref else None
 
     def _make_durable(self, version: int) -> None:
         """Sync a version that another process may have left half-way, before acting on it.

@@ -1,4 +1,4 @@
-"""A pinned version list (`Look`): all questions about versions up to the newest one seen.
+"""A pinned version list (`LogSnapshot`): answers requests about versions up to the newest one read.
 
 Used in a ``with`` block, it proves at the end that the bytes read belong to this log.
 Also version arguments: a number, a time or a word becomes a version or a range of versions.
@@ -27,7 +27,7 @@ from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_up_to
 
 
 class Versions(Protocol):
-    """Requests about a table's versions: a `Look`, or a `LogReader`, which polls per request."""
+    """Requests about a table's versions: a `LogSnapshot`, or a `LogReader`, which polls per request."""
 
     def head(self) -> Manifest:
         """Return the newest version."""
@@ -66,7 +66,7 @@ class Versions(Protocol):
         ...
 
 
-class Look:
+class LogSnapshot:
     """A pinned list of a log's versions, up to the newest one seen (`Versions`).
 
     Parameters
@@ -74,37 +74,37 @@ class Look:
     stored : StoredLog
     head : Manifest
         The newest version in the snapshot.
-    behind : Manifest, optional
+    newest_base : Manifest, optional
         An older cached version: a follower needs the state before the head.
     now_ms : callable
         Returns the time in ms since 1970.
-    again : callable
+    find_end : callable
         Polls the log's end again, and raises if it is another log; called if an expected version is
         missing.
     """
 
-    __slots__ = ("_again", "_behind", "_has_read", "_head", "_now_ms", "_stored")
+    __slots__ = ("_find_end", "_has_read", "_head", "_newest_base", "_now_ms", "_stored")
 
     def __init__(
         self,
         stored: StoredLog,
         head: Manifest,
         *,
-        behind: Manifest | None = None,
+        newest_base: Manifest | None = None,
         now_ms: Callable[[], int],
-        again: Callable[[], Manifest | None],
+        find_end: Callable[[], Manifest | None],
     ) -> None:
         self._stored = stored
         self._head = head
-        self._behind = behind
-        self._again = again
+        self._newest_base = newest_base
+        self._find_end = find_end
         self._now_ms = now_ms
         self._has_read = False
 
     def __repr__(self) -> str:
-        return f"Look({self._head.place})"
+        return f"LogSnapshot({self._head.version_ref})"
 
-    def __enter__(self) -> Look:
+    def __enter__(self) -> LogSnapshot:
         return self
 
     def __exit__(
@@ -116,12 +116,12 @@ class Look:
         if kind is None:
             self.prove()
         elif issubclass(kind, CorruptionError):
-            self._again()  # A removed version is no damage.
+            self._find_end()  # A removed version is no damage.
 
     def prove(self) -> None:
         """Prove by one request that all bytes read so far belong to this log."""
         if self._has_read and not self._stored.holds(self._head):
-            self._again()
+            self._find_end()
 
     def head(self) -> Manifest:
         """Return the snapshot's version: the newest at its time."""
@@ -129,7 +129,7 @@ class Look:
 
     def at(self, version: int) -> Manifest:
         """Return a version's manifest."""
-        head, newest = self._head, self._behind
+        head, newest = self._head, self._newest_base
         if version == head.version:
             return head
         if not head.since <= version <= head.version:
@@ -149,7 +149,7 @@ class Look:
             )
         return manifest
 
-    def kept(self, version: int) -> int | None:
+    def equivalent_version(self, version: int) -> int | None:
         """Return a readable version with the same rows as a version that may be expired.
 
         That is the version itself or, if it is expired, ``since``; None if rows changed in between.
@@ -239,28 +239,31 @@ class Look:
 
         return bisect_right(range(head.upper), timestamp_ms, key=time_ms) - 1
 
-    def place(self, version: int) -> TableVersion:
+    def version_ref(self, version: int) -> TableVersion:
         """Return a reference to a version, for a later `require`."""
         head = self._head
         if version == head.version:
-            return head.place
+            return head.version_ref
         return TableVersion(
             table_id=head.table_id, version=version, token=self.commit(version).token
         )
 
-    def require(self, place: TableVersion, who: str, *, hint: str = "") -> Manifest:
+    def require(self, version_ref: TableVersion, who: str, *, hint: str = "") -> Manifest:
         """Return the head, which must descend from a recorded version; raises `OtherTableError`."""
         head = self._head
-        if head.table_id != place.table_id:
-            description = str(head.place)
-        elif head.version < place.version:
+        if head.table_id != version_ref.table_id:
+            description = str(head.version_ref)
+        elif head.version < version_ref.version:
             description = f"a copy of it that ends at version {head.version}"
         # Where the version was expired since, only the identity is left to compare.
-        elif place.version >= head.since and self._token_at(place.version) != place.token:
-            description = f"a copy of it with another version {place.version}"
+        elif (
+            version_ref.version >= head.since
+            and self._token_at(version_ref.version) != version_ref.token
+        ):
+            description = f"a copy of it with another version {version_ref.version}"
         else:
             return head
-        raise self._stored.other(place, description, who, hint)
+        raise self._stored.other_table_error(version_ref, description, who, hint)
 
     def _token_at(self, version: int) -> str | None:
         if version == self._head.version:
@@ -275,7 +278,7 @@ class Look:
 
     def _gone(self, version: int, *, missing: int | None = None) -> UpsertFlowError:
         """Return the error for an unreadable version; it may have expired just now."""
-        head = self._again()
+        head = self._find_end()
         if head is None:
             return TableNotFoundError.at(self._stored.store.url)
         if head.since <= version <= head.version:
@@ -309,7 +312,7 @@ def manifest_at(
     return log.head() if time_ms is None else log.at_timestamp(time_ms)
 
 
-def first_wanted(
+def resolve_starting_version(
     log: Versions,
     *,
     version: int | str | None = None,
@@ -332,7 +335,7 @@ def first_wanted(
     return version + int(not is_inclusive)
 
 
-def upper_wanted(
+def resolve_ending_version(
     log: Versions,
     *,
     version: int | None = None,
@@ -342,7 +345,7 @@ def upper_wanted(
 ) -> int:
     """Return the exclusive end version for the requested changes, by default after the newest.
 
-    For the parameters see `first_wanted`.
+    For the parameters see `resolve_starting_version`.
     """
     if time_ms is not None:
         log.require_past(time_ms)

@@ -277,10 +277,12 @@ class StoredLog:
             "no such object",
         )
 
-    def other(self, place: TableVersion, found: str, who: str, hint: str = "") -> OtherTableError:
+    def other_table_error(
+        self, version_ref: TableVersion, found: str, who: str, hint: str = ""
+    ) -> OtherTableError:
         """Return the error for a log other than the recorded one, and clear the cache."""
         self.forget()
-        return OtherTableError.at(self.store.url, who, str(place), found, hint=hint)
+        return OtherTableError.at(self.store.url, who, str(version_ref), found, hint=hint)
 
 
 def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:

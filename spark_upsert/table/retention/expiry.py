@@ -40,7 +40,7 @@ _ATTEMPTS_MAX = 100
 """Maximum attempts. An expiry takes longer than an attempt, so a hundred in a row are a fault."""
 
 
-def despite_expiry(attempt: Callable[[], T], url: str) -> T:
+def retry_after_expiry(attempt: Callable[[], T], url: str) -> T:
     """Return the attempt's result; repeat the attempt if an expiry overtakes it.
 
     An attempt pins a table version, then leases it or begins to read. An expiry may come in
@@ -61,7 +61,7 @@ def despite_expiry(attempt: Callable[[], T], url: str) -> T:
 
 
 @contextmanager
-def expiry_is_no_damage(store: Store, version: int) -> Iterator[None]:
+def translate_expired_files(store: Store, version: int) -> Iterator[None]:
     """Report a missing file as an expired version if a vacuum has overtaken the read."""
     try:
         yield
@@ -138,7 +138,7 @@ def bounds(
     ]
 
 
-def choose_since(found: Iterable[RetentionBound]) -> RetentionBound:
+def choose_bound(found: Iterable[RetentionBound]) -> RetentionBound:
     """Return the bound that retains most versions."""
     return min(found, key=lambda each: each.since)
 
@@ -234,7 +234,7 @@ def expire(
         if head.timestamp_ms > now_ms + AHEAD_MS:
             raise ClockError.in_log(store.url, head.version, render_time(head.timestamp_ms))
         row_ttl_ms = ages_ms(head.properties)
-        choice = choose_since(
+        choice = choose_bound(
             bounds(
                 newest=head.version,
                 retain_versions=retain_versions,
@@ -265,7 +265,7 @@ def expire(
         return _propose_frontiers(head, since=since, writers_before_ms=writers_before_ms)
 
     # A concurrent expiry may remove the versions that this one reads.
-    despite_expiry(lambda: log.append(propose), store.url)
+    retry_after_expiry(lambda: log.append(propose), store.url)
     return outcome[-1]
 
 
@@ -305,7 +305,7 @@ class VacuumResult:
         """Total size without log objects."""
         return sum(file.bytes for file in (*self.expired, *self.orphans, *self.leftovers))
 
-    def with_those_below(self, other: VacuumResult, folder: str) -> VacuumResult:
+    def with_subfolder(self, other: VacuumResult, folder: str) -> VacuumResult:
         """Add the result for a table in a subfolder; paths get the folder as a prefix."""
 
         def below(files: tuple[ObjectInfo, ...]) -> tuple[ObjectInfo, ...]:

@@ -68,7 +68,7 @@ class BacklogCounter:
         """Version and bytes per counted epoch."""
         self._bytes = 0
 
-    def behind(self, lease: Lease, log: Log, head: Manifest, caps: Caps) -> ConsumerLag:
+    def count(self, lease: Lease, log: Log, head: Manifest, caps: Caps) -> ConsumerLag:
         """Return a lease's backlog at a version, counted until it exceeds the caps."""
         with self._lock:
             if not max(lease.version, head.since) <= self._last <= head.version:
@@ -118,7 +118,7 @@ RUNG_MAX = 4
 REFUSES_FROM = 4
 """The rung on the load ladder (`scheduler.governor`) at which writes are refused."""
 
-LOOK_MS = 1_000
+POLL_MS = 1_000
 """Minimum time between two listings."""
 
 _REPORTS_MAX = 64
@@ -233,7 +233,7 @@ class PressureGauge:
         """Return the first report, by consumer, that refuses writes; None if there is none."""
         with self._lock:
             # After the clock went back, list immediately, not when the old time is reached again.
-            if self._listed_ms is None or not 0 <= now_ms - self._listed_ms < LOOK_MS:
+            if self._listed_ms is None or not 0 <= now_ms - self._listed_ms < POLL_MS:
                 self._reports = reports(store, now_ms)
                 self._listed_ms = now_ms
             live = (

@@ -103,12 +103,12 @@ class HashSearch:
 
     def _within(self, sample: Hashes, probes: Hashes) -> Positions:
         """Return the probes' positions; no probe may follow the last sample's stride."""
-        stretch = np.maximum(np.searchsorted(sample, probes) - 1, 0)
-        hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(stretch, axis=0)
+        epoch_range = np.maximum(np.searchsorted(sample, probes) - 1, 0)
+        hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(epoch_range, axis=0)
         # Eight bytes with 0 or 1 are a word; this product's upper byte is their sum.
         is_lower = (hashes < probes[:, None]).view(np.uint64)
         counts = ((is_lower * _ONES) >> np.uint64(56)).view(np.int64)
-        return stretch * STRIDE + counts.sum(axis=1)
+        return epoch_range * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:
         """Return probe indices that may be among the hashes: no misses, few false positives."""
@@ -619,7 +619,7 @@ class RunCache:
     The cache is bounded by count: an open run is a mapping and one byte per block, not its
     contents, some 30 KiB in all. Tables that are written and compacted for hours have thousands of
     runs in turn, but use only the last. So beyond a count the cache closes runs without a recent
-    use. Touched pages count as process memory until their release; `settle` bounds them. The keys
+    use. Touched pages count as process memory until their release; `trim` bounds them. The keys
     are immutable files, so that an entry never becomes stale.
     """
 
@@ -699,7 +699,7 @@ class RunCache:
             return True
         return seen == known.seen and self.clock() - known.opened_s < self.trusted_s
 
-    def settle(self, rows: int) -> None:
+    def trim(self, rows: int) -> None:
         """Release mapped memory beyond the amount that the rows justify; called between steps.
 
         Only for frugal work (`frugal`): a worker's memory then follows its batches, not its table.

@@ -49,7 +49,7 @@ _SPENT_KEPT = 4096
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
-class FarBytes:
+class RemoteBytes:
     """An object's bytes, zero until a block is requested and filled in."""
 
     def __init__(self, store: Store, path: str, size: int) -> None:
@@ -89,7 +89,7 @@ class FarBytes:
             self._is_here[low // BLOCK_BYTES : block_count(high)] = True
 
 
-class FarSearch(HashSearch):
+class RemoteHashSearch(HashSearch):
     """Search hashes in a remote run and verify them window by window.
 
     Parameters
@@ -167,7 +167,7 @@ class FarSearch(HashSearch):
         return low
 
 
-class FarRun(Run):
+class RemoteRun(Run):
     """A run whose blocks are fetched as they are verified; head and tail are fetched on opening."""
 
     def __init__(
@@ -175,13 +175,13 @@ class FarRun(Run):
     ) -> None:
         self._spent = spent
         self.place = store.url, file.path
-        self.bytes = FarBytes(store, file.path, file.bytes)
+        self.bytes = RemoteBytes(store, file.path, file.bytes)
         head = np.arange(block_count(min(HEAD_BYTES, file.body_bytes)))
         tail = np.arange(file.body_bytes // BLOCK_BYTES, block_count(file.bytes))
         self.bytes.bring(np.union1d(head, tail))
         super().__init__(file, self.bytes.buffer, on_damage=on_damage, bring=self.bytes.bring)
         ends = file.hash_range.first, file.hash_range.last
-        self.search = FarSearch(self.hashes, *ends, self._verify_windows)
+        self.search = RemoteHashSearch(self.hashes, *ends, self._verify_windows)
 
     @property
     def spent(self) -> int:
@@ -206,7 +206,7 @@ class FarRun(Run):
 
 
 @dataclass
-class FarRuns:
+class RemoteRunCache:
     """Least-recently-used cache for remote runs.
 
     Once look-ups have cost as much as a copy, the run moves to `RUNS`.
@@ -222,7 +222,7 @@ class FarRuns:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._runs: LruMap[tuple[str, str], FarRun] = LruMap(self.count_max)
+        self._runs: LruMap[tuple[str, str], RemoteRun] = LruMap(self.count_max)
         self._spent: LruMap[tuple[str, str], int] = LruMap(_SPENT_KEPT)
         """Bytes fetched for evicted runs, so that a run that keeps returning is eventually copied.
         """
@@ -256,7 +256,7 @@ class FarRuns:
         spent += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
         return spent * self.share < file.bytes and store.is_far(file.path)
 
-    def _open(self, store: Store, file: RunFile) -> FarRun:
+    def _open(self, store: Store, file: RunFile) -> RemoteRun:
         key = (store.url, file.path)
         with self._lock:
             opened = self._runs.get(key)
@@ -268,7 +268,7 @@ class FarRuns:
             with self._lock:
                 self._runs.pop(key)
 
-        run = FarRun(store, file, on_damage, spent=spent)
+        run = RemoteRun(store, file, on_damage, spent=spent)
         with self._lock:
             for gone in self._runs.put(key, run):
                 self._spent.put(gone.place, gone.spent)
@@ -276,13 +276,15 @@ class FarRuns:
 
     def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
         """Fetch the blocks that a look-up touches in remote parts, in parallel."""
-        far = [part for part in parts if isinstance(part, RunPart) and isinstance(part.run, FarRun)]
+        far = [
+            part for part in parts if isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
+        ]
         touch = partial(_fetch_matches, hashes=hashes, names=names)
         for _ in in_order(touch, far, min(len(far), self.at_once)):
             pass
 
 
-FAR = FarRuns()
+REMOTE_RUNS = RemoteRunCache()
 """This process's remote runs."""
 
 

@@ -302,7 +302,7 @@ class Rows:
         part = self.parts[index]
         stored = [name for name in names if part.has(name)]
         column_by_name = dict(zip(stored, part.take(stored, positions), strict=True))
-        RUNS.settle(len(positions))
+        RUNS.trim(len(positions))
         return [self._adapt(part, column_by_name.get(name), name, len(positions)) for name in names]
 
     def slice(self, index: int, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:

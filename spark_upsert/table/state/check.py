@@ -20,11 +20,11 @@ from spark_upsert.errors import CorruptionError, VersionNotFoundError
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Commit, Manifest, apply
 from spark_upsert.table.log.reader import LogReader
-from spark_upsert.table.retention.expiry import despite_expiry
+from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.retention.leases import lease_path, readable_leases
 from spark_upsert.table.run.file import Run, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
-from spark_upsert.table.state.fold import impossible, told
+from spark_upsert.table.state.fold import describe_entry, impossible
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 
@@ -65,7 +65,9 @@ class Report:
         return not self.findings
 
 
-def check(store: Store, log: LogReader, told: Callable[[int, int], object] | None = None) -> Report:
+def check(
+    store: Store, log: LogReader, on_progress: Callable[[int, int], object] | None = None
+) -> Report:
     """Verify everything that a table's readable versions depend on.
 
     Notes
@@ -75,18 +77,18 @@ def check(store: Store, log: LogReader, told: Callable[[int, int], object] | Non
     file once, including log files, regardless of earlier reads. Memory is bounded by the largest
     file's mapping.
     """
-    log = log.anew()
-    readable = despite_expiry(lambda: _Readable.of(log), store.url)
+    log = log.without_cache()
+    readable = retry_after_expiry(lambda: _Readable.of(log), store.url)
     head, files = readable.head, readable.files
     of_files: list[Finding] = []
     for done, file in enumerate(files.values()):
-        if told is not None:
-            told(done, len(files))
+        if on_progress is not None:
+            on_progress(done, len(files))
         of_files += _check_file(store, head.schema, file)
     if of_files and log.head().since > head.since:
-        needed = despite_expiry(lambda: _Readable.of(log), store.url).files
+        needed = retry_after_expiry(lambda: _Readable.of(log), store.url).files
         of_files = [of_file for of_file in of_files if of_file.place in needed]
-    of_rows = despite_expiry(lambda: _check_newest(store, log), store.url)
+    of_rows = retry_after_expiry(lambda: _check_newest(store, log), store.url)
     return Report(
         since=head.since,
         newest=head.version,
@@ -112,7 +114,7 @@ class _Readable:
     @classmethod
     def of(cls, log: LogReader) -> _Readable:
         """Return the currently readable history."""
-        look = log.look()
+        look = log.refresh()
         head = look.head()
         base = look.before(head.first_changes)
         return cls(head, base, tuple(look.commits(head.first_changes, head.upper)))
@@ -280,7 +282,7 @@ def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 wrong = np.flatnonzero(impossible(schema, columns))
                 if len(wrong) and not of_no_rows:
-                    first = told(schema, columns, int(wrong[0]))
+                    first = describe_entry(schema, columns, int(wrong[0]))
                 of_no_rows += len(wrong)
     except CorruptionError as error:
         yield Finding(place=location, expected="its rows", found=error.message)

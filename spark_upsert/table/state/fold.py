@@ -87,7 +87,7 @@ def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: 
     wrong = np.flatnonzero(impossible(schema, columns))
     if not len(wrong):
         return
-    first = told(schema, columns, int(wrong[0]))
+    first = describe_entry(schema, columns, int(wrong[0]))
     raise CorruptionError(
         f"the table at '{url}' is of contributions, so that each of its entries must be of one row "
         f"or more; found {len(wrong)} that are not (the first: {first}).",
@@ -97,7 +97,7 @@ def require_possible(schema: TableSchema, columns: Mapping[str, pa.Array], url: 
     )
 
 
-def told(schema: TableSchema, columns: Mapping[str, pa.Array], at: int) -> str:
+def describe_entry(schema: TableSchema, columns: Mapping[str, pa.Array], at: int) -> str:
     """Return an entry in words, for errors."""
     names = [*schema.keys, *schema.values]
     return f"{', '.join(f'{name}={columns[name][at].as_py()!r}' for name in names):.400}"

@@ -19,7 +19,7 @@ from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.run.file import RUNS, Run
 from spark_upsert.table.run.format import BLOCK_BYTES
 from spark_upsert.table.run.rows import Part, Rows
-from spark_upsert.table.state.reduce import EntryMatches, Hits, mechanism_of
+from spark_upsert.table.state.reduce import EntryMatches, KeyMatches, merge_function_for
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
@@ -36,16 +36,18 @@ def find(
     """Look keys up in a state."""
     rows = Rows(schema, [part for part, _ in state])
     epochs = [epoch for _, epoch in state]
-    return mechanism_of(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
+    return merge_function_for(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
 
 
-def hits_of(rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]) -> Iterator[Hits]:
+def hits_of(
+    rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]
+) -> Iterator[KeyMatches]:
     """Yield each part's matches, losers included; keys and hashes as in `find`."""
     for index, part in enumerate(rows.parts):
         probes, positions = _search(rows, index, part, hashes, keys)
-        RUNS.settle(len(hashes))
+        RUNS.trim(len(hashes))
         if len(probes):
-            yield Hits(index, probes, positions + rows.starts[index])
+            yield KeyMatches(index, probes, positions + rows.starts[index])
 
 
 def _search(

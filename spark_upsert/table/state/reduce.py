@@ -1,4 +1,4 @@
-"""Merge mechanisms: how several entries of a key become one (`mechanism_of`; docs/adr/0007).
+"""Merge mechanisms: how several entries of a key become one (`merge_function_for`; docs/adr/0007).
 
 Choosing engines (`resolve`) work on row numbers and move no value; folding engines (`fold`) make
 new entries.
@@ -228,7 +228,7 @@ class ReducedEntries(NamedTuple):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class Hits(NamedTuple):
+class KeyMatches(NamedTuple):
     """The probed keys that one part holds."""
 
     part: int
@@ -238,7 +238,7 @@ class Hits(NamedTuple):
     """Their entries."""
 
 
-class Meeting(NamedTuple):
+class StoredComparison(NamedTuple):
     """The effect of newer entries on older ones with the same keys."""
 
     was: pa.Array
@@ -248,7 +248,7 @@ class Meeting(NamedTuple):
     standing: Standing
 
 
-class Mechanism(Protocol):
+class MergeFunction(Protocol):
     """A merge engine's operations on a key's entries."""
 
     def reduce(
@@ -262,7 +262,7 @@ class Mechanism(Protocol):
         """Reduce each key's rows to one entry."""
         ...
 
-    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+    def mark_winners(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         """Return rows and a mask that selects one row per key.
 
         For a read, which needs no order and passes on complete parts: most keys have one row.
@@ -270,12 +270,14 @@ class Mechanism(Protocol):
         ...
 
     def gather(
-        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int
     ) -> EntryMatches:
         """Return the entry for each of ``count`` probed keys."""
         ...
 
-    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+    def compare_with_stored(
+        self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
+    ) -> StoredComparison:
         """Return the effect on older entries with the same keys.
 
         Both sides sorted by (hash, key).
@@ -287,13 +289,13 @@ class Mechanism(Protocol):
         ...
 
 
-def mechanism_of(schema: TableSchema) -> Mechanism:
-    """Return the mechanism by which a table's engine reduces entries."""
-    return Folding() if schema.engine.folds else Choosing(Precedence.of(schema))
+def merge_function_for(schema: TableSchema) -> MergeFunction:
+    """Return the merge function with which a table's engine reduces entries."""
+    return Aggregating() if schema.engine.folds else LastWriteWins(Precedence.of(schema))
 
 
 @dataclass(frozen=True, slots=True)
-class Choosing:
+class LastWriteWins:
     """Selects one entry unchanged as the winner."""
 
     precedence: Precedence
@@ -309,11 +311,11 @@ class Choosing:
         resolved = resolve(rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task)
         return ReducedEntries(rows, *resolved)
 
-    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+    def mark_winners(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         return rows, unbeaten(rows, epochs)
 
     def gather(
-        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int
     ) -> EntryMatches:
         at = np.full(count, ABSENT, dtype=np.int64)
         probes, chosen_rows = _lined_up(hits)
@@ -338,7 +340,9 @@ class Choosing:
             )
         return EntryMatches(rows, at)
 
-    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+    def compare_with_stored(
+        self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
+    ) -> StoredComparison:
         # One look at what was found: it lies scattered over many files.
         reaches_back = self.precedence.order_reaches_back
         names = [DIFF, *(newer.schema.order_columns if reaches_back else ())]
@@ -350,13 +354,13 @@ class Choosing:
             lambda equal: equal_contents(newer, ours[equal], older, theirs[equal]),
             lambda other: have_reasons(newer, ours[other], older, theirs[other]),
         )
-        return Meeting(was, diffs, standing)
+        return StoredComparison(was, diffs, standing)
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return chosen_history(commands, epoch_of, look_up)
 
 
-class Folding:
+class Aggregating:
     """Folds all entries into a new one."""
 
     def reduce(
@@ -375,13 +379,13 @@ class Folding:
             folded, np.arange(len(folded)), _NOTHING, _NOTHING, count - len(folded)
         )
 
-    def settle(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+    def mark_winners(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
         if len(rows.parts) > 1:
             rows = fold(rows, epochs=epochs_by_part(rows, epochs)).rows
         return rows, np.ones(len(rows), dtype=np.bool_)
 
     def gather(
-        self, rows: Rows, epochs: Sequence[int], hits: Iterable[Hits], count: int
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int
     ) -> EntryMatches:
         probes, chosen_rows = _lined_up(hits)
         at = np.full(count, ABSENT, dtype=np.int64)
@@ -399,7 +403,9 @@ class Folding:
             at[probes[begins]] = np.arange(len(folded.rows))
         return EntryMatches(folded.rows, at)
 
-    def meet(self, newer: Rows, ours: Positions, older: Rows, theirs: Positions) -> Meeting:
+    def compare_with_stored(
+        self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
+    ) -> StoredComparison:
         [was] = older.take([DIFF], theirs)
         both = Rows(newer.schema, [*older.parts, *newer.parts])
         # An old entry and the new one of its key, one after the other: there is nothing to sort.
@@ -407,21 +413,21 @@ class Folding:
         folded = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
         [becomes] = folded.rows.take([DIFF], np.arange(len(folded.rows)))
         nothing = np.zeros(len(ours), dtype=np.bool_)
-        return Meeting(was, becomes, Standing(~nothing, nothing, nothing))
+        return StoredComparison(was, becomes, Standing(~nothing, nothing, nothing))
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return folded_history(commands, epoch_of, look_up)
 
 
-def _lined_up(hits: Iterable[Hits]) -> tuple[Positions, Positions]:
+def _lined_up(hits: Iterable[KeyMatches]) -> tuple[Positions, Positions]:
     """Return all parts' probes, concatenated in part order, and their entries."""
     parts = list(hits)
     probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])
     return probes, np.concatenate([_NOTHING, *(part.rows for part in parts)])
 
 
-REPLACING: Mechanism = Choosing(NEW_CONTENTS)
-"""Mechanism between an overwrite and the replaced entries, for any engine."""
+REPLACING: MergeFunction = LastWriteWins(NEW_CONTENTS)
+"""MergeFunction between an overwrite and the replaced entries, for any engine."""
 
 _NOTHING = np.empty(0, dtype=np.int64)
 

@@ -31,10 +31,10 @@ from spark_upsert.plan.join_keys import codes, firsts
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
-from spark_upsert.table.run.remote import FAR, part_of
+from spark_upsert.table.run.remote import REMOTE_RUNS, part_of
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
-from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, mechanism_of
+from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, merge_function_for
 
 _SAMPLES_PER_PIECE = 16
 """A piece exceeds its share by at most a sixteenth, or by one hash's entries."""
@@ -170,7 +170,7 @@ class Snapshot:
         files = [slice_.file for slice_ in slices]
         if sought is None:
             return zip(slices, RUNS.open_all(self.store, files), strict=True)
-        return zip(slices, FAR.open_all(self.store, files, sought=sought), strict=True)
+        return zip(slices, REMOTE_RUNS.open_all(self.store, files, sought=sought), strict=True)
 
     def find(
         self,
@@ -186,7 +186,7 @@ class Snapshot:
         if columns is None or not self._may_stay_far(spanned, columns):
             return find(schema, self.parts(spanned), hashes, keys)
         parts = self.parts(spanned, len(hashes))
-        FAR.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
+        REMOTE_RUNS.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
         return find(schema, parts, hashes, keys)
 
     def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:
@@ -241,7 +241,7 @@ class Snapshot:
         """Yield the rows with hashes in a range, each key once, in any order."""
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
         for chunk in self.chunks(hash_range):
-            yield from self._settled(self.parts(chunk), names)
+            yield from self._winning_rows(self.parts(chunk), names)
 
     def having_prefix(
         self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
@@ -269,9 +269,9 @@ class Snapshot:
         requested = set(names)
         read = [*names, *(name for name in wanted.names if name not in requested)]
         for parts in self._parts_having(wanted):
-            batches = map(wanted.filter, self._settled(parts, read))
+            batches = map(wanted.filter, self._winning_rows(parts, read))
             yield from (batch.select(names) for batch in batches if batch.num_rows)
-            RUNS.settle(rows=0)
+            RUNS.trim(rows=0)
 
     def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
         """Yield the prefixes' entries, about `CHUNK_ROWS` at a time, with each key complete."""
@@ -291,12 +291,14 @@ class Snapshot:
             )
             yield [(part, epoch) for part, epoch in picked if len(part)]
 
-    def _settled(self, parts: Sequence[tuple[Part, int]], names: list[str]) -> list[pa.RecordBatch]:
+    def _winning_rows(
+        self, parts: Sequence[tuple[Part, int]], names: list[str]
+    ) -> list[pa.RecordBatch]:
         """Return the rows among entries that are complete for their keys."""
         schema = self.manifest.schema
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
-        rows, wins = mechanism_of(schema).settle(rows, [epoch for _, epoch in parts])
+        rows, wins = merge_function_for(schema).mark_winners(rows, [epoch for _, epoch in parts])
         pieces = [
             (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
             for index, (part, start) in enumerate(zip(rows.parts, rows.starts, strict=False))

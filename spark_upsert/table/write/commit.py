@@ -122,7 +122,7 @@ def _commit_at_once(
     so the version's existence is verified first. All other objections are left to the retry
     at the newest version.
     """
-    head = log.seen
+    head = log.cached_head
     if head is None or write_set.truncated is not None or not write_set.is_judged_for(head):
         return None
     try:
@@ -141,7 +141,7 @@ def _commit_at_once(
 def _heads(log: Log, write_set: WriteSet) -> Iterator[Manifest]:
     """Yield the newest version for each attempt; detect a deleted table by the bases."""
     try:
-        yield from log.heads()
+        yield from log.commit_attempts()
     except TableNotFoundError:
         for base in {staged_task.base for staged_task in write_set.staged}:
             log.require(base, "the epoch")

@@ -34,7 +34,7 @@ from spark_upsert.table.log.properties import FULL_WAIT_MS, LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.lookup import find
 from spark_upsert.table.state.observer import prepare
-from spark_upsert.table.state.reduce import EMPTY, Counters, mechanism_of
+from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import Envelope
@@ -234,7 +234,7 @@ def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
     if not isinstance(error, ContentionError):
         return False
     transactions = [member.transaction for member in members if member.transaction is not None]
-    head = log.seen
+    head = log.cached_head
     known_count = sum(head is not None and head.has(transaction) for transaction in transactions)
     return 0 < known_count < len(transactions)
 
@@ -287,7 +287,7 @@ def stage_together(
         with Scratch(snapshot.store, prepared) as scratch:
             files.append(scratch.write(judged.commands))
     staged = StagedRuns(
-        base=snapshot.manifest.place,
+        base=snapshot.manifest.version_ref,
         files=tuple(files),
         counters=judged.counters,
         examples=judged.examples,
@@ -410,7 +410,9 @@ class _Judge:
             return APART
         both = Rows(self._schema, [BatchPart(self._contested), *rows.parts])
         try:
-            reduced = mechanism_of(self._schema).reduce(both, epochs=epochs_by_part(both, [0, 1]))
+            reduced = merge_function_for(self._schema).reduce(
+                both, epochs=epochs_by_part(both, [0, 1])
+            )
             lost, examples = count_losers(both, reduced)
         except DataError:
             return APART
@@ -586,7 +588,7 @@ class Appends:
     ) -> AppendResult:
         """Append rows together with those from other threads, if there are any."""
         # An older version will do: whether its columns are those of the newest is seen then.
-        head = self._table.log.last_look().head()
+        head = self._table.log.cached_snapshot().head()
         with Stash(head.schema) as stash:
             try:
                 for batch in commands_at(head):

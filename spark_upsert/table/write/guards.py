@@ -25,7 +25,7 @@ from spark_upsert.table.log.manifest import (
     Draft,
     Manifest,
     Transaction,
-    keeps_rows,
+    stores_rows,
 )
 from spark_upsert.table.log.properties import FULL_WAIT_MS, Caps, LateRows, OnFull, heeds_pressure
 from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, slowest
@@ -57,7 +57,7 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
     _require_unfenced(write_set, head, url)
     if head.schema.engine.multiplicity is not None:
         return is_next_move(write_set, head)
-    if keeps_rows(head.properties):
+    if stores_rows(head.properties):
         _require_keeper(write_set, head, url)
     if HISTORY_OF in head.properties:
         _require_historian(write_set, url)
@@ -316,7 +316,7 @@ class Admission:
         bytes_added = 1 if draft is None else sum(file.bytes for file in draft.added)
         if caps.bytes is not None and bytes_added > caps.bytes:
             return BatchTooLargeError.of(url, bytes=bytes_added, bytes_max=caps.bytes)
-        backlog = self._counter.behind(lease, self._log, head, caps)
+        backlog = self._counter.count(lease, self._log, head, caps)
         if caps.admits(epochs=backlog.epochs + 1, bytes=backlog.bytes + bytes_added):
             return None
         return TableFullError.of(

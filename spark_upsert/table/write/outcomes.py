@@ -21,7 +21,7 @@ from spark_upsert.table.log.manifest import KeptPosition, Slice
 from spark_upsert.table.log.properties import LateRows, is_at_or_below
 from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.fold import without_sums
-from spark_upsert.table.state.reduce import REPLACING, Counters, EntryMatches, mechanism_of
+from spark_upsert.table.state.reduce import REPLACING, Counters, EntryMatches, merge_function_for
 from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -92,8 +92,10 @@ def classify(
     """
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
-    mechanism = REPLACING if is_overwrite else mechanism_of(commands.schema)
-    was, becomes, standing = mechanism.meet(commands, chosen[hit], found.rows, found.at[hit])
+    mechanism = REPLACING if is_overwrite else merge_function_for(commands.schema)
+    was, becomes, standing = mechanism.compare_with_stored(
+        commands, chosen[hit], found.rows, found.at[hit]
+    )
     live = found.present
     live[hit] = is_live(was)
     diffs = sent.copy()
@@ -236,7 +238,7 @@ def is_reached(position: str, recorded: str) -> bool:
         return True
     if recorded == NOTHING:
         return False
-    return KeptPosition.read(recorded).has(KeptPosition.read(position))
+    return KeptPosition.read(recorded).covers(KeptPosition.read(position))
 
 
 def recorded_position(snapshot: Snapshot) -> str:

@@ -24,7 +24,7 @@ from spark_upsert.table.log.properties import LateRows, higher_mark
 from spark_upsert.table.run.file import Run, Span, write_run
 from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.state.observer import prepare
-from spark_upsert.table.state.reduce import EMPTY, Counters, mechanism_of
+from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
 from spark_upsert.table.write.commands import are_by_keys, logs_of, skipped_in
 from spark_upsert.table.write.outcomes import (
@@ -42,7 +42,7 @@ from spark_upsert.table.write.write_set import Scratch, StagedRuns, truncated_at
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation
 
-SETTLE_BYTES = 64 << 20
+COMPACT_BYTES = 64 << 20
 """Pending batches are resolved at this size, or at the resolved part's size if larger."""
 
 SPILL_BYTES = 192 << 20
@@ -62,15 +62,15 @@ class Stash:
         self,
         schema: TableSchema,
         *,
-        settle_bytes: int = SETTLE_BYTES,
+        compact_bytes: int = COMPACT_BYTES,
         spill_bytes: int = SPILL_BYTES,
     ) -> None:
         self._schema = schema
-        self._settle_bytes = settle_bytes
+        self._compact_bytes = compact_bytes
         self._spill_bytes = spill_bytes
         self._pending: list[BatchPart] = []
         self._pending_bytes = 0
-        self._settled: BatchPart | None = None
+        self._compacted: BatchPart | None = None
         self._spilled: list[Run] = []
         self._folder: SpillFolder | None = None
         self._counted = EMPTY
@@ -127,9 +127,9 @@ class Stash:
             self._counted += Counters(rows=skipped, skipped=skipped)
             self.truncated = higher_mark(self.truncated, mark, self._schema)
             return
-        settled = 0 if self._settled is None else self._settled.batch.nbytes
-        if self._pending_bytes >= max(self._settle_bytes, settled):
-            self._settle()
+        compacted = 0 if self._compacted is None else self._compacted.batch.nbytes
+        if self._pending_bytes >= max(self._compact_bytes, compacted):
+            self._compact_buffer()
         by_keys, commands = are_by_keys(commands), self._placed(commands)
         self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
@@ -143,9 +143,9 @@ class Stash:
         if not are_unplaced(commands, self._schema).any():
             return commands
         self.has_arrivals = True
-        self._settle()
+        self._compact_buffer()
         parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
-        parts += [] if self._settled is None else [self._settled]
+        parts += [] if self._compacted is None else [self._compacted]
         return in_task(commands, self._schema, parts)
 
     def seal(self) -> Iterator[pa.RecordBatch]:
@@ -154,18 +154,18 @@ class Stash:
         The batches have disjoint, ascending hash ranges. Nothing may be added after. A
         seal may be repeated: it yields the same again, and nothing is counted twice.
         """
-        self._settle()
+        self._compact_buffer()
         self._counted_by_seal = EMPTY
-        if self._settled is None and not self._spilled:
+        if self._compacted is None and not self._spilled:
             return
         if not self._spilled:
-            assert self._settled is not None
-            yield self._settled.batch
+            assert self._compacted is not None
+            yield self._compacted.batch
             return
         for hash_range in self._pieces():
             parts: list[Part] = [RunPart(Span.within(run, hash_range)) for run in self._spilled]
-            if self._settled is not None:
-                parts.append(_range_of(self._settled, hash_range))
+            if self._compacted is not None:
+                parts.append(_range_of(self._compacted, hash_range))
             batch, lost = self._resolve(Rows(self._schema, parts))
             self._counted_by_seal += lost
             if batch.num_rows:
@@ -179,20 +179,20 @@ class Stash:
         weighed = [(run.hashes, run.file.bytes / run.file.rows) for run in self._spilled]
         return cut_evenly(ALL_HASHES, weighed, count)
 
-    def _settle(self) -> None:
+    def _compact_buffer(self) -> None:
         if not self._pending:
             return
-        parts = [*([self._settled] if self._settled else []), *self._pending]
+        parts = [*([self._compacted] if self._compacted else []), *self._pending]
         batch, lost = self._resolve(Rows(self._schema, parts))
         self._counted += lost
         self._pending, self._pending_bytes = [], 0
-        self._settled = BatchPart(batch)
+        self._compacted = BatchPart(batch)
         if batch.nbytes > self._spill_bytes:
             self._spill(batch)
 
     def _resolve(self, rows: Rows) -> tuple[pa.RecordBatch, Counters]:
         """Return the winners, and count the losers."""
-        reduced = mechanism_of(self._schema).reduce(rows, is_one_task=True)
+        reduced = merge_function_for(self._schema).reduce(rows, is_one_task=True)
         counters, examples = count_losers(rows, reduced)
         self.examples |= examples
         return reduced.batch(), counters
@@ -203,7 +203,7 @@ class Stash:
         store = LocalStore(str(self._folder.path))
         file = write_run(store, f"{new_token()}.arrow", batch)
         self._spilled.append(Run(file, store.map(file.path)))
-        self._settled = None
+        self._compacted = None
 
 
 def _range_of(part: BatchPart, hash_range: HashRange) -> BatchPart:
@@ -283,7 +283,7 @@ def stage_sealed(
                 if prepared is not None:
                     prepared.stored(files[-1] if stored is batch and not overwrite else None)
     return StagedRuns(
-        base=snapshot.manifest.place,
+        base=snapshot.manifest.version_ref,
         files=tuple(files),
         counters=counters + stash.counters,
         examples={**examples, **stash.examples},

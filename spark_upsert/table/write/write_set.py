@@ -34,12 +34,12 @@ from spark_upsert.table.log.manifest import (
     Slice,
     TableVersion,
     Transaction,
-    keeps_rows,
+    stores_rows,
 )
 from spark_upsert.table.log.properties import LateRows, encode_mark, higher_mark, is_at_or_below
 from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
-from spark_upsert.table.state.reduce import EMPTY, Counters, mechanism_of
+from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
 from spark_upsert.table.write.outcomes import (
@@ -289,7 +289,7 @@ class WriteSet:
         for owner in np.unique(owners):
             base = self._base_of(counted_by[owner])
             counted += count(self._outcomes_of(base, rows, chosen[owners == owner]))
-        reduced = mechanism_of(rows.schema).reduce(rows, chosen=chosen)
+        reduced = merge_function_for(rows.schema).reduce(rows, chosen=chosen)
         if not self.allow_unordered:
             require_order(rows, reduced)
         lost, examples = count_losers(rows, reduced)
@@ -460,7 +460,7 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
     if not len(rows):
         return _Piece((), 0, is_cut=False)
     epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
-    reduced = mechanism_of(schema).reduce(rows, epochs=epochs)
+    reduced = merge_function_for(schema).reduce(rows, epochs=epochs)
     rows, winners = reduced.rows, reduced.at
     remaining = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
     live_rows = int(is_live(rows.take([DIFF], remaining)[0]).sum())
@@ -489,7 +489,7 @@ def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None
-    if keeps_rows(head.properties) or HISTORY_OF in head.properties:
+    if stores_rows(head.properties) or HISTORY_OF in head.properties:
         raise DataError(
             f"the table at '{url}' keeps the rows of a view or a history, and cannot be restored "
             f"to version {old.version}: what writes it would go on with its next batch, and what "
