@@ -433,9 +433,7 @@ class TableReader:
             head.since if lower is None else lower,
             head.upper if upper is None else upper,
         )
-        epoch_ranges = history.history_stretches(
-            self.log, begins, ends, head_schema, history_options
-        )
+        epoch_ranges = history.history_ranges(self.log, begins, ends, head_schema, history_options)
         fields = [head_schema.columns.field(name) for name in names]
         shown = pa.schema([*fields, *history.valid_fields(head_schema, history_options)])
         rows = history.read_history(self.store, epoch_ranges, history_options, threads=self.threads)

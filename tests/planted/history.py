@@ -67,7 +67,7 @@ def _() -> Patch:
     def without(original: Any, *given: Any) -> Any:
         return original(*given)[1:] or original(*given)
 
-    return wrapped(history, "history_stretches", without)
+    return wrapped(history, "history_ranges", without)
 
 
 @bug("a delete ends its row at the row's own order", test_p1_orders_tell_when)

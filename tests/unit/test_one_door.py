@@ -20,7 +20,7 @@ OWN = {
     "table.changelog.render:_change_columns": (1, "the times of our own commits"),
     "cli.tables:_to_values": (1, SHOWN),
     "flow.graph:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
-    "table.index.index:_bridged": (1, STORED),
+    "table.index.index:_with_bridge": (1, STORED),
     "table.index.index:rows_at": (2, STORED),
     "table.log.properties:decode_mark": (1, WIDER),
     "delta.publish:_differing": (1, "a twin's columns, held against the table's value by value"),

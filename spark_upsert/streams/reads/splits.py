@@ -121,7 +121,7 @@ def history_splits(
     log: Versions, options: ReadOptions, wanted: HistoryOptions, lower: int, upper: int
 ) -> list[ChangesSplit]:
     """Cut the history for ``lower <= v < upper`` into splits, each with complete keys."""
-    stretches = history.history_stretches(log, lower, upper, log.head().schema, wanted)
+    stretches = history.history_ranges(log, lower, upper, log.head().schema, wanted)
     return [
         ChangesSplit(tuple(_stretch_within(s, piece) for s in stretches), piece, history=wanted)
         for piece in _cut_changes(stretches, options)

@@ -217,7 +217,7 @@ def require_axis(epoch_ranges: Sequence[EpochRange], by: ValidBy) -> None:
         )
 
 
-def history_stretches(
+def history_ranges(
     log: Versions, lower: int, upper: int, schema: TableSchema, options: HistoryOptions
 ) -> list[EpochRange]:
     """Return the contents at version ``lower`` and the changes from there to before ``upper``."""

@@ -103,12 +103,12 @@ class HashSearch:
 
     def _within(self, sample: Hashes, probes: Hashes) -> Positions:
         """Return the probes' positions; no probe may follow the last sample's stride."""
-        epoch_range = np.maximum(np.searchsorted(sample, probes) - 1, 0)
-        hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(epoch_range, axis=0)
+        block = np.maximum(np.searchsorted(sample, probes) - 1, 0)
+        hashes = self._hashes[: len(sample) * STRIDE].reshape(-1, STRIDE).take(block, axis=0)
         # Eight bytes with 0 or 1 are a word; this product's upper byte is their sum.
         is_lower = (hashes < probes[:, None]).view(np.uint64)
         counts = ((is_lower * _ONES) >> np.uint64(56)).view(np.int64)
-        return epoch_range * STRIDE + counts.sum(axis=1)
+        return block * STRIDE + counts.sum(axis=1)
 
     def likely(self, probes: Hashes) -> Positions:
         """Return probe indices that may be among the hashes: no misses, few false positives."""
