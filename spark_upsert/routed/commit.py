@@ -279,7 +279,7 @@ def commit_routed(
     committed = group_table.append(batch, members, transaction, take_over=options.take_over)
     if committed is None:
         return None
-    newest = group_table.table.log.seen or committed
+    newest = group_table.table.log.cached_head or committed
     if is_expiry_due(group.version, newest.version):
         expire_old_versions(
             (group_table.table, DeadLetterTable(root).table), options.group_retention_ms
@@ -307,13 +307,13 @@ def _require_allowed(
     """Return the current group; raise before any table is written if the batch is not allowed."""
     # Mostly it was looked at just now; the put that records the batch asks again.
     log, writer = group_table.table.log, _writer(transaction)
-    head, group = log.seen or log.try_head(), TableGroup()
+    head, group = log.cached_head or log.try_head(), TableGroup()
     if head is not None:
         group_table.require_owner(writer, take_over=options.take_over, head=head)
     _require_no_gap(group_table.table, head, transaction)
     if head is not None:
         group_table.claim(writer, head)
-        group = group_table.at_snapshot(log.last_look())
+        group = group_table.at_snapshot(log.cached_snapshot())
     require_template(group, options.template.relative, group_table.root.url)
     return group
 

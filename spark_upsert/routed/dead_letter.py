@@ -63,7 +63,7 @@ def commit_if_unchanged(
         staged = stage_runs()
         if not staged:
             return ()
-        with table.log.last_look() as look:
+        with table.log.cached_snapshot() as look:
             base = look.at(min(runs.base_version for runs in staged))
         write_set = WriteSet(base=Snapshot(table.store, base), staged=tuple(staged))
         guard = _VersionAdmission(table, head)
@@ -86,12 +86,12 @@ class _VersionAdmission(Admission):
 
     def __init__(self, table: Table, head: Manifest) -> None:
         super().__init__(table.log, table.store, BacklogCounter())
-        self._expected = head.place
+        self._expected = head.version_ref
         self.has_moved = False
         """Whether another version was committed in between."""
 
     def refusal(self, head: Manifest, draft: Draft | None = None) -> ContentionError | None:
-        self.has_moved = head.place != self._expected
+        self.has_moved = head.version_ref != self._expected
         return ContentionError("another version came between.") if self.has_moved else None
 
 
@@ -385,7 +385,7 @@ class DeadLetterTable:
             pa.array([value], COLUMNS.field(name).type)
             for name, value in zip(KEYS, values, strict=False)
         ]
-        snapshot = Snapshot(self.table.store, self.table.log.last_look().head())
+        snapshot = Snapshot(self.table.store, self.table.log.cached_snapshot().head())
         return any(batch.num_rows for batch in snapshot.having_prefix(key_columns, ["rows"]))
 
     def remove(self, parked: Iterable[DeadLetterRows]) -> None:
@@ -405,7 +405,7 @@ class DeadLetterTable:
 
     def _compact_once(self) -> None:
         table = self.table
-        jobs = table.compaction_jobs(look=table.log.last_look())[:1]
+        jobs = table.compaction_jobs(look=table.log.cached_snapshot())[:1]
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 

@@ -38,7 +38,7 @@ from spark_upsert.table.log.manifest import (
     TableVersion,
     Transaction,
 )
-from spark_upsert.table.log.snapshot import Look
+from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.retention.lag import BacklogCounter
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
@@ -360,13 +360,13 @@ class GroupTable:
 
         Empty if the root has no group table.
         """
-        look = self.table.log.try_look()
+        look = self.table.log.try_refresh()
         if look is None:
             return TableGroup()
         with look:
             return self.at_snapshot(look, version)
 
-    def at_snapshot(self, look: Look, version: int | None = None) -> TableGroup:
+    def at_snapshot(self, look: LogSnapshot, version: int | None = None) -> TableGroup:
         """Return the group at a group table version, by default the snapshot's head."""
         manifest = look.head() if version is None else look.at(version)
         snapshot = Snapshot(self.table.store, manifest)
@@ -385,7 +385,7 @@ class GroupTable:
         A binary search reads O(log n) group table versions. Raises if the batch is expired or not
         recorded.
         """
-        look = self.table.log.try_look()
+        look = self.table.log.try_refresh()
         head = None if look is None else look.head()
         writer = None if head is None else newest_query(head) or self._last_writer()
         if (
@@ -473,7 +473,7 @@ class GroupTable:
         table = self.table
         # The put finds out whether what was seen is the newest.
         head = _add_missing_columns(
-            table, table.log.seen or table.ensure(SCHEMA, allow_non_empty_path=True)
+            table, table.log.cached_head or table.ensure(SCHEMA, allow_non_empty_path=True)
         )
         rows = pa.Table.from_pylist(
             [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
@@ -503,7 +503,7 @@ class GroupTable:
 
         def stage_runs() -> list[StagedRuns]:
             head = _add_missing_columns(self.table, self.table.log.head())
-            member = update(self.at_snapshot(self.table.log.last_look()).members.get(folder))
+            member = update(self.at_snapshot(self.table.log.cached_snapshot()).members.get(folder))
             if member is None:
                 return []
             rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
@@ -516,7 +516,7 @@ class GroupTable:
 
     def _compact_once(self) -> None:
         table = self.table
-        jobs = table.compaction_jobs(look=table.log.last_look())[:1]
+        jobs = table.compaction_jobs(look=table.log.cached_snapshot())[:1]
         table.commit_compactions([compact_runs(table.store, table.log.head(), job) for job in jobs])
 
 

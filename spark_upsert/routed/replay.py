@@ -243,7 +243,7 @@ def _require_same(
         return
     table_ref = member.place
     if head is None or head.table_id != table_ref.table_id or head.version < table_ref.version:
-        actual = "no table" if head is None else str(head.place)
+        actual = "no table" if head is None else str(head.version_ref)
         raise OtherTableError.at(
             url, f"the group's table '{dead_letters.name}'", str(table_ref), actual
         )
@@ -252,7 +252,7 @@ def _require_same(
 def _find_version(table: Table, dead_letters: DeadLetterRows) -> TableVersion:
     """Return the version that contains a batch; the head if it is no longer in the log."""
     query_batch = (dead_letters.query, dead_letters.batch)
-    with table.log.look() as look:
+    with table.log.refresh() as look:
         head = look.head()
         for version in range(head.version, head.since - 1, -1):
             commit = look.commit(version)
@@ -261,7 +261,7 @@ def _find_version(table: Table, dead_letters: DeadLetterRows) -> TableVersion:
                 for transaction in commit.transactions
             ):
                 return TableVersion(table_id=head.table_id, version=version, token=commit.token)
-    return head.place
+    return head.version_ref
 
 
 def _plan_batch(
