@@ -1,4 +1,4 @@
-"""Write `docs/errors.md` from what is told of each code, `spark_upsert.cli.render`.
+"""Write `docs/errors.md` from the error code entries in `spark_upsert.cli.render`.
 
 Run ``make pages`` after changing it; a test compares.
 """
@@ -16,11 +16,11 @@ TARGET = Path(__file__).parent.parent / "docs" / "errors.md"
 
 _HEAD = """# Errors
 
-Every error of upsertflow begins with its code in brackets, such as `[TABLE_FULL]`, and ends with a hint. The code is stable,
-the text is not. Its last line names the command that says what stands here: `upsertflow explain-error TABLE_FULL`. This page is made from the code by
-`tools/error_reference.py`.
+The message of every upsertflow error starts with a code in brackets, such as `[TABLE_FULL]`, and contains a hint. Codes are
+stable; texts may change. The last line names the command that prints the code's entry: `upsertflow explain-error TABLE_FULL`.
+`tools/error_reference.py` generates this page.
 
-After a crash, no step by hand is needed to bring a table back into order: there is none to take.
+After a crash, a table needs no manual recovery.
 """
 
 
@@ -30,7 +30,7 @@ def reference() -> str:
 
 
 def sections() -> dict[str, str]:
-    """Return what is told of each code, in the order of the codes."""
+    """Return each code's section, sorted by code."""
     by_code = classes()
     return {
         code: f"{entry.means}\n\n**Do**: {entry.do}\n"
@@ -41,13 +41,13 @@ def sections() -> dict[str, str]:
 
 def _caught(cls: type[UpsertFlowError]) -> str:
     foreign = [each.__name__ for each in cls.__bases__ if not issubclass(each, UpsertFlowError)]
-    also = "".join(f", which is a `{name}`, too" for name in foreign)
+    also = "".join(f", a subclass of `{name}`" for name in foreign)
     return f"`{cls.__module__}.{cls.__qualname__}`{also}"
 
 
 def classes() -> dict[str, type[UpsertFlowError]]:
-    """Return the class that Python code catches, by the code."""
-    assert types.MirroredTypeError.code  # It is declared there, beside those in `errors`.
+    """Return the Python exception classes by code."""
+    assert types.MirroredTypeError.code  # The import registers the classes declared there.
     found: dict[str, type[UpsertFlowError]] = {}
     ours: list[type[UpsertFlowError]] = [UpsertFlowError, *_below(UpsertFlowError)]
     for each in ours:
