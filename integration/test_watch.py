@@ -19,7 +19,7 @@ from integration.environ import from_checkout
 from integration.queries import Feed, drain, upserts
 from integration.tables import Row, columns
 from pyspark_upsertflow.metrics import Watch
-from spark_upsert.metrics import Place
+from spark_upsert.metrics import SinkTarget
 from spark_upsert.table.table import Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -169,7 +169,7 @@ def test_a_watch_that_hangs_holds_up_no_query_and_drops_what_it_cannot_hold(
     def hang(_: Mapping[str, Any]) -> None:
         goes_on.wait()
 
-    watching = Watch(spark, [Place.of(str(tmp_path / "t"), {})], tell=hang, reports_max=2)
+    watching = Watch(spark, [SinkTarget.of(str(tmp_path / "t"), {})], tell=hang, reports_max=2)
     try:
         feed.add(*[[row(1, n, 10 + n)] for n in range(6)])
         drain(writes(spark, feed, tmp_path))

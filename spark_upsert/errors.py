@@ -140,7 +140,7 @@ class UpsertFlowError(Exception):
         )
 
     @property
-    def told(self) -> str:
+    def message_without_values(self) -> str:
         """The message without row values, for logs and dead-letter tables.
 
         It is the field ``told``, else the message without its field ``example``.
@@ -165,7 +165,7 @@ class UpsertFlowError(Exception):
         self._marked_hint = f"{self._marked_hint} {masked(more)}".strip()
         self.args = (self._text(),)
 
-    def say_about(self, kind: Subject, name: str) -> None:
+    def add_subject(self, kind: Subject, name: str) -> None:
         """Add the error's subject to the message; for each kind, the first name stays."""
         name = masked(str(name))
         field, value = ("operators", (name,)) if kind == "operator" else (kind, name)
@@ -226,7 +226,7 @@ class about:
         if not self._name or not isinstance(error, Exception):
             return
         if isinstance(error, UpsertFlowError):
-            error.say_about(self._kind, self._name)
+            error.add_subject(self._kind, self._name)
             return
         begin = f"It is about the {self._kind} "
         if not any(note.startswith(begin) for note in getattr(error, "__notes__", ())):

@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_upsert.core.precedence import Epoch as Timestamp
-from spark_upsert.core.precedence import Fate, fate_of
+from spark_upsert.core.precedence import SealDecision, decide_at_seal
 from spark_upsert.core.python_values import whole_argument
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.log.manifest import Commit, Transaction
@@ -170,10 +170,12 @@ class FeedbackUpsert:
         for ts in sorted(self._stashes):
             # No earlier rows are stashed or can arrive, so its commit covers the gap.
             reached = max(persist_upper, min(Timestamp(ts), self._input_upper))
-            fate = fate_of(Timestamp(ts), state_upper=reached, input_upper=self._input_upper)
-            if fate is Fate.DROP:
+            decision = decide_at_seal(
+                Timestamp(ts), state_upper=reached, input_upper=self._input_upper
+            )
+            if decision is SealDecision.DROP:
                 self._drop(ts)
-            elif fate is Fate.EMIT:
+            elif decision is SealDecision.EMIT:
                 return self._emit(ts)
         return self._skip_to_next(persist_upper)
 

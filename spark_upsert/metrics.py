@@ -29,7 +29,7 @@ from spark_upsert.table.table import Table
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-LOOKED_AT_MAX = 256
+SCANNED_EPOCHS_MAX = 256
 """Maximum versions read per table poll."""
 
 TABLES_MAX = 64
@@ -233,14 +233,14 @@ class BatchNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SinkTarget:
     """Sink target: a table path, or a path template for several tables."""
 
     path: str
     storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, path: str, storage: Mapping[str, str]) -> Place:
+    def of(cls, path: str, storage: Mapping[str, str]) -> SinkTarget:
         """Return a sink target with its storage options."""
         return cls(path=path, storage=tuple(sorted(storage.items())))
 
@@ -249,43 +249,45 @@ class Sinks:
     """Reads batch effects from the tables that queries write. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._logs: LruMap[Place, _Batches] = LruMap(_TABLES_KEPT)
-        self._groups: LruMap[Place, GroupTable] = LruMap(_TABLES_KEPT)
+        self._logs: LruMap[SinkTarget, _Batches] = LruMap(_TABLES_KEPT)
+        self._groups: LruMap[SinkTarget, GroupTable] = LruMap(_TABLES_KEPT)
 
-    def has(self, place: Place, query_id: str) -> bool:
+    def has(self, target: SinkTarget, query_id: str) -> bool:
         """Return whether a query has written a target, as far as its log remembers."""
         writer = Transaction.writer_of_query(query_id)
-        if is_routed(place.path):
-            batch = self._group(place).at().batch
+        if is_routed(target.path):
+            batch = self._group(target).at().batch
             return batch is not None and batch.writer == writer
-        return writer in self._batches(place).table.log.head().transactions
+        return writer in self._batches(target).table.log.head().transactions
 
-    def numbers(self, place: Place, query_id: str, batch: int) -> SinkNumbers:
+    def numbers(self, target: SinkTarget, query_id: str, batch: int) -> SinkNumbers:
         """Return a batch's effect on its table, without counters if no version contains it."""
-        of_batch = self._group_numbers if is_routed(place.path) else self._table_numbers
+        of_batch = self._group_numbers if is_routed(target.path) else self._table_numbers
         writer = Transaction.writer_of_query(query_id)
         try:
-            return of_batch(place, writer, batch)
+            return of_batch(target, writer, batch)
         except OtherTableError:  # The path has another table now.
-            self._logs.pop(place)
-            self._groups.pop(place)
-            return of_batch(place, writer, batch)
+            self._logs.pop(target)
+            self._groups.pop(target)
+            return of_batch(target, writer, batch)
 
-    def _batches(self, place: Place) -> _Batches:
-        return self._logs.of(
-            place, lambda: _Batches(Table(open_store(place.path, dict(place.storage))))
+    def _batches(self, target: SinkTarget) -> _Batches:
+        return self._logs.get_or_create(
+            target, lambda: _Batches(Table(open_store(target.path, dict(target.storage))))
         )
 
-    def _group(self, place: Place) -> GroupTable:
-        root = Template.parse(place.path).root
-        return self._groups.of(place, lambda: GroupTable(open_store(root, dict(place.storage))))
+    def _group(self, target: SinkTarget) -> GroupTable:
+        root = Template.parse(target.path).root
+        return self._groups.get_or_create(
+            target, lambda: GroupTable(open_store(root, dict(target.storage)))
+        )
 
-    def _table_numbers(self, place: Place, writer: str, batch: int) -> SinkNumbers:
-        batches = self._batches(place)
+    def _table_numbers(self, target: SinkTarget, writer: str, batch: int) -> SinkNumbers:
+        batches = self._batches(target)
         commit, head, stale_epochs = batches.look(writer, batch)
         mirror = lag_below(batches.table) if is_published(head.properties) else None
         return SinkNumbers(
-            table=place.path,
+            table=target.path,
             version=None if commit is None else commit.version,
             counters={} if commit is None else _nonzero_counters(commit.counters),
             runs=head.run_count,
@@ -296,13 +298,13 @@ class Sinks:
             stale_epochs=stale_epochs,
         )
 
-    def _group_numbers(self, place: Place, writer: str, batch: int) -> SinkNumbers:
-        group_metrics = self._group(place)
+    def _group_numbers(self, target: SinkTarget, writer: str, batch: int) -> SinkNumbers:
+        group_metrics = self._group(target)
         group = group_metrics.at()
         if group.batch is not None and (group.batch.number or 0) > batch:
             group = group_metrics.of_batch(batch)
         if group.batch is None or (group.batch.writer, group.batch.number) != (writer, batch):
-            return SinkNumbers(table=place.path, parked=0, tables=0)
+            return SinkNumbers(table=target.path, parked=0, tables=0)
         members = group.members.values()
         written = [
             member.folder for member in members if (member.writer, member.batch) == (writer, batch)
@@ -313,7 +315,7 @@ class Sinks:
             counters.update(of_table)
             stale_rows += stale
         return SinkNumbers(
-            table=place.path,
+            table=target.path,
             version=group.version,
             counters=dict(counters),
             parked=group.batch.parked,
@@ -354,7 +356,7 @@ class _Batches:
         """
         with self.table.log.refresh() as look:
             head = look.head()
-            lower = max(self._upper, head.since, head.upper - LOOKED_AT_MAX)
+            lower = max(self._upper, head.since, head.upper - SCANNED_EPOCHS_MAX)
             for commit in look.commits(lower, head.upper):
                 if commit.is_epoch:
                     is_stale = _count_stale_rows(commit, head.schema) > 0

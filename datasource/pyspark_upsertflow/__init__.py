@@ -130,6 +130,6 @@ def watch(
     1000
     """
     from pyspark_upsertflow.metrics import Watch
-    from spark_upsert.metrics import Place
+    from spark_upsert.metrics import SinkTarget
 
-    return Watch(spark, [Place.of(path, storage_options or {}) for path in paths], tell=tell)
+    return Watch(spark, [SinkTarget.of(path, storage_options or {}) for path in paths], tell=tell)

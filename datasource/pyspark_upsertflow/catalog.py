@@ -13,7 +13,7 @@ from pyspark.sql.types import StructField, StructType
 
 from spark_upsert.errors import OptionError
 from spark_upsert.options.declare import fold
-from spark_upsert.options.spark import users_own
+from spark_upsert.options.spark import drop_spark_options
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,7 +32,7 @@ def is_made(given: Mapping[str, str]) -> bool:
 
 def refuse_secrets(given: Mapping[str, str]) -> None:
     """Raise `OptionError` if `CREATE TABLE` has a storage option."""
-    for name in users_own(given):
+    for name in drop_spark_options(given):
         if ".storage." in f".{name.lower()}":
             raise OptionError(
                 f"a catalog table cannot keep the option '{name}': Spark copies what belongs to "
@@ -50,7 +50,7 @@ def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[s
     if at is None:
         raise _no_holder(shown)
     held = fields[at]
-    metadata = {**held.metadata, _OPTIONS: json.dumps(users_own(given), sort_keys=True)}
+    metadata = {**held.metadata, _OPTIONS: json.dumps(drop_spark_options(given), sort_keys=True)}
     fields[at] = StructField(held.name, held.dataType, nullable=False, metadata=metadata)
     return StructType(fields)
 

@@ -33,7 +33,7 @@ from spark_upsert.flow.graph import (
 from spark_upsert.flow.local import targets_of
 from spark_upsert.flow.passes import Pass
 from spark_upsert.flow.rescale import remember
-from spark_upsert.flow.stages import Stages, staged, tell
+from spark_upsert.flow.stages import Stages, cut_into_stages, log_plan
 from spark_upsert.flow.validate import require_sources, schemas_of
 from spark_upsert.flow.wire_format import TASK_BITS, TO, WAKE, Border, wake
 from spark_upsert.task import AssignUniqueId, Limit, Node
@@ -159,8 +159,8 @@ def _compile(
     columns = {name: _columns(frame, schema_by_name[name]) for name, frame in sources.items()}
     schemas = schemas_of(graph, columns)
     _require_carried(schemas)
-    stages = staged(plan, schemas)
-    tell(plan, stages)
+    stages = cut_into_stages(plan, schemas)
+    log_plan(plan, stages)
     frame = _union_sources(stages, sources)
     if is_woken and any(stage.way is RowTransfer.EXCHANGED for stage in stages.stages):
         frame = frame.union(_wake_rows(spark, stages))

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_upsert.core.lru import LruMap
 from spark_upsert.errors import UpsertFlowError, masked
-from spark_upsert.metrics import BatchNumbers, Place, Progress, Sinks, Totals
+from spark_upsert.metrics import BatchNumbers, Progress, Sinks, SinkTarget, Totals
 from spark_upsert.options.declare import STORAGE_PREFIX, fold
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Watch:
     def __init__(
         self,
         spark: SparkSession,
-        places: Sequence[Place] = (),
+        places: Sequence[SinkTarget] = (),
         *,
         tell: Callable[[Mapping[str, Any]], object] | None = None,
         reports_max: int = REPORTS_MAX,
@@ -75,7 +75,7 @@ class Watch:
         self._totals = Totals()
         self._recent: deque[BatchNumbers] = deque(maxlen=BATCHES_KEPT)
         self._reports: Queue[tuple[str, Any] | None] = Queue(reports_max)
-        self._written: LruMap[str, Place] = LruMap(_QUERIES_MAX)
+        self._written: LruMap[str, SinkTarget] = LruMap(_QUERIES_MAX)
         self._queries: LruMap[str, Any] = LruMap(_QUERIES_MAX)
         self._lock = Lock()
         self._is_stopped = False
@@ -198,7 +198,7 @@ class Watch:
             problem, *_ = masked(str(error)).splitlines() or [type(error).__name__]
         return progress.numbers(sink, now_ms=int(time.time() * 1000), problem=problem)
 
-    def _sink_of(self, query_id: str) -> Place | None:
+    def _sink_of(self, query_id: str) -> SinkTarget | None:
         """Return a query's sink; cached once it is known."""
         location = self._written.get(query_id)
         if location is None:
@@ -207,7 +207,7 @@ class Watch:
                 self._written.put(query_id, location)
         return location
 
-    def _sink_in_plan(self, query_id: str) -> Place | None:
+    def _sink_in_plan(self, query_id: str) -> SinkTarget | None:
         """Return the sink in a query's plan; None in a session without access to the JVM."""
         try:
             query = self._queries.get(query_id) or self.query_of(query_id)
@@ -223,7 +223,7 @@ class Watch:
             return None
         return _place_of(options)
 
-    def _sink_in_tables(self, query_id: str) -> Place | None:
+    def _sink_in_tables(self, query_id: str) -> SinkTarget | None:
         """Return the listed table whose writers include a query."""
         return next(
             (location for location in self._places if self._sinks.has(location, query_id)), None
@@ -234,14 +234,14 @@ _STARTED, _PROGRESS = "started", "progress"
 _FORMAT = "upsertflow"
 
 
-def _place_of(options: Mapping[str, str]) -> Place | None:
+def _place_of(options: Mapping[str, str]) -> SinkTarget | None:
     path = next((text for name, text in options.items() if fold(name) == "path"), None)
     storage = {
         name[len(STORAGE_PREFIX) :]: text
         for name, text in options.items()
         if fold(name).startswith(STORAGE_PREFIX)
     }
-    return None if path is None else Place.of(path, storage)
+    return None if path is None else SinkTarget.of(path, storage)
 
 
 class _Listener(StreamingQueryListener):

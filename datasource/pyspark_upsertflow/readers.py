@@ -29,7 +29,7 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
-from spark_upsert.options.spark import called_by_spark, spoken_to_spark
+from spark_upsert.options.spark import called_by_spark, name_options_in_errors
 from spark_upsert.plan.casts import kind_of
 from spark_upsert.plan.expressions import Pins, both
 from spark_upsert.streams.inputs.table import open_table
@@ -124,7 +124,7 @@ def _pins_of(each: Filter, columns: pa.Schema) -> Pins:
         return {}
 
 
-@spoken_to_spark
+@name_options_in_errors
 def read_schema(given: Mapping[str, str]) -> StructType:
     """Return the columns for a read, or for a catalog table about to be created."""
     if is_made(given):
@@ -195,7 +195,7 @@ def _cast_batches(
         RUNS.trim(rows=0 if is_scan else batch.num_rows)
 
 
-@spoken_to_spark
+@name_options_in_errors
 def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return the batch reader for some options."""
     plan = ReadPlan.parse(found_options(given, schema))

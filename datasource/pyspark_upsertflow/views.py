@@ -15,7 +15,7 @@ from pyspark_upsertflow.readers import read_schema
 from spark_upsert.core.schema import COMMIT_VERSION
 from spark_upsert.errors import OptionError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.options.views import put_off_text
+from spark_upsert.options.views import deferred_read_text
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import Node
 from spark_upsert.store.open import open_store
@@ -148,7 +148,7 @@ def _deferred_options(reads: Mapping[str, str], text: str) -> tuple[dict[str, st
 
     Spark assigns splits to tasks, and the writer's task reads the split that it writes.
     """
-    return {**reads, "deferred": "true"}, {"deferred": put_off_text({**reads, "plan": text})}
+    return {**reads, "deferred": "true"}, {"deferred": deferred_read_text({**reads, "plan": text})}
 
 
 def _require_own_checkpoint(table: Table, checkpoint: str, storage: Mapping[str, str]) -> None:

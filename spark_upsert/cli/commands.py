@@ -27,7 +27,7 @@ from spark_upsert.cli.demo import ROWS, steps, what_next
 from spark_upsert.cli.doctor import examine, rendered, requirement
 from spark_upsert.cli.program import folders, json_option, storage_options, upsertflow
 from spark_upsert.cli.render import ENTRIES, escaped, escaped_lines, print_data, print_rows
-from spark_upsert.cli.serve import Looks, TableLines, server_of
+from spark_upsert.cli.serve import CachedPoll, TableLines, server_of
 from spark_upsert.errors import did_you_mean, is_url
 from spark_upsert.store.local import translated
 
@@ -102,8 +102,8 @@ def serve(
     Each PATH is a table, or a folder that contains tables. The page is read only, and visible to
     anyone with access to the address.
     """
-    looks = Looks(TableLines(paths, pattern=pattern, limit=limit, storage=storage))
-    with suppress(KeyboardInterrupt), server_of(looks, host, port) as server:
+    poll = CachedPoll(TableLines(paths, pattern=pattern, limit=limit, storage=storage))
+    with suppress(KeyboardInterrupt), server_of(poll, host, port) as server:
         url = f"http://{host}:{server.server_address[1]}/"
         if as_json:
             print_rows([{"url": url}], (), as_json=True)

@@ -19,7 +19,7 @@ from spark_upsert.cli.program import (
     on_table,
     upsertflow,
 )
-from spark_upsert.cli.render import Told, print_facts, print_rows, progress
+from spark_upsert.cli.render import OnProgress, print_facts, print_rows, progress
 from spark_upsert.cli.routed import NEVER_WHOLE, THREADS, for_each_table, open_in
 from spark_upsert.cli.tables import show_view
 from spark_upsert.core.durations import render_ms
@@ -47,7 +47,7 @@ _REASONS_MAX = 3
 """Maximum reasons shown for retained history: each table may have its own consumer."""
 
 
-UpkeepWork = Callable[[Table, Told], Mapping[str, Any]]
+UpkeepWork = Callable[[Table, OnProgress], Mapping[str, Any]]
 """Maintains a table, reports progress, and returns results."""
 
 
@@ -128,7 +128,7 @@ def _maintain_all(
 def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
     """Verify every file and every number. Exits with 1 if anything is wrong."""
 
-    def work(table: Table, told: Told) -> dict[str, Any]:
+    def work(table: Table, told: OnProgress) -> dict[str, Any]:
         report = table.check(lambda done, files: told(f"file {done + 1:,} of {files:,}"))
         all_findings = (
             *report.findings,
@@ -160,7 +160,7 @@ def compact(
 ) -> None:
     """Merge runs in this process. For large tables use upsertflow.compact(spark, path)."""
 
-    def work(table: Table, told: Told) -> dict[str, Any]:
+    def work(table: Table, told: OnProgress) -> dict[str, Any]:
         def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
             for number, job in enumerate(jobs, start=1):
                 told(f"{number:,} of {len(jobs):,} merges of this round")
@@ -211,7 +211,7 @@ def expire(
             "--retain 1h."
         )
 
-    def work(table: Table, _: Told) -> dict[str, Any]:
+    def work(table: Table, _: OnProgress) -> dict[str, Any]:
         outcome = table.expire(retain_ms=retain, retain_versions=retain_versions)
         return {**asdict(outcome), "has_advanced": outcome.has_advanced}
 
@@ -274,7 +274,7 @@ def vacuum(
 ) -> None:
     """Remove files from expired versions and crashed writers."""
 
-    def work(table: Table, _: Told) -> dict[str, Any]:
+    def work(table: Table, _: OnProgress) -> dict[str, Any]:
         done = table.vacuum(grace_ms=grace, dry_run=dry_run)
         return {
             "is_dry_run": done.is_dry_run,

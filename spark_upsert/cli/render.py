@@ -198,14 +198,14 @@ def bytes_text(count: int) -> str:
     raise AssertionError(count)
 
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 """Receives a command's progress text."""
 
 DRAWN_PER_S = 4.0
 
 
 @contextmanager
-def progress(doing: str, *, as_json: bool, console: Console | None = None) -> Iterator[Told]:
+def progress(doing: str, *, as_json: bool, console: Console | None = None) -> Iterator[OnProgress]:
     """Show a spinner and elapsed time; yields a function that updates the text."""
     console = console or Console(stderr=True, highlight=False)
     if as_json or not console.is_terminal:

@@ -144,7 +144,7 @@ class TableLines:
         self.left_out = 0
         """Tables that are not polled."""
 
-    def look(self) -> list[TableLine]:
+    def poll(self) -> list[TableLine]:
         """Poll each table; returns lines sorted by name, then dead-letter rows without a table."""
         if self._looks % _DISCOVERS_EVERY == 0:
             # Once it is known what to look at, a search that fails may be made up for later.
@@ -297,7 +297,7 @@ _SECURITY = (
 """Restricts the page to its own content, whatever a table is called."""
 
 
-class Looks:
+class CachedPoll:
     """Polls tables on page requests; thread-safe.
 
     Parameters
@@ -317,7 +317,7 @@ class Looks:
         """Return the newest poll as JSON; cached for `REST_S`."""
         with self._lock:
             if self._cached is None or self._clock() >= self._cached[0] + REST_S:
-                lines = [self._render_line(line) for line in self._lines.look()]
+                lines = [self._render_line(line) for line in self._lines.poll()]
                 payload = {"tables": lines, "left_out": self._lines.left_out}
                 self._cached = self._clock(), json.dumps(payload).encode()
             return self._cached[1]
@@ -343,7 +343,7 @@ def _read_details(table: Table) -> dict[str, Any]:
     return {"since": head.since, "debt": debt, "history": history}
 
 
-def server_of(looks: Looks, host: str, port: int) -> ThreadingHTTPServer:
+def server_of(poll: CachedPoll, host: str, port: int) -> ThreadingHTTPServer:
     """Return an HTTP server for the page; port 0 selects a free port."""
     page = files(__name__.rpartition(".")[0]).joinpath(_PAGE).read_bytes()
 
@@ -357,7 +357,7 @@ def server_of(looks: Looks, host: str, port: int) -> ThreadingHTTPServer:
                 case "/":
                     self._answer(page, "text/html; charset=utf-8")
                 case "/data.json":
-                    self._answer(looks.data(), "application/json")
+                    self._answer(poll.data(), "application/json")
                 case _:
                     self.send_error(HTTPStatus.NOT_FOUND)
 

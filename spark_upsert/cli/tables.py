@@ -64,7 +64,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.outcomes import NOTHING, recorded_position
 
 
-def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | None:
+def read_view_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | None:
     """Return a materialized view's plan and source tables; None if the table has no view.
 
     For a grouped view, each source also has the version that the view has reached.
@@ -86,8 +86,8 @@ def kept_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | Non
     }
 
 
-def told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Format `kept_facts` for display."""
+def format_view_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Format `read_view_facts` for display."""
     tables = {path: _describe_versions(**versions) for path, versions in facts["tables"].items()}
     return {"keeps": facts["view"], "of": tables}
 
@@ -129,13 +129,13 @@ def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     table = open_in(path, storage)
     facts, mirror = summary(table), facts_below(table)
     schema, properties = table.log.head().schema, dict(table.log.head().properties)
-    view_facts = kept_facts(table, storage)
+    view_facts = read_view_facts(table, storage)
     if view_facts is not None and not as_json:
         # The plan stands there in words.
         properties = {
             name: text for name, text in properties.items() if name not in VIEW_PROPERTIES
         }
-        view_facts = told(view_facts)
+        view_facts = format_view_facts(view_facts)
     print_facts(
         {
             **asdict(facts),

@@ -26,7 +26,7 @@ _STEP_DIGITS = 9
 """Digits in the largest power of ten below 2**32."""
 
 
-def taken_apart(column: pa.Array) -> tuple[Limbs, Mask]:
+def to_limbs(column: pa.Array) -> tuple[Limbs, Mask]:
     """Split decimals into absolute values and a mask of negative numbers; null becomes 0."""
     count = len(column)
     width = column.type.bit_width // 32
@@ -40,7 +40,7 @@ def taken_apart(column: pa.Array) -> tuple[Limbs, Mask]:
     return limbs, negative
 
 
-def put_together(limbs: Limbs, negative: Mask, valid: Mask, type_: pa.DataType) -> pa.Array:
+def from_limbs(limbs: Limbs, negative: Mask, valid: Mask, type_: pa.DataType) -> pa.Array:
     """Build decimals from numbers that fit the type; null where ``valid`` is false."""
     width = type_.bit_width // 32
     limb = np.zeros((width, limbs.shape[1]), dtype=np.uint64)
@@ -63,7 +63,7 @@ def _negate(limbs: Limbs, where: Mask) -> None:
         carry = total >> _BITS
 
 
-def limbs_of_integers(
+def limbs_from_integers(
     numbers: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
 ) -> tuple[Limbs, Mask]:
     """Split 64-bit integers into absolute values and a mask of negative numbers."""
@@ -74,7 +74,7 @@ def limbs_of_integers(
     return limbs, negative
 
 
-def integers_of_limbs(limbs: Limbs, negative: Mask) -> npt.NDArray[np.uint64]:
+def integers_from_limbs(limbs: Limbs, negative: Mask) -> npt.NDArray[np.uint64]:
     """Return numbers that fit into 64 bits, negative ones in two's complement."""
     words = (limbs[1] << _BITS) | limbs[0]
     return np.where(negative, ~words + np.uint64(1), words)
@@ -215,7 +215,7 @@ def _parse_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tup
     bad |= beyond | _rounded(numbers, negative, is_left, is_half, rounding)
     bad |= at_least(numbers, 10**type_.precision)
     numbers[:, bad] = 0
-    return put_together(numbers, negative, ~bad, type_), bad
+    return from_limbs(numbers, negative, ~bad, type_), bad
 
 
 def _exponents(texts: pa.Array) -> npt.NDArray[np.int64]:
@@ -288,9 +288,9 @@ def from_decimals(
     is_room = type_.precision - type_.scale >= numbers.type.precision - numbers.type.scale
     if shift >= 0 and is_room:
         return pc.cast(numbers, type_), np.zeros(len(numbers), dtype=np.bool_)
-    limbs, negative = taken_apart(numbers)
+    limbs, negative = to_limbs(numbers)
     limbs, bad = _rescaled(limbs, negative, shift, type_.precision, rounding)
-    return put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
+    return from_limbs(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
 
 
 _PLAIN_SCALE = 6
@@ -321,19 +321,19 @@ def from_integers(numbers: pa.Array, type_: pa.DataType) -> tuple[pa.Array, Mask
     """Convert integers to decimals; results as in `from_texts`."""
     is_unsigned = pa.types.is_unsigned_integer(numbers.type)
     words = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-    limbs, negative = limbs_of_integers(words.astype(np.uint64 if is_unsigned else np.int64))
+    limbs, negative = limbs_from_integers(words.astype(np.uint64 if is_unsigned else np.int64))
     limbs, bad = _rescaled(limbs, negative, type_.scale, type_.precision, Rounding.EXACT)
-    return put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
+    return from_limbs(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
 
 
 def to_integers(numbers: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
     """Convert decimals to integers; results as in `from_texts`."""
     least, most = bounds_of(type_)
-    limbs, negative = taken_apart(numbers)
+    limbs, negative = to_limbs(numbers)
     limbs, bad = _rescaled(limbs, negative, -numbers.type.scale, _INTEGER_DIGITS, rounding)
     bad |= np.where(negative, at_least(limbs, 1 - least), at_least(limbs, most + 1))
     limbs[:, bad] = 0
-    words = integers_of_limbs(widened(limbs, 2), negative & ~bad)
+    words = integers_from_limbs(widened(limbs, 2), negative & ~bad)
     result = words.astype(type_.to_pandas_dtype())
     return pa.array(result, type_, mask=~_is_valid(numbers) | bad), bad
 
@@ -354,7 +354,7 @@ def round_at(
     numbers: pa.Array, places: int, type_: pa.DataType, rounding: Rounding
 ) -> tuple[pa.Array, Mask]:
     """Round decimals to ``places`` fraction digits; if negative, before the decimal point."""
-    limbs, negative = taken_apart(numbers)
+    limbs, negative = to_limbs(numbers)
     # Beyond the digits that there are, more places change nothing.
     places = max(places, -2 * DIGITS_MAX)
     shift = min(places - numbers.type.scale, 0)
@@ -362,7 +362,7 @@ def round_at(
     left = type_.scale - numbers.type.scale - shift
     limbs, more = _rescaled(limbs, negative, left, type_.precision, Rounding.EXACT)
     bad |= more
-    return put_together(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
+    return from_limbs(limbs, negative, _is_valid(numbers) & ~bad, type_), bad
 
 
 def bounds_of(type_: pa.DataType) -> tuple[int, int]:

@@ -87,7 +87,7 @@ class LruMap(Generic[K, V]):
         """Return a key's value without marking it as used; None if it is missing."""
         return self._entries.get(key)
 
-    def of(self, key: K, make: Callable[[], V]) -> V:
+    def get_or_create(self, key: K, make: Callable[[], V]) -> V:
         """Return a key's value, or make and store it; an exception stores nothing."""
         value = self.get(key)
         if value is None:
@@ -160,7 +160,7 @@ class LruMap(Generic[K, V]):
 class SharedLruMap(LruMap[K, V]):
     """An `LruMap` for several threads.
 
-    The methods here hold a lock; `of` makes values outside it.
+    The methods here hold a lock; `get_or_create` makes values outside it.
     """
 
     __slots__ = ("_lock",)

@@ -51,7 +51,7 @@ class Equals(NamedTuple):
     """Pairs with different contents."""
 
 
-class Standing(NamedTuple):
+class PrecedenceResult(NamedTuple):
     """Results for entries compared with older entries for their keys."""
 
     win: Mask
@@ -112,18 +112,18 @@ class Precedence:
         return self.scope is not Scope.ARRIVAL
 
     @property
-    def order_reaches_back(self) -> bool:
+    def compares_order_across_epochs(self) -> bool:
         """Whether order keys are compared across epochs."""
         return self.scope is Scope.TABLE
 
     @property
     def newest_wins(self) -> bool:
         """Whether an entry always wins over entries from earlier epochs."""
-        return not (self.order_reaches_back or self.first_row)
+        return not (self.compares_order_across_epochs or self.first_row)
 
     # -- many entries ------------------------------------------------------------------
 
-    def best_of_groups(
+    def pick_winners(
         self,
         members: Positions,
         firsts: Positions,
@@ -138,7 +138,7 @@ class Precedence:
             decided: Positions = members[best]
             return decided
         if contents is None:
-            return self.one_of_tied(members, best, firsts)
+            return self.pick_among_tied(members, best, firsts)
         _keep_greatest_contents(members, firsts, best, contents)
         return _earliest(members, best, firsts)
 
@@ -148,7 +148,7 @@ class Precedence:
             for word in _words(by, members, order, epochs):
                 yield word if greater_wins else ~word
 
-    def one_of_tied(self, places: Positions, candidate: Mask, firsts: Positions) -> Positions:
+    def pick_among_tied(self, places: Positions, candidate: Mask, firsts: Positions) -> Positions:
         """Return each group's latest candidate, with `Ties.FIRST` the earliest; `NONE` if none."""
         if self.later_wins_ties:
             latest: Positions = np.maximum.reduceat(np.where(candidate, places, NONE), firsts)
@@ -166,14 +166,16 @@ class Precedence:
             result = np.where(result == 0, sign, result)
         return result
 
-    def against_older(self, order: Signs, same: Same, arrived: Same | None = None) -> Standing:
+    def compare_with_older(
+        self, order: Signs, same: Same, arrived: Same | None = None
+    ) -> PrecedenceResult:
         """Compare entries with entries from earlier epochs; arguments as in `equals`."""
         win = self.compare(order=order, epoch=1, place=1) > 0
-        if not self.order_reaches_back:
+        if not self.compares_order_across_epochs:
             nothing = np.zeros(len(order), dtype=np.bool_)
-            return Standing(win, nothing, nothing)
+            return PrecedenceResult(win, nothing, nothing)
         duplicates, tied = self.equals(order, same, arrived)
-        return Standing(win & ~duplicates, duplicates, tied)
+        return PrecedenceResult(win & ~duplicates, duplicates, tied)
 
     def equals(self, order: Signs, same: Same, arrived: Same | None = None) -> Equals:
         """Separate duplicates from ties, where order keys are equal.
@@ -229,7 +231,7 @@ def _earliest(places: Positions, candidate: Mask, firsts: Positions) -> Position
 Epoch = NewType("Epoch", int)
 
 
-class Fate(Enum):
+class SealDecision(Enum):
     """Decision about a stashed command at a seal."""
 
     DROP = "drop"
@@ -237,7 +239,7 @@ class Fate(Enum):
     KEEP = "keep"
 
 
-def fate_of(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Fate:
+def decide_at_seal(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> SealDecision:
     """Decide whether a seal drops, emits or keeps a stashed command.
 
     Pure, total, and the only copy of this rule. An epoch before ``state_upper`` is already durable,
@@ -246,10 +248,10 @@ def fate_of(epoch: Epoch, *, state_upper: Epoch, input_upper: Epoch) -> Fate:
     Source: Materialize, ``upsert_continual_feedback_v2.rs``.
     """
     if epoch < state_upper:
-        return Fate.DROP
+        return SealDecision.DROP
     if epoch == state_upper and epoch < input_upper:
-        return Fate.EMIT
-    return Fate.KEEP
+        return SealDecision.EMIT
+    return SealDecision.KEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

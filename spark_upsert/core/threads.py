@@ -53,7 +53,7 @@ def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -
 
 
 @contextmanager
-def beside(work: Callable[[], Out], *, rows: int) -> Iterator[Callable[[], Out]]:
+def run_in_background(work: Callable[[], Out], *, rows: int) -> Iterator[Callable[[], Out]]:
     """Run work in a thread during the block; yield a function that waits for its result.
 
     For work that mostly waits for storage, which a task with one core should start early. With
@@ -228,7 +228,7 @@ class SharedCalls(Generic[In, Out]):
                 ticket.outcome = outcome
         except BaseException as error:
             for ticket in round_[1:]:
-                ticket.error = told_to_another(error)
+                ticket.error = copy_error_for_thread(error)
             raise
         finally:
             with self._lock:
@@ -267,7 +267,7 @@ class SharedCalls(Generic[In, Out]):
             self._waiting[0].woken.set()
 
 
-def told_to_another(error: BaseException) -> Exception:
+def copy_error_for_thread(error: BaseException) -> Exception:
     """Return one thread's error in a form that another thread can raise.
 
     Each thread raises its own copy, because a traceback grows at every raise. An interrupt becomes

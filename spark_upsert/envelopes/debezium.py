@@ -22,7 +22,7 @@ from spark_upsert.core.schema import DELETED_FIELD, Scope, TableSchema, storage_
 from spark_upsert.core.source_positions import order_keys, position_of
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.write import Truncates
-from spark_upsert.payloads.decoder import Decoder, Payloads, decoded
+from spark_upsert.payloads.decoder import Decoder, Payloads, decode_safely
 from spark_upsert.payloads.placeholders import (
     DEFAULT_PLACEHOLDER,
     UNSENT_HINT,
@@ -539,7 +539,7 @@ class EventDecoder:
 
     def decode(self, payloads: pa.Array) -> Events:
         """Return as much as can be read from each event."""
-        read = decoded(self.whole, payloads)
+        read = decode_safely(self.whole, payloads)
         fields = [field.with_nullable(True) for field in self.whole.fields]
         events = pa.StructArray.from_arrays(list(read.columns), fields=fields)
         reasons, is_cut = read.reasons, np.zeros(len(payloads), dtype=np.bool_)
@@ -556,7 +556,7 @@ class EventDecoder:
         pieces, count = [events], len(events)
         is_cut = np.zeros(len(payloads), dtype=np.bool_)
         for step in self.fewer:
-            decoded_rows = decoded(step.decoder, payloads.take(pa.array(left)))
+            decoded_rows = decode_safely(step.decoder, payloads.take(pa.array(left)))
             is_read = _readable(decoded_rows, len(left))
             rows, good = left[is_read], pa.array(np.flatnonzero(is_read))
             columns = dict(zip(step.decoder.fields.names, decoded_rows.columns, strict=True))

@@ -35,7 +35,7 @@ from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.write import EnvelopeOptions, Truncates
 from spark_upsert.payloads.connect import ConnectAvroDecoder, ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
-from spark_upsert.payloads.decoder import Decoder, RefusedField, decoded, refused_columns
+from spark_upsert.payloads.decoder import Decoder, RefusedField, decode_safely, refused_columns
 from spark_upsert.payloads.logical_types import SchemalessDefaults
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.table.write.commands import rows_as_json
@@ -429,7 +429,7 @@ class _RecordReader:
             return EventKeys(
                 columns={}, reasons=pc.if_else(wanted.is_valid(), reason, None), raw=raw
             )
-        decoded_keys = decoded(self.key, wanted)
+        decoded_keys = decode_safely(self.key, wanted)
         by_name = dict(zip(self.key.fields.names, decoded_keys.columns, strict=True))
         if len(by_name) == 1 == len(self.key_fields):
             # A key that is a plain value has no name that could matter.

@@ -21,9 +21,9 @@ from spark_upsert.payloads.embedded_schema import (
     ByRegistry,
     CountedFields,
     Inline,
-    OwnDecoder,
-    OwnSchema,
     Schemas,
+    WriterSchema,
+    WriterSchemaDecoder,
     fields_in,
     joined,
 )
@@ -40,14 +40,14 @@ class FoundSide:
     schemas: Schemas
     fields: pa.Schema
     is_tolerant: bool = False
-    """As in `OwnDecoder`."""
+    """As in `WriterSchemaDecoder`."""
     refused: tuple[RefusedField, ...] = ()
     """Fields in a subject's newest schema that no column can store."""
 
-    def decoder(self, asked: pa.Schema | None = None) -> OwnDecoder:
+    def decoder(self, asked: pa.Schema | None = None) -> WriterSchemaDecoder:
         """Return the decoder for the requested fields, or for all."""
         fields = self.fields if asked is None else asked
-        return OwnDecoder(self.schemas, fields, self.is_tolerant, self.refused)
+        return WriterSchemaDecoder(self.schemas, fields, self.is_tolerant, self.refused)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:
         """Return a change event's row columns and its other fields."""
@@ -175,7 +175,7 @@ class _RequiredFields:
         self.left_out: set[str] = set()
         """In lower case; fields that are neither stored nor otherwise used."""
 
-    def __call__(self, own: OwnSchema) -> pa.Schema:
+    def __call__(self, own: WriterSchema) -> pa.Schema:
         counted = self._counted
         images = [field.type for field in own.fields if counted.is_image(field)]
         columns = chain.from_iterable(images) if counted.images else own.fields

@@ -27,11 +27,11 @@ from spark_upsert.payloads.decoder import (
     Payloads,
     Piece,
     RawDecoder,
-    decoded,
-    gathered,
+    combine_pieces,
+    decode_safely,
     refused_columns,
     refused_fields,
-    taken,
+    take_rows,
 )
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
 from spark_upsert.payloads.schema_registry import ConfluentDecoder
@@ -211,7 +211,7 @@ class KafkaEnvelope:
         raw_keys, raw_values = (
             batch.column(name).cast(pa.binary()) for name in (self.key_name, self.value_name)
         )
-        keys, (values, unsent) = decoded(self.key, raw_keys), self._decode_values(raw_values)
+        keys, (values, unsent) = decode_safely(self.key, raw_keys), self._decode_values(raw_values)
         sides = {
             _KEY: _as_struct(self.key.fields, keys),
             _VALUE: _as_struct(self.value.fields, values),
@@ -249,7 +249,7 @@ class KafkaEnvelope:
 
     def _decode_values(self, payloads: pa.Array) -> tuple[Payloads, dict[str, Mask]]:
         """Return the values, and the rows with unsent values by field."""
-        values = decoded(self.value, payloads)
+        values = decode_safely(self.value, payloads)
         if not self.is_declared_json:
             return values, {}
         fields = self.value.fields
@@ -257,14 +257,14 @@ class KafkaEnvelope:
         pieces: list[Piece] = []
 
         def decode(chosen: Positions, texts: pa.Array, _: frozenset[str]) -> None:
-            pieces.append(Piece.of(chosen, fields, decoded(self.value, texts)))
+            pieces.append(Piece.of(chosen, fields, decode_safely(self.value, texts)))
 
         unsent = decode_again(self.placeholder, payloads, rows, (), decode)
         if pieces:
             again = np.concatenate([piece.rows for piece in pieces])
             others = np.setdiff1d(np.arange(len(payloads)), again)
-            pieces.append(Piece.of(others, fields, taken(values, others)))
-            values = gathered(fields, pieces)
+            pieces.append(Piece.of(others, fields, take_rows(values, others)))
+            values = combine_pieces(fields, pieces)
         return values, unsent
 
     def _bad_keys(

@@ -1,4 +1,4 @@
-"""A fused graph as a chain of stages (`staged`), each one pass over all rows.
+"""A fused graph as a chain of stages (`cut_into_stages`), each one pass over all rows.
 
 A stage's elements run in parallel; rows for later stages pass through, so that each row is computed
 once. `fusion.PassPlan` assigns elements to stages.
@@ -19,7 +19,7 @@ from spark_upsert.flow.fusion import FusedGraph, PassPlan, RowTransfer, wiring_o
 from spark_upsert.flow.graph import Graph, OperatorKind
 from spark_upsert.flow.partitioner import READ, AddressBook, Port
 
-TOLD_REPLICAS_MAX = 100
+LOGGED_REPLICAS_MAX = 100
 """Maximum replicas for naming the plan in a log line; larger plans are logged as counts."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -120,13 +120,13 @@ class Stages:
         return schema_by_address
 
 
-def staged(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stages:
+def cut_into_stages(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stages:
     """Cut a fused graph into stages."""
     cut = _StageCutter(AddressBook(plan.physical), plan)
     return Stages(cut.book, tuple(cut.stages()), cut.entries, schemas)
 
 
-def tell(plan: FusedGraph, stages: Stages) -> None:
+def log_plan(plan: FusedGraph, stages: Stages) -> None:
     """Log the plan at info level."""
     routes = [stage.way for stage in stages.stages]
     fields = Fields(
@@ -134,7 +134,7 @@ def tell(plan: FusedGraph, stages: Stages) -> None:
         elements=len(plan.pes),
         passes=len(routes),
         exchanges=routes.count(RowTransfer.EXCHANGED),
-        plan=str(plan) if len(plan.physical.replicas) <= TOLD_REPLICAS_MAX else None,
+        plan=str(plan) if len(plan.physical.replicas) <= LOGGED_REPLICAS_MAX else None,
     )
     _LOGGER.info("flow planned: %s", fields)
 

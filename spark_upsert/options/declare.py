@@ -20,7 +20,7 @@ from spark_upsert.core.durations import EXPECTED, try_parse_ms
 from spark_upsert.core.names import split_names
 from spark_upsert.core.python_values import DURATION_MS_MAX
 from spark_upsert.errors import OptionError, is_url, require_plain
-from spark_upsert.options.spark import missing_path, users_own
+from spark_upsert.options.spark import drop_spark_options, missing_path
 
 
 class Change(Enum):
@@ -264,7 +264,7 @@ class Options:
         self.storage: dict[str, str] = {}
         self._columns: dict[str, dict[str, str]] = {name: {} for name in families.values()}
         self._values: dict[str, str] = {}
-        for name, value in users_own(given).items():
+        for name, value in drop_spark_options(given).items():
             if name.lower().startswith(STORAGE_PREFIX):
                 self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
                 continue
@@ -472,19 +472,19 @@ class Option(Generic[T]):
     excludes: tuple[str, ...] = ()
     meaning: str = ""
 
-    def means(self, meaning: str) -> Option[T]:
+    def with_meaning(self, meaning: str) -> Option[T]:
         """Return a copy with its text for the reference page."""
         return replace(self, meaning=meaning)
 
-    def held(self, meaning: str) -> T:
+    def as_field(self, meaning: str) -> T:
         """Return a dataclass field for this option; without a default the field may be None."""
         default: Any = MISSING if self.required else self.default
-        declared_field: T = field(default=default, metadata={_ONE: self.means(meaning)})
+        declared_field: T = field(default=default, metadata={_ONE: self.with_meaning(meaning)})
         return declared_field
 
 
-def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
-    """Return a field computed from several options; `values` skips it.
+def combined_field(*options: Option[Any], default: Any = MISSING, repr: bool = True) -> Any:
+    """Return a field computed from several options; `read_values` skips it.
 
     Without a default it is an empty mapping.
     """
@@ -492,7 +492,7 @@ def held_together(*options: Option[Any], default: Any = MISSING, repr: bool = Tr
     return field(**how, repr=repr, metadata={_TOGETHER: options})
 
 
-def part(cls: type[T]) -> T:
+def nested_field(cls: type[T]) -> T:
     """Return a field for a nested options class."""
     return field(default_factory=cls, metadata={_PART: cls})
 
@@ -522,7 +522,7 @@ def _iter_single_fields(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
             yield option_field.name, option_field.metadata[_ONE], option_field.default
 
 
-def values(cls: Any, options: Options) -> dict[str, Any]:
+def read_values(cls: Any, options: Options) -> dict[str, Any]:
     """Read all fields with one option; returns the values that are present, by field name.
 
     Raises `OptionError` for a malformed value and for options that exclude each other.
@@ -535,12 +535,12 @@ def values(cls: Any, options: Options) -> dict[str, Any]:
     return {name: value for name, value in read if value is not None}
 
 
-def given_only(held: Any, only: AppliesTo) -> list[str]:
+def options_only_for(held: Any, only: AppliesTo) -> list[str]:
     """Return non-default options that apply to batches or streams only."""
     return [option.name for option in _non_default(held) if option.only is only]
 
 
-def given_among(held: Any, *names: str) -> list[str]:
+def select_given(held: Any, *names: str) -> list[str]:
     """Return the names with a non-default value, in order."""
     given_names = {option.name for option in _non_default(held)}
     return [name for name in names if name in given_names]
@@ -552,7 +552,7 @@ def _non_default(held: Any) -> Iterator[Option[Any]]:
             yield option
 
 
-def counted(held: Any) -> dict[str, Any]:
+def options_affecting_counts(held: Any) -> dict[str, Any]:
     """Return options that affect row counts per epoch, with their values.
 
     An exact order refuses to change them (`Life.exact`).
@@ -564,12 +564,12 @@ def counted(held: Any) -> dict[str, Any]:
     }
 
 
-def names_of_whole(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
+def names_for_whole_operation(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
     """Return options that cannot be set for one input or table."""
     return tuple(name for name, option in options.items() if option.is_of_whole)
 
 
-def exclusive(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
+def exclusive_groups(options: Mapping[str, Option[Any]]) -> tuple[tuple[str, ...], ...]:
     """Return groups from which one input or table can set only one option."""
     return tuple(
         (name, *option.excludes)

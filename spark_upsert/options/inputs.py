@@ -21,16 +21,16 @@ from spark_upsert.options.declare import (
     Option,
     Options,
     at_least,
+    combined_field,
     declared,
-    exclusive,
+    exclusive_groups,
     flag,
     fold,
-    held_together,
-    names_of_whole,
+    names_for_whole_operation,
     path_below,
 )
 from spark_upsert.options.read import READ_OPTIONS, MergeOptions, QueryOptions, ReadOptions
-from spark_upsert.options.spark import users_own
+from spark_upsert.options.spark import drop_spark_options
 from spark_upsert.options.views import ON_ERROR, PLAN, ViewOptions, plan_paths
 from spark_upsert.scheduler.scheduler import parse_priority
 from spark_upsert.table.log.manifest import TableVersion
@@ -112,7 +112,7 @@ class DiscoveryOptions:
             "if it no longer matches a table (`failOnDataLoss`); new tables join",
         ),
         required=True,
-    ).held(
+    ).as_field(
         "Instead of `inputs`: a glob for folders below `path`, such as `*` or `region=*/orders`. "
         "Each matching table is an input, named by its path below `path`. New tables join a "
         "running stream with all their rows. A missing table is an error, or with "
@@ -128,14 +128,14 @@ class DiscoveryOptions:
         flag,
         Life(Change.NEXT, "the batch may wait until all tables have it"),
         default=False,
-    ).held(
+    ).as_field(
         "With `inputsPattern`, or `inputs` and the root as `path`, for tables that one query "
         "writes (its `path` has braces): read all tables at the newest batch that is complete in "
         "each of them. A stream never reads past it. Tables without a batch are left out. Default "
         "`false`."
     )
     """Whether all inputs are read at the same batch from the query that writes them."""
-    as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).held(
+    as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).as_field(
         "Batch: like `consistent`, at an earlier batch, by its number in the writing query."
     )
     """Batch number; None for the newest."""
@@ -204,7 +204,7 @@ class DiscoveryOptions:
             as_of_batch=as_of_batch,
         )
 
-    def told(self, name: str, *, joins: bool = False) -> dict[str, str]:
+    def input_texts(self, name: str, *, joins: bool = False) -> dict[str, str]:
         """Return options for the table at a path below the root, in addition to `shared`.
 
         A table that ``joins`` a running stream is read from its beginning: all its rows are new.
@@ -250,12 +250,12 @@ class InputOptions:
 
     name: str
     """Name as written; `UNNAMED` for the only input if the read names none."""
-    own: Mapping[str, str] = held_together(
+    own: Mapping[str, str] = combined_field(
         Option(
             "input.<name>.<option>",
             Options.text,
             Life(Change.NEXT, "like that option, for this input"),
-        ).means(
+        ).with_meaning(
             "A read option for one input, such as `input.east.path`. Without the prefix, an option "
             "applies to every input that does not override it. `columns`, `readChangeFeed`, "
             "`parallelism` and the limits per trigger apply to the query only."
@@ -268,7 +268,7 @@ class InputOptions:
         Options.text,
         Life(Change.REFUSED),
         required=True,
-    ).held(
+    ).as_field(
         "Input type. `upsertflow`: a table. `python:name` or `python:module:Class`: another Python "
         "data source, by its registered name or its class; it receives all other options of the "
         "input. Default `upsertflow`."
@@ -329,7 +329,7 @@ class ReadPlan:
     """A parsed read: query options, and inputs in declared order."""
 
     query: QueryOptions
-    inputs: tuple[InputOptions, ...] = held_together(
+    inputs: tuple[InputOptions, ...] = combined_field(
         Option(
             "inputs",
             Options.text,
@@ -338,7 +338,7 @@ class ReadPlan:
                 "if you remove an input (`allowInputRemoval`); new inputs join; their order only "
                 "matters in an exact order, where a change is refused",
             ),
-        ).means(
+        ).with_meaning(
             "Comma-separated input names, instead of `path`. The checkpoint and error messages "
             "identify an input by its name."
         ),
@@ -383,9 +383,9 @@ class ReadPlan:
     def input_below(
         self, name: str, *, joins: bool = False, pin: Pin | None = None
     ) -> InputOptions:
-        """Return the options for a discovered input (`DiscoveryOptions.told`)."""
+        """Return the options for a discovered input (`DiscoveryOptions.input_texts`)."""
         assert self.below is not None
-        texts = self.below.told(name, joins=joins)
+        texts = self.below.input_texts(name, joins=joins)
         return InputOptions(name=name, format=TABLE, own=texts, shared=self.below.shared, pin=pin)
 
     @classmethod
@@ -395,7 +395,7 @@ class ReadPlan:
         Raises `OptionError` if an option is unknown or malformed, an input is named twice or not at
         all, or an option refers to a missing input. Formats validate their own input options.
         """
-        of_query, of_inputs = _split_by_input(users_own(given))
+        of_query, of_inputs = _split_by_input(drop_spark_options(given))
         _refuse_priority_of_all(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         if options.text(PLAN) is None:
@@ -681,12 +681,12 @@ _QUERY_OPTIONS = declared(QueryOptions)
 """Options independent of input formats."""
 
 _QUERY_ONLY = (
-    *names_of_whole(READ_OPTIONS),
+    *names_for_whole_operation(READ_OPTIONS),
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )
 """Options that cannot be set for a single input."""
 
-_EXCLUSIVE = exclusive(READ_OPTIONS)
+_EXCLUSIVE = exclusive_groups(READ_OPTIONS)
 """Groups from which an input that sets one option does not inherit the others."""
 
 _OF_EVERY_INPUT = ("failOnDataLoss",)

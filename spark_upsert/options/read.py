@@ -27,16 +27,16 @@ from spark_upsert.options.declare import (
     absolute_path,
     at_least,
     choice,
+    combined_field,
     declared,
     flag,
-    given_among,
-    given_only,
-    held_together,
     member_of,
+    nested_field,
     one_of,
-    part,
+    options_only_for,
     path_below,
-    values,
+    read_values,
+    select_given,
     whole_number,
 )
 from spark_upsert.table.changelog.render import Deduplication, ValidBy
@@ -117,36 +117,36 @@ def _merge_columns(options: Options, name: str) -> tuple[str, ...]:
 class MergeOptions:
     """Options for reads from several inputs."""
 
-    priorities: Mapping[str, int] = held_together(
-        Option("input.<name>.priority", Options.text, FREE).means(
+    priorities: Mapping[str, int] = combined_field(
+        Option("input.<name>.priority", Options.text, FREE).with_meaning(
             "Stream with a limit per trigger: input priority, from -1000 to 1000. Inputs with "
             "higher priority are read first and get a larger share; none starves. Default: the "
             "table property `priority`, else 0."
         ),
     )
     """Explicit priorities by input name."""
-    auto_priority: bool = Option("autoPriority", flag, FREE, default=False).held(
+    auto_priority: bool = Option("autoPriority", flag, FREE, default=False).as_field(
         "Stream with a limit per trigger: derive the priority of a table without one from its last "
         "read by other consumers (leases, see `consumerId`): 500 right after a read, half of that "
         "after 30 seconds. Default `false`."
     )
-    merge: Merge = Option("merge", member_of(Merge), REFUSED, default=Merge.INTERLEAVE).held(
+    merge: Merge = Option("merge", member_of(Merge), REFUSED, default=Merge.INTERLEAVE).as_field(
         "How rows from the inputs are merged. `interleave`: available rows first, in parallel "
         "tasks, without a guaranteed order between inputs. `concat`: one input after another, each "
         "until it has no more rows. `roundrobin`: one row from each input in turn. `concat` and "
         "`roundrobin` are exact orders: they use one task and count all rows in a batch. Default "
         "`interleave`."
     )
-    seed: int | None = Option("interleaveSeed", _seed, REFUSED).held(
+    seed: int | None = Option("interleaveSeed", _seed, REFUSED).as_field(
         "With `merge=interleave`: the seed for an exact random order (0 to 18446744073709551615)."
     )
-    merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
+    merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).as_field(
         "Whether inputs may have different columns: missing columns are null, and the widest type "
         "is used, by the rules of table schema evolution. Default `false`."
     )
     allow_input_removal: bool = Option(
         "allowInputRemoval", flag, FREE, default=False, only=AppliesTo.STREAM
-    ).held(
+    ).as_field(
         "Stream: whether you may remove inputs from `inputs` that the checkpoint contains. Their "
         "unread changes are never read, and the checkpoint drops them. Default `false`."
     )
@@ -155,7 +155,7 @@ class MergeOptions:
         _merge_columns,
         Life(Change.NEXT, "adding `_merge_seq` is refused if the stream has not counted its rows"),
         default=NO_NAMES,
-    ).held(
+    ).as_field(
         "Columns to append: `_input`, the name of the row's input; with an exact order also "
         "`_merge_seq`, the row number from 0, which continues across restarts of the stream. "
         "Default: none."
@@ -163,14 +163,14 @@ class MergeOptions:
     """Names in output order (`MERGE_COLUMNS`)."""
     discovery_ms: int | None = Option(
         "discoveryInterval", Options.duration_ms, FREE, only=AppliesTo.STREAM
-    ).held(
+    ).as_field(
         "Stream over more than 300 tables: maximum time between checks of an idle table; active "
         "tables are checked more often. Longer if `discoveryRequests` or CPU time do not suffice. "
         "Default `30 seconds` in an object store, `500 ms` on a file system."
     )
     discovery_requests: int | None = Option(
         "discoveryRequests", at_least(0), FREE, only=AppliesTo.STREAM
-    ).held(
+    ).as_field(
         "Stream over more than 300 tables: average number of requests per second for table checks; "
         "`0`: unlimited. Default `200` in an object store, `0` on a file system."
     )
@@ -179,7 +179,7 @@ class MergeOptions:
         _offsets_path,
         Life(Change.FREE, "refused if the old folder contains positions"),
         only=AppliesTo.STREAM,
-    ).held(
+    ).as_field(
         "Stream over more than 300 inputs: folder for input positions, which are too many for the "
         "checkpoint. Keep the folder as long as the checkpoint. Default: `_offsets` below `path` "
         "with `inputsPattern`; otherwise the checkpoint contains all positions."
@@ -192,23 +192,23 @@ class QueryOptions(MergeOptions):
 
     rows_max: int | None = Option(
         "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held("Stream: approximate maximum of change rows per micro-batch; an epoch is never split.")
+    ).as_field("Stream: approximate maximum of change rows per micro-batch; an epoch is never split.")
     bytes_max: int | None = Option(
         "maxBytesPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held("Stream: approximate maximum of bytes read per micro-batch.")
+    ).as_field("Stream: approximate maximum of bytes read per micro-batch.")
     epochs_max: int | None = Option(
         "maxEpochsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held("Stream: maximum number of epochs per micro-batch.")
+    ).as_field("Stream: maximum number of epochs per micro-batch.")
     rows_min: int | None = Option(
         "minRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).held(
+    ).as_field(
         "Stream: delay a micro-batch until this many change rows are available, by the counts in "
         "the log, or the oldest has waited for `maxTriggerDelay`. The first batch is not delayed, "
         "nor is a batch with a new input. No effect with `availableNow`. Default: none."
     )
     delay_ms: int = Option(
         "maxTriggerDelay", _delay_ms, FREE, default=DELAY_MS, is_of_whole=True
-    ).held("Stream: maximum time a change waits for `minRowsPerTrigger`. Default `15 minutes`.")
+    ).as_field("Stream: maximum time a change waits for `minRowsPerTrigger`. Default `15 minutes`.")
     latency_target_ms: int = Option(
         "latencyTarget",
         Options.duration_ms,
@@ -216,18 +216,18 @@ class QueryOptions(MergeOptions):
         default=LATENCY_TARGET_MS,
         is_of_whole=True,
         only=AppliesTo.STREAM,
-    ).held(
+    ).as_field(
         "Stream: latency from commit to planning that counts as full pressure. Set it longer than "
         "the trigger interval. Default `1 minute`."
     )
-    parallelism: int | None = Option("parallelism", at_least(1), FREE, is_of_whole=True).held(
+    parallelism: int | None = Option("parallelism", at_least(1), FREE, is_of_whole=True).as_field(
         "Number of tasks the cluster runs at the same time. `upsertflow.register(spark)` sets it "
         "from the session: `defaultParallelism`, or the cores in its configuration (neither is "
         "available in Spark Connect). Default: the CPU count of the driver."
     )
     columns: tuple[str, ...] = Option(
         "columns", _columns, NEXT, default=NO_NAMES, is_of_whole=True
-    ).held(
+    ).as_field(
         "Comma-separated columns to read; metadata columns such as `_change_type` are always "
         "included. Default: all."
     )
@@ -239,7 +239,7 @@ class QueryOptions(MergeOptions):
         default=False,
         is_of_whole=True,
         only=AppliesTo.STREAM,
-    ).held(
+    ).as_field(
         "Stream with `plan`: deliver one row per planned split to an upsertflow sink, which reads "
         "the splits itself, so no rows pass through Spark. Set by `keep`. Default `false`."
     )
@@ -248,7 +248,7 @@ class QueryOptions(MergeOptions):
     @classmethod
     def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
         """Parse and cross-check query options; raises `OptionError`."""
-        query_options = cls(priorities=priorities or {}, **values(cls, options))
+        query_options = cls(priorities=priorities or {}, **read_values(cls, options))
         query_options._require_consistent()
         return query_options
 
@@ -278,7 +278,7 @@ class QueryOptions(MergeOptions):
                 )
             return
         bounds = ("maxBytesPerTrigger", "maxEpochsPerTrigger", "minRowsPerTrigger")
-        for name in given_among(self, *bounds):
+        for name in select_given(self, *bounds):
             raise OptionError.refused(
                 name,
                 "has no meaning in an exact order, which is cut by rows",
@@ -312,7 +312,7 @@ class QueryOptions(MergeOptions):
 
     def require_batch(self) -> None:
         """Raise for options that apply to streams only."""
-        for name in (*given_only(self, AppliesTo.STREAM), *self._priority_options):
+        for name in (*options_only_for(self, AppliesTo.STREAM), *self._priority_options):
             raise of_streams_only(name)
 
 
@@ -393,18 +393,18 @@ class ReadOptions:
         Options.path,
         Life(Change.REFUSED, "except another path to the same table"),
         required=True,
-    ).held("Table location. Required.")
+    ).as_field("Table location. Required.")
     storage: Mapping[str, str] = field(repr=False)
     version_as_of: int | None = Option(
         "versionAsOf", _version, BATCH, only=AppliesTo.BATCH, excludes=("timestampAsOf",)
-    ).held("Batch: read the table at this version.")
+    ).as_field("Batch: read the table at this version.")
     timestamp_as_of_ms: int | None = Option(
         "timestampAsOf", Options.timestamp_ms, BATCH, only=AppliesTo.BATCH
-    ).held(
+    ).as_field(
         "Batch: read the table at this time (ISO 8601, UTC by default, or milliseconds since "
         "1970). Must not be in the future."
     )
-    filter: str | None = Option("filter", Options.text, BATCH, only=AppliesTo.BATCH).held(
+    filter: str | None = Option("filter", Options.text, BATCH, only=AppliesTo.BATCH).as_field(
         "Batch: SQL condition for the rows to read, such as `id IN (1, 2)` or `day >= DATE "
         "'2026-01-01' AND n > 3` (expressions: docs/tasks.md). If it restricts the key, the "
         "`hashPrefix` columns or an `indexBy` column to some values, only parts of the table that "
@@ -412,14 +412,14 @@ class ReadOptions:
     )
     change_feed: bool = Option(
         "readChangeFeed", flag, COUNTED, default=False, is_of_whole=True
-    ).held(
+    ).as_field(
         "Read the change feed, with old values and deletes and the columns `_change_type`, "
         "`_commit_version`, `_commit_timestamp` and `_diff`. Otherwise a batch reads rows, and a "
         "stream new values. Default `false`."
     )
     ignore_deletes: bool = Option(
         "ignoreDeletes", flag, COUNTED, default=False, only=AppliesTo.STREAM
-    ).held(
+    ).as_field(
         "Stream of new values: skip deletes; the result then keeps rows that the table has "
         "deleted. Otherwise the query fails at the first delete. Default `false`."
     )
@@ -428,51 +428,51 @@ class ReadOptions:
         _start,
         Life(Change.BEGINNING, "refused while the first batch is not delivered yet"),
         excludes=("startingTimestamp",),
-    ).held(
+    ).as_field(
         "First version whose changes are read: a number, `earliest` or `latest` (new changes "
         "only). By default a stream begins with all rows of the table as inserts."
     )
     """A number, ``"latest"`` or ``"earliest"``."""
     starting_timestamp_ms: int | None = Option(
         "startingTimestamp", Options.timestamp_ms, BEGINNING
-    ).held(
+    ).as_field(
         "Start with the first version committed at or after this time. Must not be in the future."
     )
-    starting_position: str | None = Option("startingPosition", Options.text, BEGINNING).held(
+    starting_position: str | None = Option("startingPosition", Options.text, BEGINNING).as_field(
         "Stream with `plan`: the start position, from the table that materializes the view. A "
         "checkpoint takes precedence. Set by `keep`."
     )
     """For views only: `options.views`."""
     ending_version: int | None = Option(
         "endingVersion", _version, BATCH, only=AppliesTo.BATCH, excludes=("endingTimestamp",)
-    ).held(
+    ).as_field(
         "Batch change feed: the last version, inclusive; at or after `startingVersion`. Default: "
         "the newest."
     )
     ending_timestamp_ms: int | None = Option(
         "endingTimestamp", Options.timestamp_ms, BATCH, only=AppliesTo.BATCH
-    ).held(
+    ).as_field(
         "Batch change feed: end with the last version committed at or before this time. Must be at "
         "or after `startingTimestamp` and not in the future."
     )
-    starting_inclusive: bool = Option("startingBoundInclusive", flag, BEGINNING, default=True).held(
+    starting_inclusive: bool = Option("startingBoundInclusive", flag, BEGINNING, default=True).as_field(
         "Whether to read the starting version itself. Default `true`."
     )
-    ending_inclusive: bool = Option("endingBoundInclusive", flag, BATCH, default=True).held(
+    ending_inclusive: bool = Option("endingBoundInclusive", flag, BATCH, default=True).as_field(
         "Whether to read the ending version itself. Default `true`."
     )
-    deduplication: Deduplication = held_together(
-        Option("deduplicationMode", member_of(Deduplication), COUNTED).means(
+    deduplication: Deduplication = combined_field(
+        Option("deduplicationMode", member_of(Deduplication), COUNTED).with_meaning(
             "`none`: every change. `dropCarryovers`: no updates with identical values. "
             "`netChanges`: at most one change per key in each read or micro-batch. Default "
             "`dropCarryovers`."
         ),
-        Option("emitUnchanged", flag, COUNTED).means(
+        Option("emitUnchanged", flag, COUNTED).with_meaning(
             "`true` is short for `deduplicationMode=none`. Default `false`."
         ),
         default=Deduplication.DROP_CARRYOVERS,
     )
-    compute_updates: bool = Option("computeUpdates", flag, NEXT, default=True).held(
+    compute_updates: bool = Option("computeUpdates", flag, NEXT, default=True).as_field(
         "With `readChangeFeed`: whether a changed row becomes an update pair; otherwise a delete "
         "and an insert. Default `true`."
     )
@@ -484,7 +484,7 @@ class ReadOptions:
         is_of_whole=True,
         only=AppliesTo.BATCH,
         excludes=("readChangeFeed", "filter", "versionAsOf", "timestampAsOf"),
-    ).held(
+    ).as_field(
         "Batch: read the row history (SCD type 2): every past and current row with `valid_from`, "
         "`valid_to` (exclusive; NULL for current rows) and `is_current`. Begins at "
         "`startingVersion` or `startingTimestamp`, by default at the first readable version; rows "
@@ -492,14 +492,14 @@ class ReadOptions:
     )
     valid_by: ValidBy = Option(
         "validBy", member_of(ValidBy), BATCH, default=ValidBy.TIME, only=AppliesTo.BATCH
-    ).held(
+    ).as_field(
         "With `readHistory`: the unit of `valid_from` and `valid_to`. `time`: commit time; "
         "`version`: table version; `order`: the `sequenceBy` value, as in `__START_AT` and "
         "`__END_AT` of AUTO CDC. Default `time`."
     )
     tracked: tuple[str, ...] = Option(
         "trackHistoryColumnList", Options.names, BATCH, default=NO_NAMES, only=AppliesTo.BATCH
-    ).held(
+    ).as_field(
         "With `readHistory`: columns whose changes open a new history row; changes to other "
         "columns update the open row. Default: all columns read."
     )
@@ -510,16 +510,16 @@ class ReadOptions:
         default=NO_NAMES,
         only=AppliesTo.BATCH,
         excludes=("trackHistoryColumnList",),
-    ).held(
+    ).as_field(
         "With `readHistory`: columns whose changes do not open a new history row. Default: none."
     )
     query: QueryOptions = part(QueryOptions)
-    splits: int | None = Option("splits", at_least(1), FREE).held(
+    splits: int | None = Option("splits", at_least(1), FREE).as_field(
         "Number of read tasks. Default: by data size, at most `parallelism`."
     )
     fail_on_data_loss: bool = Option(
         "failOnDataLoss", flag, Life(Change.FREE, "if no changes are lost"), default=True
-    ).held(
+    ).as_field(
         "Whether a read fails if changes have expired before it read them. `false`: skip them and "
         "log a warning; sums over the changes are wrong from then on. Default `true`."
     )
@@ -528,14 +528,14 @@ class ReadOptions:
         _consumer,
         Life(Change.FREE, "the old lease remains until `consumerTtl`"),
         only=AppliesTo.STREAM,
-    ).held(
+    ).as_field(
         "Stream: lease name, unique per query. The lease prevents expiry of changes that the query "
         "has not read. Without it, only the ages you pass to `upsertflow expire` do."
     )
-    consumer_ttl_ms: int = Option("consumerTtl", Options.duration_ms, FREE, default=LEASE_MS).held(
+    consumer_ttl_ms: int = Option("consumerTtl", Options.duration_ms, FREE, default=LEASE_MS).as_field(
         "Stream: how long the lease remains valid after the query stops. Default `7 days`."
     )
-    table_timeout_ms: int | None = Option("tableTimeout", Options.duration_ms, FREE).held(
+    table_timeout_ms: int | None = Option("tableTimeout", Options.duration_ms, FREE).as_field(
         "How long to wait for a table that does not exist yet; a streaming query creates it with "
         "its first batch. Default: no wait."
     )
@@ -548,7 +548,7 @@ class ReadOptions:
             exact=Change.REFUSED,
         ),
         default=False,
-    ).held(
+    ).as_field(
         "For a table that materializes a grouped view: read the stored entries, which are partial "
         "sums, instead of the groups. Default `false`."
     )
@@ -567,7 +567,7 @@ class ReadOptions:
             "startingVersion",
             "startingTimestamp",
         ),
-    ).held(
+    ).as_field(
         "Batch: read table metadata instead of rows: `epochs`, `files`, `history`, `indexes` "
         "(`indexBy`), `mirror` (`publish`), `consumers`, or `pressure` (consumer lag relative to "
         "the limits, and whether the consumer slows down writers). `quarantine`: the rows that "
@@ -587,7 +587,7 @@ class ReadOptions:
             query=QueryOptions.parse(options),
             storage=options.storage,
             deduplication=_deduplication(options, "deduplicationMode"),
-            **values(cls, options),
+            **read_values(cls, options),
         )
         if read_options.metadata is not Metadata.GROUP:
             return read_options
@@ -604,7 +604,7 @@ class ReadOptions:
         self._refuse_position()
         if self.change_feed:
             self._refuse_filter("a change feed")
-        for name in given_only(self, AppliesTo.STREAM):
+        for name in options_only_for(self, AppliesTo.STREAM):
             raise of_streams_only(name)
         self._refuse_apart_from_history()
         refuse_wrong_bounds(self)
@@ -612,14 +612,14 @@ class ReadOptions:
             unsuitable = "a history" if self.history else "metadata" if self.metadata else ""
             refuse_of_changes(self, unsuitable)
         if not self.change_feed and not self.history:
-            for name in given_among(self, *STARTS, *ENDS):
+            for name in select_given(self, *STARTS, *ENDS):
                 raise OptionError(
                     f"option '{name}' needs the change feed.",
                     hint="add .option('readChangeFeed', 'true'), or use 'versionAsOf' to "
                     "read the table as it was.",
                 )
             return
-        for name in given_among(self, *AS_OF):
+        for name in select_given(self, *AS_OF):
             raise OptionError.conflict(
                 "readChangeFeed",
                 name,
@@ -632,7 +632,7 @@ class ReadOptions:
         self._refuse_position()
         self._refuse_filter("a stream")
         self._refuse_history()
-        for name in given_only(self, AppliesTo.BATCH):
+        for name in options_only_for(self, AppliesTo.BATCH):
             raise OptionError(
                 f"option '{name}' has no meaning in a stream.",
                 hint="use spark.read, or 'startingVersion' to choose where the stream begins.",
@@ -669,7 +669,7 @@ class ReadOptions:
 
     def _refuse_apart_from_history(self) -> None:
         of_history = ("validBy", "trackHistoryColumnList", "trackHistoryExceptColumnList")
-        for name in () if self.history else given_among(self, *of_history):
+        for name in () if self.history else select_given(self, *of_history):
             raise OptionError.refused(
                 name,
                 "says something of a history, and none is read",
@@ -773,7 +773,7 @@ class PlanOptions:
         Life(Change.REFUSED, "a different view requires a new checkpoint"),
         required=True,
         is_of_whole=True,
-    ).held(
+    ).as_field(
         "Instead of `path`: the plan of a view over one or more tables, from `to_json()` of "
         "`upsertflow.view(...)`. Times, `latest` and `earliest` work as for tables; version "
         "numbers require a plan that follows a single table (others may be pinned)."
@@ -785,7 +785,7 @@ class PlanOptions:
         Life(Change.FREE, "it only decides whether a batch fails"),
         default=OnError.FAIL,
         is_of_whole=True,
-    ).held(
+    ).as_field(
         "Read with `plan`: the policy for rows on which an expression fails (division by zero, "
         "overflow, invalid cast). `fail`: the batch fails as long as the row in the newest version "
         "of its table fails. `null`: the result is NULL, and a logged warning has the count. "

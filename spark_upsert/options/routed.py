@@ -28,16 +28,16 @@ from spark_upsert.options.declare import (
     Options,
     at_least,
     choice,
+    combined_field,
     declared,
-    exclusive,
+    exclusive_groups,
     flag,
     fold,
-    held_together,
-    names_of_whole,
+    names_for_whole_operation,
     path_below,
-    values,
+    read_values,
 )
-from spark_upsert.options.spark import missing_path, users_own
+from spark_upsert.options.spark import drop_spark_options, missing_path
 from spark_upsert.options.write import WRITE_OPTIONS, WriteOptions, named_transaction
 from spark_upsert.store.open import is_remote
 
@@ -119,18 +119,18 @@ class RoutedOptions:
         _template,
         Life(Change.REFUSED, "root and template; a different root requires a new query"),
         required=True,
-    ).held(
+    ).as_field(
         "Path template: the root, then a folder per table with column names in braces: "
         "`/lake/{topic}`, `s3://b/lake/{source.db}/{source.table}`. Use dots for struct fields. "
         "Columns are strings, integers, Booleans or dates. Double a literal brace. Required."
     )
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    told: tuple[TableOption, ...] = held_together(
+    table_options: tuple[TableOption, ...] = combined_field(
         Option(
             "table.<pattern>.<option>",
             Options.text,
             Life(Change.NEXT, "like that option, for the matching tables"),
-        ).means(
+        ).with_meaning(
             "A write option for the tables whose names match the pattern: "
             "`table.shop.orders.keys`, `table.shop.*.mergeSchema`. A table's name is its path "
             "below the root, with unescaped values. `*` matches any text, `?` one character, "
@@ -142,36 +142,36 @@ class RoutedOptions:
         default=(),
         repr=False,
     )
-    create_tables: bool = Option("createTables", flag, NEXT, default=True).held(
+    create_tables: bool = Option("createTables", flag, NEXT, default=True).as_field(
         "Whether to create a table for a new value. `false`: a value without a table is an error. "
         "Default `true`."
     )
-    tables_max: int = Option("tablesMax", at_least(1), NEXT, default=TABLES_MAX).held(
+    tables_max: int = Option("tablesMax", at_least(1), NEXT, default=TABLES_MAX).as_field(
         "Maximum number of tables below the root; one more is an error that names the value. "
         "Default `2000`."
     )
-    park: bool = Option("onTableError", _parks, NEXT, default=False).held(
+    park: bool = Option("onTableError", _parks, NEXT, default=False).as_field(
         "Policy for a table that rejects its rows (schema, invalid rows, corruption, replaced "
         "table). `fail`: the write fails. `park`: its rows go to the dead-letter table until "
         "`upsertflow unpark`, and the other tables continue; an option that is invalid for all "
         "tables still fails the write. Default `fail`."
     )
     """Whether a failing table's rows become dead letters."""
-    take_over: bool = Option("takeOver", flag, NEXT, default=False).held(
+    take_over: bool = Option("takeOver", flag, NEXT, default=False).as_field(
         "Stream: whether the query may take over the root from the query that writes to it, which "
         "is rejected from then on. Default `false`."
     )
     group_retention_ms: int = Option(
         "groupRetention", Options.duration_ms, NEXT, default=GROUP_RETENTION_MS
-    ).held(
+    ).as_field(
         "How long the group table retains the table versions of each complete batch (for "
         "`asOfBatch` and past versions of `metadata=group`). The query removes older records every "
         "100 batches, unless a consumer of the group needs them; also dead-letter rows that were "
         "applied or dropped, never waiting rows. Default `7 days`."
     )
     """Retention time for complete batches in the group."""
-    commit_threads: int = held_together(
-        Option("commitThreads", at_least(1), FREE).means(
+    commit_threads: int = combined_field(
+        Option("commitThreads", at_least(1), FREE).with_meaning(
             "Number of tables to commit in parallel. Default `32` in an object store, `1` on a "
             "file system, where one thread is faster."
         ),
@@ -190,7 +190,7 @@ class RoutedOptions:
 
         Raises `OptionError` if one is unknown or malformed, or if a table sets a write-wide option.
         """
-        user_texts = users_own(given)
+        user_texts = drop_spark_options(given)
         table_options = tuple(
             _parse_table_option(name, text)
             for name, text in user_texts.items()
@@ -207,7 +207,7 @@ class RoutedOptions:
             hint="drop it, and mark deletes by 'applyAsDeletes'; or write keys into one table.",
         )
         app_id, app_version = named_transaction(options)
-        own_values = values(cls, options)
+        own_values = read_values(cls, options)
         of_write = {fold(name) for name in _WRITE_ONLY}
         routed_options = cls(
             storage=options.storage,
@@ -221,7 +221,7 @@ class RoutedOptions:
             shared={
                 name: text for name, text in shared_texts.items() if fold(name) not in of_write
             },
-            told=table_options,
+            table_options=table_options,
             **own_values,
         )
         routed_options._require_consistent()
@@ -274,7 +274,7 @@ class RoutedOptions:
         entries = [("", name, text) for name, text in self.shared.items()]
         entries += [
             (table_option.pattern, table_option.option, table_option.text)
-            for table_option in self.told
+            for table_option in self.table_options
         ]
         open_ = sorted(
             (p, _normalize_option(name), text) for p, name, text in entries if not _is_secret(name)
@@ -289,7 +289,7 @@ class RoutedOptions:
             for matcher, table_option in self._by_pattern
             if any(map(matcher.match, lower))
         }
-        return tuple(sorted({table_option.pattern for table_option in self.told} - met))
+        return tuple(sorted({table_option.pattern for table_option in self.table_options} - met))
 
     def __getstate__(self) -> dict[str, object]:
         # What is derived does not travel.
@@ -298,14 +298,14 @@ class RoutedOptions:
     @cached_property
     def _by_name(self) -> dict[str, list[TableOption]]:
         options_by_name: dict[str, list[TableOption]] = {}
-        for table_option in self.told:
+        for table_option in self.table_options:
             if table_option.is_name:
                 options_by_name.setdefault(table_option.pattern, []).append(table_option)
         return options_by_name
 
     @cached_property
     def _by_pattern(self) -> list[tuple[re.Pattern[str], TableOption]]:
-        patterns = [table_option for table_option in self.told if not table_option.is_name]
+        patterns = [table_option for table_option in self.table_options if not table_option.is_name]
         return [
             (re.compile(translate(table_option.pattern)), table_option) for table_option in patterns
         ]
@@ -337,13 +337,15 @@ class RoutedOptions:
 
     def _require_consistent(self) -> None:
         """Validate before tables exist, treating each pattern as a name."""
-        patterns = {table_option.pattern for table_option in self.told}
+        patterns = {table_option.pattern for table_option in self.table_options}
         for pattern in sorted(patterns):
             pattern_options = [
-                table_option for table_option in self.told if table_option.pattern == pattern
+                table_option
+                for table_option in self.table_options
+                if table_option.pattern == pattern
             ]
             heard = [
-                *sorted(self._find_matching(pattern), key=lambda told: told.weight),
+                *sorted(self._find_matching(pattern), key=lambda option: option.weight),
                 *pattern_options,
             ]
             held = {_normalize_option(table_option.option): table_option for table_option in heard}
@@ -413,12 +415,12 @@ def _parse_table_option(name: str, text: str) -> TableOption:
 ROUTED_OPTIONS = declared(RoutedOptions)
 
 _WRITE_ONLY = (
-    *names_of_whole(WRITE_OPTIONS),
+    *names_for_whole_operation(WRITE_OPTIONS),
     *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
 )
 """Options that cannot be set for a single table."""
 
-_EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive(WRITE_OPTIONS))
+_EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive_groups(WRITE_OPTIONS))
 """Groups from which a table that sets one option does not inherit the other."""
 
 _FOLDED_WRITE_ONLY = frozenset(map(fold, _WRITE_ONLY))

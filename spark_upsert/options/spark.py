@@ -1,4 +1,4 @@
-"""Options that Spark adds to its user's (`users_own`), and errors in the words of Spark's users.
+"""Removal of options that Spark adds (`drop_spark_options`), and errors in words of Spark's users.
 
 A catalog table passes no option to a source, not even the path (docs/adr/0014).
 """
@@ -19,7 +19,7 @@ _NAMES = frozenset({"queryname", "location", "provider", "owner", "comment", "ex
 _REPEATED = "option."
 
 
-def users_own(given: Mapping[str, str]) -> dict[str, str]:
+def drop_spark_options(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options passed by the user, without those added by Spark.
 
     Removes only known names in known forms, so that a typo stays an error: ``queryname``, the
@@ -93,7 +93,7 @@ def options_in_hints() -> Iterator[None]:
         raise
 
 
-def spoken_to_spark(function: F) -> F:
+def name_options_in_errors(function: F) -> F:
     """Wrap a function or generator function in `options_in_hints`."""
     if inspect.isgeneratorfunction(function):
 
@@ -113,9 +113,9 @@ def spoken_to_spark(function: F) -> F:
 
 
 def called_by_spark(cls: C) -> C:
-    """Wrap each public or dunder method in `spoken_to_spark`."""
+    """Wrap each public or dunder method in `name_options_in_errors`."""
     for name, method in list(vars(cls).items()):
         is_private = name.startswith("_") and not name.startswith("__")
         if inspect.isfunction(method) and not is_private:
-            setattr(cls, name, spoken_to_spark(method))
+            setattr(cls, name, name_options_in_errors(method))
     return cls

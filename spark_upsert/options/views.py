@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_upsert.errors import OptionError, setting
-from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold, given_among
+from spark_upsert.options.declare import STORAGE_PREFIX, Options, choice, fold, select_given
 from spark_upsert.options.read import (
     AS_OF,
     ENDS,
@@ -84,11 +84,11 @@ class ViewOptions(ReadOptions, PlanOptions):
         return cls(plan=plan, on_error=on_error, **vars(like))
 
     @classmethod
-    def put_off(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
+    def from_deferred_text(cls, text: str, storage: Mapping[str, str]) -> ViewOptions:
         """Parse the write option ``deferred``: a view read with splits executed by the writer.
 
-        The text comes from `put_off_text`; ``storage`` has the writer's storage options. Raises
-        `OptionError` for malformed JSON and invalid options.
+        The text comes from `deferred_read_text`; ``storage`` has the writer's storage options.
+        Raises `OptionError` for malformed JSON and invalid options.
         """
         try:
             decoded_texts = texts(json.loads(text))
@@ -106,28 +106,28 @@ class ViewOptions(ReadOptions, PlanOptions):
     def require_batch(self) -> None:
         """Raise for options that apply to streams only, and for contradictions in a batch read."""
         self.query.require_batch()
-        for name in given_among(self, "consumerId", "ignoreDeletes", "startingPosition"):
+        for name in select_given(self, "consumerId", "ignoreDeletes", "startingPosition"):
             raise of_streams_only(name)
         refuse_wrong_bounds(self)
         if not self.change_feed:
             refuse_of_changes(self)
-            for name in given_among(self, *STARTS, *ENDS):
+            for name in select_given(self, *STARTS, *ENDS):
                 raise OptionError.refused(
                     name,
                     "needs the change feed",
                     hint=f"add {setting('readChangeFeed', 'true')}, or use 'timestampAsOf'.",
                 )
             return
-        if not given_among(self, *STARTS):
+        if not select_given(self, *STARTS):
             raise OptionError.missing(
                 "startingTimestamp", "where the changes begin, or 'startingVersion'"
             )
-        for name in given_among(self, *AS_OF):
+        for name in select_given(self, *AS_OF):
             raise OptionError.conflict("readChangeFeed", name)
 
     def require_stream(self) -> None:
         """Raise for options that apply to batches only, and for contradictions in a stream."""
-        for name in given_among(self, *AS_OF, *ENDS):
+        for name in select_given(self, *AS_OF, *ENDS):
             raise OptionError.refused(
                 name,
                 "has no meaning in a stream",
@@ -141,8 +141,8 @@ class ViewOptions(ReadOptions, PlanOptions):
         refuse_wrong_bounds(self)
 
 
-def put_off_text(given: Mapping[str, str]) -> str:
-    """Serialize read options for the write option ``deferred`` (`ViewOptions.put_off`).
+def deferred_read_text(given: Mapping[str, str]) -> str:
+    """Serialize read options for the write option ``deferred`` (`ViewOptions.from_deferred_text`).
 
     Omits storage options, which may contain secrets: the writer has them.
     """

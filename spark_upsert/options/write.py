@@ -27,15 +27,15 @@ from spark_upsert.options.declare import (
     Options,
     at_least,
     choice,
+    combined_field,
     declared,
     flag,
     fold,
-    held_together,
     member,
     member_of,
+    nested_field,
     one_of,
-    part,
-    values,
+    read_values,
 )
 from spark_upsert.options.views import ViewOptions
 from spark_upsert.payloads.logical_types import DecimalForm, SchemalessDefaults, TimeUnit
@@ -44,21 +44,21 @@ from spark_upsert.payloads.schema_registry import RegistrySettings
 from spark_upsert.table.log.properties import FULL_WAIT_MS, PROPERTIES, LateRows, checked
 
 REGISTRY_OPTIONS = (
-    Option("schemaRegistry.url", Options.text, NEXT).means(
+    Option("schemaRegistry.url", Options.text, NEXT).with_meaning(
         "URL of a schema registry with Confluent's REST API. For several replicas of one registry, "
         "separate the URLs with commas."
     ),
-    Option("schemaRegistry.user", Options.text, NEXT).means("User for basic authentication."),
-    Option("schemaRegistry.password", Options.text, NEXT).means(
+    Option("schemaRegistry.user", Options.text, NEXT).with_meaning("User for basic authentication."),
+    Option("schemaRegistry.password", Options.text, NEXT).with_meaning(
         "Password for basic authentication. Never shown."
     ),
-    Option("schemaRegistry.token", Options.text, NEXT).means(
+    Option("schemaRegistry.token", Options.text, NEXT).with_meaning(
         "Bearer token, instead of user and password. Never shown."
     ),
-    Option("schemaRegistry.headers", Options.text, NEXT).means(
+    Option("schemaRegistry.headers", Options.text, NEXT).with_meaning(
         "Additional request headers: `Name: value`, one per line. Never shown."
     ),
-    Option("schemaRegistry.caFile", Options.text, NEXT).means(
+    Option("schemaRegistry.caFile", Options.text, NEXT).with_meaning(
         "CA certificate file for the registry, present on every machine. Default: the system's "
         "certificates."
     ),
@@ -222,18 +222,18 @@ class EnvelopeOptions:
         member_of(EnvelopeKind),
         Life(Change.NEXT, "with the same keys, order and columns"),
         default=EnvelopeKind.UPSERT,
-    ).held(
+    ).as_field(
         "Row format. `upsert`: plain columns. `debezium`: change events with `before`, `after` and "
         "`op`. `kafka`: records with bytes in `key` and `value`. `changelog`: change feed rows "
         "with `_change_type`. Default `upsert`."
     )
-    payloads: Mapping[str, str | None] = held_together(
-        Option("keyFormat", Options.text, NEXT).means(
+    payloads: Mapping[str, str | None] = combined_field(
+        Option("keyFormat", Options.text, NEXT).with_meaning(
             "With `envelope=kafka` or `debezium`: the key format. `json`, `avro`, `raw` (the bytes "
             "are the value), or `json-confluent` and `avro-confluent` (with Confluent's five-byte "
             "header)."
         ),
-        Option("keySchema", Options.text, NEXT).means(
+        Option("keySchema", Options.text, NEXT).with_meaning(
             "Key schema. For `json`: columns such as `id BIGINT`, a single type for a scalar, or a "
             "StructType as JSON. For `avro`: the writer's schema. For `raw`: `BINARY` (default) or "
             "`STRING`, optionally after a column name. `inline`: each message contains its schema, "
@@ -241,26 +241,26 @@ class EnvelopeOptions:
             "schema registry; default for the Confluent formats if `schemaRegistry.url` is set. "
             "With `envelope=debezium`, the default is the same as for values."
         ),
-        Option("keySchemaId", at_least(0), NEXT).means(
+        Option("keySchemaId", at_least(0), NEXT).with_meaning(
             "With a Confluent format: the only schema ID accepted in keys. Default: any."
         ),
-        Option("valueFormat", Options.text, NEXT).means(
+        Option("valueFormat", Options.text, NEXT).with_meaning(
             "Like `keyFormat`, for values. With `envelope=debezium`, `raw` is not supported, and "
             "this is the default for `keyFormat`; if omitted, the rows must contain the events as "
             "structs."
         ),
-        Option("valueSchema", Options.text, NEXT).means(
+        Option("valueSchema", Options.text, NEXT).with_meaning(
             "Like `keySchema`, for values. With `envelope=debezium`: for `json`, the columns of a "
             "row, such as `id BIGINT, name STRING`; for `avro`, the writer's schema of the "
             "complete event."
         ),
-        Option("valueSchemaId", at_least(0), NEXT).means("Like `keySchemaId`, for values."),
-        Option("valueSubject", Options.text, NEXT).means(
+        Option("valueSchemaId", at_least(0), NEXT).with_meaning("Like `keySchemaId`, for values."),
+        Option("valueSubject", Options.text, NEXT).with_meaning(
             "With a schema registry and a `path` without braces: the subject whose newest schema "
             "defines the columns, usually `<topic>-value`. Such a write is planned before any row "
             "is read."
         ),
-        Option("keySubject", Options.text, NEXT).means(
+        Option("keySubject", Options.text, NEXT).with_meaning(
             "Like `valueSubject`, for keys; usually `<topic>-key`."
         ),
     )
@@ -269,17 +269,17 @@ class EnvelopeOptions:
     """By ``key`` and ``value``; None accepts any."""
     sources: Mapping[str, SchemaFrom] = field(default_factory=dict)
     """By side; absent if an option declares the schema."""
-    registry: RegistrySettings | None = held_together(*REGISTRY_OPTIONS, default=None)
-    unsaid: SchemalessDefaults = held_together(
-        Option("timeUnit", member_of(TimeUnit), NEXT).means(
+    registry: RegistrySettings | None = combined_field(*REGISTRY_OPTIONS, default=None)
+    unsaid: SchemalessDefaults = combined_field(
+        Option("timeUnit", member_of(TimeUnit), NEXT).with_meaning(
             "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
             "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: values are ISO 8601 "
             "strings."
         ),
-        Option("timeUnit.<column>", Options.text, NEXT).means(
+        Option("timeUnit.<column>", Options.text, NEXT).with_meaning(
             "Like `timeUnit`, for a single TIMESTAMP or TIMESTAMP_NTZ column."
         ),
-        Option("decimalHandling", member_of(DecimalForm), NEXT).means(
+        Option("decimalHandling", member_of(DecimalForm), NEXT).with_meaning(
             "With `envelope=debezium` and JSON without schemas: the encoding of DECIMAL columns, "
             "as in Debezium's `decimal.handling.mode`: `precise` (unscaled number in Base64), "
             "`string` or `double`. Required if there are DECIMAL columns."
@@ -289,7 +289,7 @@ class EnvelopeOptions:
     """Conversions for Debezium messages without a schema."""
     truncates: Truncates = Option(
         "onTruncate", member_of(Truncates), NEXT, default=Truncates.ERROR
-    ).held(
+    ).as_field(
         "With `envelope=debezium`: how to apply a truncate event (`op` = `t`). `error`: like a "
         "failed row, see `onError`. `overwrite`: delete all rows that are not newer, in the same "
         "version as the batch; requires `sequenceBy` with `sequenceScope=table`. `ignore`: keep "
@@ -297,13 +297,13 @@ class EnvelopeOptions:
     )
     placeholder: Placeholder | None = Option(
         "unavailableValuePlaceholder", _placeholder, NEXT
-    ).held(
+    ).as_field(
         "Placeholder for unchanged values that the source did not send, as in the Debezium "
         "connector's `unavailable.value.placeholder`: a string, or `hex:` and hexadecimal digits. "
         "With `envelope=upsert` it is only recognized if you set this option, or `applyAsDeletes` "
         "to `__deleted` or `__op`. Default `__debezium_unavailable_value`."
     )
-    nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).held(
+    nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).as_field(
         "Whether a row is a delete if all its values except keys and order are null. Default "
         "`false`."
     )
@@ -387,7 +387,7 @@ class EnvelopeOptions:
             registry=registry,
             subjects={side: options.text(f"{side}Subject") for side in SIDES},
             unsaid=_schemaless_defaults(options),
-            **values(cls, options),
+            **read_values(cls, options),
         )
 
 
@@ -449,7 +449,7 @@ def _on_error(options: Options, name: str) -> ErrorPolicy | None:
 
 def _deferred(options: Options, name: str) -> ViewOptions | None:
     text = options.raw(name)
-    return None if text is None else ViewOptions.put_off(text, options.storage)
+    return None if text is None else ViewOptions.from_deferred_text(text, options.storage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,48 +462,48 @@ class WriteOptions:
         Life(Change.REFUSED, "a new table lacks the earlier batches (`allowMissingBatches`)"),
         required=True,
         is_of_whole=True,
-    ).held("Table location: a local path or an object store URL. Required.")
+    ).as_field("Table location: a local path or an object store URL. Required.")
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
-    keys: tuple[str, ...] = Option("keys", Options.names, FIXED, default=NO_NAMES).held(
+    keys: tuple[str, ...] = Option("keys", Options.names, FIXED, default=NO_NAMES).as_field(
         "Comma-separated columns that identify a row. Required for the first write."
     )
-    hash_prefix: int | None = Option("hashPrefix", at_least(0), FIXED).held(
+    hash_prefix: int | None = Option("hashPrefix", at_least(0), FIXED).as_field(
         "Number of leading `keys` columns that cluster the rows: rows with equal values in them "
         "are stored together and can be read without scanning the table. Less than the number of "
         "keys. Fixed by the first write. Default `0`."
     )
     sequence_by: tuple[str, ...] = Option(
         "sequenceBy", Options.names, FIXED, default=NO_NAMES
-    ).held(
+    ).as_field(
         "Comma-separated columns that order the changes of a key; the greatest value wins. With an "
         "envelope, use dots for struct fields (`source.lsn`, `value.updated_at`). Default: none; "
         "with `envelope=kafka`, `partition,offset`; with `envelope=changelog`, `_commit_version`."
     )
-    scope: Scope | None = Option("sequenceScope", _scope, FIXED).held(
+    scope: Scope | None = Option("sequenceScope", _scope, FIXED).as_field(
         "`table`: `sequenceBy` values are compared across epochs, so a late older row is stale. "
         "`epoch`: a later epoch always wins. Default `table`; with the default order of "
         "`envelope=kafka` or `changelog`, `epoch`."
     )
     operation: Operation = Option(
         "operation", member_of(Operation), NEXT, default=Operation.UPSERT, is_of_whole=True
-    ).held(
+    ).as_field(
         "`upsert`: rows are inserted or updated, and deleted if `applyAsDeletes` or the envelope "
         "marks them. `delete`: delete by key, regardless of `sequenceBy`; columns other than the "
         "keys are ignored. Default `upsert`."
     )
-    envelope: EnvelopeOptions = part(EnvelopeOptions)
+    envelope: EnvelopeOptions = nested_field(EnvelopeOptions)
     on_error: ErrorPolicy | None = Option(
         "onError", _on_error, Life(Change.REFUSED, "except from `fail` to `quarantine`")
-    ).held(
+    ).as_field(
         "Policy for rows that cannot be applied. `fail`: the write fails. `inline`: an undecodable "
         "value is stored as a row with an error in `errorColumn`. `quarantine`: the row is stored "
         "separately until a later row with its key replaces it. Fixed by the first write, except "
         "that you can change `fail` to `quarantine`. Default `fail`."
     )
-    error_column: str | None = Option("errorColumn", Options.text, FIXED).held(
+    error_column: str | None = Option("errorColumn", Options.text, FIXED).as_field(
         "With `onError=inline`: the name of the error column. Default `error`."
     )
-    deletes: str | None = Option("applyAsDeletes", Options.text, NEXT).held(
+    deletes: str | None = Option("applyAsDeletes", Options.text, NEXT).as_field(
         "Column that marks deletes: a Boolean, or Debezium's `__deleted` (`true`, `false`) or "
         "`__op` (`d` deletes; `c`, `r`, `u` do not) as a string. With `envelope=kafka`, a field in "
         "the value. Null does not delete. Only stored if `columnList` contains it."
@@ -517,31 +517,31 @@ class WriteOptions:
         ),
         default=NO_NAMES,
         excludes=("exceptColumnList",),
-    ).held("Comma-separated columns to store. Default: all except `applyAsDeletes`.")
+    ).as_field("Comma-separated columns to store. Default: all except `applyAsDeletes`.")
     except_columns: tuple[str, ...] = Option(
         "exceptColumnList",
         Options.names,
         Life(Change.REFUSED, "like `columnList`"),
         default=NO_NAMES,
-    ).held("Comma-separated columns not to store.")
-    allow_non_empty_path: bool = Option("allowNonEmptyPath", flag, NEXT, default=False).held(
+    ).as_field("Comma-separated columns not to store.")
+    allow_non_empty_path: bool = Option("allowNonEmptyPath", flag, NEXT, default=False).as_field(
         "Whether a table may be created in a folder that contains foreign files or a Delta table. "
         "Default `false`."
     )
-    merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).held(
+    merge_schema: bool = Option("mergeSchema", flag, NEXT, default=False).as_field(
         "Whether the write may add columns to the table and widen types. Default `false`."
     )
-    engine: MergeEngine | None = held_together(
-        Option("mergeEngine", member_of(Engine), FIXED).means(
+    engine: MergeEngine | None = combined_field(
+        Option("mergeEngine", member_of(Engine), FIXED).with_meaning(
             "How rows with the same key are merged: `deduplicate` (the greatest order wins), "
             "`first-row`, `partial-update` or `aggregation`. Fixed by the first write. Default "
             "`deduplicate`."
         ),
-        Option("aggregate.<column>", Options.text, FIXED).means(
+        Option("aggregate.<column>", Options.text, FIXED).with_meaning(
             "With `mergeEngine=aggregation`: the function for a column: `sum`, `max`, `min`, "
             "`last_non_null` or `collect`. Default `last_non_null`."
         ),
-        Option("sequenceBy.<column>", Options.text, FIXED).means(
+        Option("sequenceBy.<column>", Options.text, FIXED).with_meaning(
             "With `mergeEngine=partial-update`: the column that orders the values of this column. "
             "Its type equals that of the `sequenceBy` column, or is narrower or wider. A delete "
             "removes the values from all rows that `sequenceBy` orders before it, regardless of "
@@ -550,76 +550,76 @@ class WriteOptions:
         default=None,
     )
     """Column names as written."""
-    properties: Mapping[str, str] = held_together(
-        Option("tombstoneRetention", Options.text, PROPERTY).means(
+    properties: Mapping[str, str] = combined_field(
+        Option("tombstoneRetention", Options.text, PROPERTY).with_meaning(
             "How long deletes are remembered, so that late older rows stay deleted: for example `7 "
             "days`, `1000 epochs` or `forever`. Table property. Default `7 days`; always `forever` "
             "with `mergeEngine=partial-update` and `sequenceBy`."
         ),
-        Option("maxBacklogEpochs", Options.text, PROPERTY).means(
+        Option("maxBacklogEpochs", Options.text, PROPERTY).with_meaning(
             "Maximum backlog in epochs: how many a table may have that its slowest live consumer "
             "(`consumerId`) has not read. Table property. Default `0`: unlimited."
         ),
-        Option("maxBacklogBytes", Options.text, PROPERTY).means(
+        Option("maxBacklogBytes", Options.text, PROPERTY).with_meaning(
             "Maximum backlog in bytes of files. A single batch above this limit is always "
             "rejected. Table property. Default `0`: unlimited."
         ),
-        Option("rowTtl", Options.text, PROPERTY).means(
+        Option("rowTtl", Options.text, PROPERTY).with_meaning(
             "Row lifetime, such as `30 days`: `upsertflow expire` deletes older rows by `rowTtlBy` "
             "and records the deletes in the changelog (docs/history.md). `none`: rows never "
             "expire. Table property. Default `none`."
         ),
-        Option("rowTtlBy", Options.text, PROPERTY).means(
+        Option("rowTtlBy", Options.text, PROPERTY).with_meaning(
             "With `rowTtl`: the timestamp or date column that determines the age of a row; rows "
             "with null never expire. `_commit_timestamp`: the time of the last commit that wrote "
             "the row; the table then retains its versions for `rowTtl`. Table property."
         ),
-        Option("onFull", Options.text, PROPERTY).means(
+        Option("onFull", Options.text, PROPERTY).with_meaning(
             "Policy for writes to a table at its backlog limit. `wait`: wait for consumers up to "
             "`onFullTimeout`, then fail. `reject`: fail immediately. Table property. Default "
             "`wait`."
         ),
-        Option("backpressure", Options.text, PROPERTY).means(
+        Option("backpressure", Options.text, PROPERTY).with_meaning(
             "Whether overloaded consumers (`consumerId`) slow down writers to this table. Table "
             "property. Default `false`."
         ),
-        Option("indexBy", Options.text, PROPERTY).means(
+        Option("indexBy", Options.text, PROPERTY).with_meaning(
             "Comma-separated columns to index. Each index is a table of keys below `_index`, "
             "updated after each commit. Table property. Default: none."
         ),
-        Option("publish", Options.text, PROPERTY).means(
+        Option("publish", Options.text, PROPERTY).with_meaning(
             "`delta`: update a Delta table, a mirror of this table, after each commit "
             "(docs/delta.md). `none`: stop the updates. Table property. Default `none`."
         ),
-        Option("publishPath", Options.text, PROPERTY).means(
+        Option("publishPath", Options.text, PROPERTY).with_meaning(
             "With `publish`: the Delta table location. In a write to many tables it contains the "
             "placeholder `{table}`, the last part of each table's path. Table property. Default: "
             "`_delta` below the table."
         ),
-        Option("publishInterval", Options.text, PROPERTY).means(
+        Option("publishInterval", Options.text, PROPERTY).with_meaning(
             "With `publish`: the minimum time between two publications, such as `10 seconds`. The "
             "first commit after the interval publishes all commits before it, too. Table property. "
             "Default: `0 seconds`."
         ),
-        Option("publishChangeFeed", Options.text, PROPERTY).means(
+        Option("publishChangeFeed", Options.text, PROPERTY).with_meaning(
             "With `publish`: whether the Delta table has a change feed. Table property. Default "
             "`false`."
         ),
-        Option("publishRetention", Options.text, PROPERTY).means(
+        Option("publishRetention", Options.text, PROPERTY).with_meaning(
             "With `publish`: how long a Delta version stays readable after the next version, at "
             "least `1 hour`. Deletion vectors are retained for the same time. Table property. "
             "Default `6 hours`."
         ),
-        Option("publishGuard", Options.text, PROPERTY).means(
+        Option("publishGuard", Options.text, PROPERTY).with_meaning(
             "With `publish`: whether the Delta table requires an unknown writer feature, so that "
             "all other writers that follow the protocol refuse it. Table property. Default `true`."
         ),
-        Option("binlogNames", Options.text, PROPERTY).means(
+        Option("binlogNames", Options.text, PROPERTY).with_meaning(
             "For an order by `source.file` from MySQL or MariaDB: the base names of the server's "
             "binlogs, comma-separated, oldest first, such as `mysql-bin,binlog`. You can only "
             "append names. Table property. Default: the base name in the first rows."
         ),
-        Option("priority", Options.text, PROPERTY).means(
+        Option("priority", Options.text, PROPERTY).with_meaning(
             "Priority from -1000 to 1000 in streams over several inputs with limits per trigger; "
             "the read option `input.<name>.priority` overrides it. In a write to many tables it "
             "also sets the table's priority for compaction. Table property. Default: none, treated "
@@ -629,12 +629,12 @@ class WriteOptions:
     """Table properties set by this write."""
     full_wait_ms: int = Option(
         "onFullTimeout", Options.duration_ms, FREE, default=FULL_WAIT_MS
-    ).held(
+    ).as_field(
         "Maximum time this write waits for a full table with `onFull=wait`, or for overloaded "
         "consumers (`backpressure`). Default `60 seconds`."
     )
     """Maximum wait for room with ``onFull=wait``, and for overloaded consumers."""
-    disable_backpressure: bool = Option("disableBackpressure", flag, FREE, default=False).held(
+    disable_backpressure: bool = Option("disableBackpressure", flag, FREE, default=False).as_field(
         "Whether this write ignores overloaded consumers. Backlog limits still apply. Default "
         "`false`."
     )
@@ -642,7 +642,7 @@ class WriteOptions:
         "ties",
         member_of(Ties),
         Life(Change.REFUSED, "except between `last` and `fail`"),
-    ).held(
+    ).as_field(
         "Policy for two rows with the same key and order but different values. `last`: the later "
         "row wins (the later row in a task, the later epoch; between tasks of one epoch, the "
         "greater values). `first`: the earlier row wins. `fail`: the write fails. Ties are counted "
@@ -650,27 +650,27 @@ class WriteOptions:
         "write supersedes have no effect and are not always detected. Default `last`; with "
         "`mergeEngine=first-row`, `first`."
     )
-    late_rows: LateRows | None = Option("lateRows", member_of(LateRows), NEXT).held(
+    late_rows: LateRows | None = Option("lateRows", member_of(LateRows), NEXT).as_field(
         "Policy for a row with a new key that is so old that its delete may be forgotten "
         "(`tombstoneRetention`). `reject`: the row is skipped, counted, and logged as a warning. "
         "`apply`: the row is inserted, as in a backfill. `fail`: the write fails. A delete of that "
         "age is skipped and counted; with `apply` it is stored. Default: `fail` for a batch write, "
         "`reject` for a stream and with `onTruncate=overwrite`."
     )
-    allow_unordered: bool = Option("allowUnordered", flag, NEXT, default=False).held(
+    allow_unordered: bool = Option("allowUnordered", flag, NEXT, default=False).as_field(
         "Without `sequenceBy`: accept different values for one key from several tasks in the same "
         "epoch; any of them may win. Default `false`."
     )
     allow_missing_batches: bool = Option(
         "allowMissingBatches", flag, NEXT, default=False, is_of_whole=True
-    ).held(
+    ).as_field(
         "Stream: continue although the table lacks earlier batches of the query, for example if "
         "the checkpoint belongs to another table. Default `false`."
     )
-    app_id: str | None = Option("txnAppId", Options.text, BATCH, is_of_whole=True).held(
+    app_id: str | None = Option("txnAppId", Options.text, BATCH, is_of_whole=True).as_field(
         "With `txnVersion`: the application ID that makes a batch write idempotent."
     )
-    app_version: int | None = Option("txnVersion", at_least(0), BATCH, is_of_whole=True).held(
+    app_version: int | None = Option("txnVersion", at_least(0), BATCH, is_of_whole=True).as_field(
         "Transaction number; increase it with each batch write for the same `txnAppId`."
     )
     checkpoint: str | None = Option(
@@ -678,10 +678,10 @@ class WriteOptions:
         Options.text,
         Life(Change.NEXT, "a new location starts a new query, from its first batch"),
         is_of_whole=True,
-    ).held("Spark's checkpoint location for a streaming query.")
+    ).as_field("Spark's checkpoint location for a streaming query.")
     deferred: ViewOptions | None = Option(
         "deferred", _deferred, Life(Change.NEXT, "set by `keep`"), is_of_whole=True
-    ).held(
+    ).as_field(
         "Stream: read options for a view, as JSON. The writing tasks then receive the view's "
         "splits instead of rows, and read them. Set by `keep`, which materializes a view."
     )
@@ -705,7 +705,7 @@ class WriteOptions:
             envelope=envelope,
             engine=engine,
             properties=_properties(options),
-            **values(cls, options),
+            **read_values(cls, options),
         )
 
 

@@ -25,11 +25,11 @@ from spark_upsert.payloads.decoder import (
     built_type,
     column_at,
     decode_blocks,
+    describe_exception,
     read_json,
-    require,
+    require_limits,
     row_type,
-    shortened,
-    unforeseen,
+    shorten_reason,
 )
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
@@ -164,7 +164,7 @@ def read_avro(text: str, *, bare_name: str) -> AvroDecoder:
     except (SchemaError, Unreadable):
         raise
     except Exception as error:
-        raise Unreadable(unforeseen(error)) from error
+        raise Unreadable(describe_exception(error)) from error
     if not len(fields):
         raise SchemaError(
             "the Avro schema has no fields, so that there is nothing to store.",
@@ -187,7 +187,7 @@ class _Walk:
 
     def shape(self, schema: Any, space: str, where: str, depth: int) -> _Shape:
         """Compile a schema; ``where`` is its path for errors, ``space`` the current namespace."""
-        require(depth=depth)
+        require_limits(depth=depth)
         if isinstance(schema, list):
             return self._union(schema, space, where, depth)
         if isinstance(schema, str):
@@ -196,7 +196,7 @@ class _Walk:
             full = schema if "." in schema or not space else f"{space}.{schema}"
             name = full if full in self._named else schema
             if name not in self._named:
-                raise ValueError(f"there is no type '{shortened(schema)}'")
+                raise ValueError(f"there is no type '{shorten_reason(schema)}'")
             return self._named[name] or self._inside(name, where)
         kind = schema["type"]
         if not isinstance(kind, str):
@@ -222,7 +222,7 @@ class _Walk:
 
     def _inside(self, name: str, where: str) -> _Shape:
         """Return the shape for a recursive use; its reader is looked up when a value is read."""
-        error = _unsupported(where, f"refers to '{shortened(name)}' from inside itself")
+        error = _unsupported(where, f"refers to '{shorten_reason(name)}' from inside itself")
 
         def read(data: bytes, at: int) -> tuple[Any, int]:
             reader = self._named[name]
@@ -269,14 +269,14 @@ class _Walk:
             else:
                 refused.append(RefusedField((name,), inner.error))
             parts += inner.parts
-            require(parts=parts)
+            require_limits(parts=parts)
         reader = binary.record(readers)
         if refused and not columns:
             return _refused(reader, refused[0].error)
         return _Shape(reader, pa.struct(columns), parts, refused=tuple(refused))
 
     def _union(self, branches: list[Any], space: str, where: str, depth: int) -> _Shape:
-        require(parts=len(branches))
+        require_limits(parts=len(branches))
         walked = [self.shape(branch, space, where, depth + 1) for branch in branches]
         reader = binary.union([branch.reader for branch in walked])
         others = [branch for branch in walked if branch.error or not pa.types.is_null(branch.type)]
@@ -311,7 +311,7 @@ def _logical(schema: Any, plain: binary.ValueReader, type_: pa.DataType, where: 
         precision = _whole(schema["precision"], "precision", None)
         scale = _whole(schema.get("scale", 0), "scale", precision)
         if not 1 <= precision <= _DIGITS_MAX:
-            problem = f"is a decimal of {shortened(str(precision))} digits"
+            problem = f"is a decimal of {shorten_reason(str(precision))} digits"
             return _refused(plain, _unsupported(where, problem))
         decimal = pa.decimal128(precision, scale)
         return _Shape(binary.decimal(plain, decimal), decimal)
@@ -323,7 +323,7 @@ def _logical(schema: Any, plain: binary.ValueReader, type_: pa.DataType, where: 
 
 def _whole(found: Any, name: str, most: int | None) -> int:
     if type(found) is not int or found < 0 or (most is not None and found > most):
-        raise ValueError(f"a {name} of {shortened(repr(found))}")
+        raise ValueError(f"a {name} of {shorten_reason(repr(found))}")
     return found
 
 

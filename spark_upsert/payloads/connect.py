@@ -1,7 +1,7 @@
 """Kafka Connect payloads: JSON with or without a schema, Avro with ``connect.name``, JSON Schema.
 
-`said_of` converts a JSON Schema document to a Connect schema, `natural_type` maps that to a table
-type, and the decoders convert values with `logical_types`.
+`parse_connect_json_schema` converts a JSON Schema document to a Connect schema, `natural_type` maps
+that to a table type, and the decoders convert values with `logical_types`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from spark_upsert.payloads.decoder import (
     Unreadable,
     bytes_kept,
     column_at,
-    gathered,
-    parts_of,
+    combine_pieces,
+    count_parts,
     read_json,
     with_faults,
 )
@@ -78,11 +78,11 @@ class SameSchemaMessages:
     """Bytes before the payload, including the schema."""
 
     @property
-    def says_nothing(self) -> bool:
+    def is_schemaless(self) -> bool:
         """Whether the messages have no schema: bare messages, or a schema that is ``null``."""
         return self.schema in (None, _NO_SCHEMA)
 
-    def said(self) -> object:
+    def parse_schema(self) -> object:
         """Parse the schema text as JSON; raises `Unreadable`."""
         if not self.schema:
             raise Unreadable("the message's schema is not JSON, or no payload follows it")
@@ -171,7 +171,7 @@ def _mask(found: pa.Array) -> Mask:
 
 
 _READY: SharedLruMap[tuple[pa.DataType, bool], JsonDecoder] = SharedLruMap(
-    bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda key, _: bytes_kept(0, parts_of(key[0]))
+    bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda key, _: bytes_kept(0, count_parts(key[0]))
 )
 """Cached decoders, with the patterns built from their names and types."""
 
@@ -205,12 +205,14 @@ class ConnectJsonDecoder:
             Piece.of(alike.rows, self.fields, self._decode_alike(payloads, alike))
             for alike in by_schema(payloads)
         )
-        return gathered(self.fields, pieces)
+        return combine_pieces(self.fields, pieces)
 
     def _decode_alike(self, payloads: pa.Array, alike: SameSchemaMessages) -> Payloads:
         bodies = alike.bodies(payloads)
         try:
-            connect_schema = None if alike.says_nothing else ConnectSchema.parse(alike.said())
+            connect_schema = (
+                None if alike.is_schemaless else ConnectSchema.parse(alike.parse_schema())
+            )
             wire = object_wire(self.fields, connect_schema, self.unsaid, images=self.images)
         except Unreadable as error:
             return all_bad(self.fields, bodies, str(error))
@@ -251,7 +253,7 @@ class DeclaredJsonDecoder:
             Piece.of(alike.rows, self.fields, self._decode_alike(plain, payloads, alike))
             for alike in by_schema(payloads)
         )
-        return gathered(self.fields, pieces)
+        return combine_pieces(self.fields, pieces)
 
     @property
     def _unwraps(self) -> bool:
@@ -263,10 +265,10 @@ class DeclaredJsonDecoder:
         bodies = alike.bodies(payloads)
         if alike.schema is None:
             return plain.decode(bodies)
-        if alike.says_nothing:
+        if alike.is_schemaless:
             return self._decode_unsaid(bodies)
         try:
-            wire = self._wire(ConnectSchema.parse(alike.said()))
+            wire = self._wire(ConnectSchema.parse(alike.parse_schema()))
         except Unreadable as error:
             return all_bad(self.fields, bodies, str(error))
         return read_body(wire, bodies, may_be_null=self.is_bare)
@@ -326,7 +328,7 @@ def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
     def make() -> JsonDecoder:
         return JsonDecoder(pa.schema([pa.field(PAYLOAD, type_, nullable=may_be_null)]))
 
-    return _READY.of((type_, may_be_null), make)
+    return _READY.get_or_create((type_, may_be_null), make)
 
 
 def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
@@ -551,7 +553,7 @@ _SEVERAL = "one of several"
 """Type name for a choice of several types, which no column can hold."""
 
 
-def said_of(document: Any) -> ConnectSchema:
+def parse_connect_json_schema(document: Any) -> ConnectSchema:
     """Convert a JSON Schema document to a Connect schema; raises `Unreadable`.
 
     ``integer`` becomes int64, ``number`` double, ``object`` with ``properties`` a struct, ``array``

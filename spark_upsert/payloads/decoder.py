@@ -111,7 +111,7 @@ def decode_blocks(
         decoded_rows, bad = decode(present_payloads.slice(start, stop - start))
         pieces.append(decoded_rows)
         for row, reason in bad.items():
-            reasons[int(present[start + row])] = shortened(reason)
+            reasons[int(present[start + row])] = shorten_reason(reason)
     decoded_rows = pa.concat_arrays(pieces) if pieces else pa.nulls(0, row_type(fields))
     if len(present) < len(payloads):
         row_indices = np.zeros(len(payloads), dtype=np.int64)
@@ -180,7 +180,7 @@ def _blocks(payloads: pa.Array) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def shortened(reason: str) -> str:
+def shorten_reason(reason: str) -> str:
     """Return a reason on one line, cut to `REASON_CHARS`."""
     text = re.sub(r"\s+", " ", reason[: 2 * REASON_CHARS]).strip().rstrip(".")
     text = text.encode(errors="backslashreplace").decode()  # Half a surrogate pair is no text.
@@ -235,10 +235,10 @@ class Parts:
     def enter(self, depth: int) -> None:
         """Count a part at a nesting depth; raises `Unreadable` beyond the limits."""
         self.count += 1
-        require(parts=self.count, depth=depth)
+        require_limits(parts=self.count, depth=depth)
 
 
-def require(*, parts: int = 0, depth: int = 0) -> None:
+def require_limits(*, parts: int = 0, depth: int = 0) -> None:
     """Raise `Unreadable` for too many parts or too deep nesting."""
     if depth > DEPTH_MAX:
         raise Unreadable(f"it is nested more than {DEPTH_MAX} deep")
@@ -270,10 +270,10 @@ def bytes_kept(text_bytes: int, parts: int) -> int:
     return text_bytes + parts * _PART_BYTES
 
 
-def parts_of(type_: pa.DataType) -> int:
+def count_parts(type_: pa.DataType) -> int:
     """Count a type's parts, including nested types."""
     if pa.types.is_nested(type_):
-        return 1 + sum(parts_of(type_.field(index).type) for index in range(type_.num_fields))
+        return 1 + sum(count_parts(type_.field(index).type) for index in range(type_.num_fields))
     return 1
 
 
@@ -294,14 +294,14 @@ class Piece:
         return cls(rows, dict(zip(fields.names, found.columns, strict=True)), found.reasons)
 
 
-def taken(payloads: Payloads, rows: Positions) -> Payloads:
+def take_rows(payloads: Payloads, rows: Positions) -> Payloads:
     """Select rows from decoded payloads."""
     row_indices = pa.array(rows)
     reasons = None if payloads.reasons is None else payloads.reasons.take(row_indices)
     return Payloads(tuple(column.take(row_indices) for column in payloads.columns), reasons)
 
 
-def gathered(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
+def combine_pieces(fields: pa.Schema, pieces: Iterable[Piece]) -> Payloads:
     """Combine decoded pieces into payloads in input order.
 
     Notes
@@ -367,7 +367,7 @@ class _Parts:
         return pa.array(row_indices, mask=row_indices < 0)
 
 
-def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
+def decode_safely(decoder: Decoder, payloads: pa.Array) -> Payloads:
     """Decode payloads; an unforeseen exception becomes the reason for one bad payload.
 
     Envelopes call this function instead of `Decoder.decode`, because a hostile payload may cause a
@@ -384,21 +384,21 @@ def decoded(decoder: Decoder, payloads: pa.Array) -> Payloads:
         raise
     except Exception as error:  # noqa: BLE001 - it becomes the reason of the payload
         if len(payloads) > 1:
-            return gathered(decoder.fields, _halves(decoder, payloads))
+            return combine_pieces(decoder.fields, _halves(decoder, payloads))
         nulls = tuple(pa.nulls(len(payloads), field.type) for field in decoder.fields)
-        return Payloads(nulls, pa.array([unforeseen(error)] * len(payloads), pa.string()))
+        return Payloads(nulls, pa.array([describe_exception(error)] * len(payloads), pa.string()))
 
 
 def _halves(decoder: Decoder, payloads: pa.Array) -> Iterator[Piece]:
     middle = len(payloads) // 2
     for first, half in ((0, payloads.slice(0, middle)), (middle, payloads.slice(middle))):
         rows = np.arange(first, first + len(half))
-        yield Piece.of(rows, decoder.fields, decoded(decoder, half))
+        yield Piece.of(rows, decoder.fields, decode_safely(decoder, half))
 
 
-def unforeseen(error: Exception) -> str:
+def describe_exception(error: Exception) -> str:
     """Format a foreign exception as a reason: type and message."""
-    return shortened(f"{type(error).__name__}: {error}")
+    return shorten_reason(f"{type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Payloads with a reference to their writer schema (`OwnDecoder`; docs/adr/0046).
+"""Payloads with a reference to their writer schema (`WriterSchemaDecoder`; docs/adr/0046).
 
 Each payload is decoded with its schema, then widened, so a value does not depend on other rows in
 the batch. The schema is in the message (`Inline`) or in a registry (`ByRegistry`).
@@ -27,8 +27,8 @@ from spark_upsert.payloads.connect import (
     by_schema,
     converted,
     natural_type,
+    parse_connect_json_schema,
     read_body,
-    said_of,
 )
 from spark_upsert.payloads.decoder import (
     PARTS_MAX,
@@ -39,13 +39,13 @@ from spark_upsert.payloads.decoder import (
     RefusedField,
     Unreadable,
     bytes_kept,
-    decoded,
-    gathered,
-    parts_of,
+    combine_pieces,
+    count_parts,
+    decode_safely,
+    describe_exception,
     read_json,
     refused_columns,
-    shortened,
-    unforeseen,
+    shorten_reason,
 )
 from spark_upsert.payloads.json import JsonDecoder
 from spark_upsert.payloads.logical_types import (
@@ -68,7 +68,7 @@ from spark_upsert.payloads.schema_registry import (
 
 
 @dataclass(frozen=True)
-class OwnSchema:
+class WriterSchema:
     """A writer schema: its fields and a decoder factory."""
 
     fields: pa.Schema
@@ -82,10 +82,10 @@ class OwnSchema:
 _Text = tuple[str, str | bytes, str]
 """Schema format, schema text, and column name for a payload that is not an object."""
 
-_READY: SharedLruMap[_Text, OwnSchema] = SharedLruMap(
+_READY: SharedLruMap[_Text, WriterSchema] = SharedLruMap(
     bytes_max=SCHEMA_CACHE_BYTES_MAX,
     weigh=lambda key, own: bytes_kept(
-        len(key[1]), sum(parts_of(type_) for type_ in own.fields.types)
+        len(key[1]), sum(count_parts(type_) for type_ in own.fields.types)
     ),
 )
 """Cached schemas."""
@@ -96,7 +96,7 @@ class SchemaGroup:
     """Payloads with the same schema, or without one."""
 
     rows: Positions
-    own: OwnSchema | str
+    own: WriterSchema | str
     """The schema, or the reason for its absence."""
     bodies: pa.Array
     """Payload bytes for the schema's decoder, without header or schema."""
@@ -165,9 +165,9 @@ class Inline:
     def parts(self, payloads: pa.Array) -> Iterator[SchemaGroup]:
         """Group messages by schema text."""
         for alike in by_schema(payloads):
-            schema: OwnSchema | str
+            schema: WriterSchema | str
             error = None
-            if alike.says_nothing:
+            if alike.is_schemaless:
                 schema = "it does not hold its schema, which 'inline' expects"
             elif not alike.schema:
                 schema = "the message's schema is not JSON, or no payload follows it"
@@ -218,14 +218,14 @@ class ByRegistry:
             writer_schema, error = owns[number]
             yield SchemaGroup(rows, writer_schema, bodies.take(pa.array(rows)), error)
 
-    def _own(self, number: int) -> tuple[OwnSchema | str, SchemaError | None]:
+    def _own(self, number: int) -> tuple[WriterSchema | str, SchemaError | None]:
         read = partial(self._registered, number)
         writer_schema, error = _read(read, f"schema id {number}", self.counted)
-        if isinstance(writer_schema, OwnSchema):
+        if isinstance(writer_schema, WriterSchema):
             self._require_no_newer(number, writer_schema)
         return writer_schema, error
 
-    def _registered(self, number: int) -> OwnSchema | str:
+    def _registered(self, number: int) -> WriterSchema | str:
         try:
             registered = schema_of_id(self.settings, number)
         except UnknownSchema:
@@ -236,7 +236,7 @@ class ByRegistry:
             return f"is one of {registered.kind}, expected {self.kind}"
         return self.own(registered.text)
 
-    def _require_no_newer(self, number: int, own: OwnSchema) -> None:
+    def _require_no_newer(self, number: int, own: WriterSchema) -> None:
         """Raise `SchemaError` for fields added after the write was planned; they would be lost."""
         if self.newest is None or number <= (self.newest.id or number):
             return
@@ -250,7 +250,7 @@ class ByRegistry:
                 "a path that names columns of the rows, which finds the columns in the payloads.",
             )
 
-    def own(self, text: str) -> OwnSchema:
+    def own(self, text: str) -> WriterSchema:
         """Parse a registry schema; raises `Unreadable` and `SchemaError`."""
         if self.kind == "AVRO":
             return _avro(text, self.bare_name, is_connect=self.is_connect)
@@ -261,8 +261,8 @@ class ByRegistry:
 
 
 def _read(
-    read: Callable[[], OwnSchema | str], name: str, counted: CountedFields | None
-) -> tuple[OwnSchema | str, SchemaError | None]:
+    read: Callable[[], WriterSchema | str], name: str, counted: CountedFields | None
+) -> tuple[WriterSchema | str, SchemaError | None]:
     """Return a schema, or for the error policy a reason and the error for the write."""
     try:
         writer_schema = read()
@@ -277,30 +277,30 @@ def _read(
     except UpsertFlowError:
         raise
     except Exception as error:  # noqa: BLE001 - it becomes the reason of the payloads
-        return f"{name} cannot be read: {unforeseen(error)}", None
+        return f"{name} cannot be read: {describe_exception(error)}", None
     return writer_schema, None
 
 
-def _inline(text: bytes, bare_name: str) -> OwnSchema:
-    def make() -> OwnSchema:
+def _inline(text: bytes, bare_name: str) -> WriterSchema:
+    def make() -> WriterSchema:
         return _connect(ConnectSchema.parse(read_json(text)), bare_name, is_wrapped=True)
 
-    return _READY.of(("inline", text, bare_name), make)
+    return _READY.get_or_create(("inline", text, bare_name), make)
 
 
-def _json(text: str, bare_name: str) -> OwnSchema:
-    def make() -> OwnSchema:
-        return _connect(said_of(read_json(text)), bare_name, is_wrapped=False)
+def _json(text: str, bare_name: str) -> WriterSchema:
+    def make() -> WriterSchema:
+        return _connect(parse_connect_json_schema(read_json(text)), bare_name, is_wrapped=False)
 
-    return _READY.of(("json", text, bare_name), make)
+    return _READY.get_or_create(("json", text, bare_name), make)
 
 
-def _connect(said: ConnectSchema, bare_name: str, *, is_wrapped: bool) -> OwnSchema:
+def _connect(said: ConnectSchema, bare_name: str, *, is_wrapped: bool) -> WriterSchema:
     is_object = said.type == "struct"
     type_, refused = natural_type(said, bare_name)
     fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
     decoder = _WrappedDecoder if is_wrapped else _PlainDecoder
-    return OwnSchema(fields, lambda asked: decoder(asked, said), refused)
+    return WriterSchema(fields, lambda asked: decoder(asked, said), refused)
 
 
 @dataclass(frozen=True)
@@ -341,20 +341,20 @@ def _plain_wire(fields: pa.Schema, said: ConnectSchema) -> Wire:
     return wire_of(name, type_, said, SchemalessDefaults(), where=name)
 
 
-def _avro(text: str, bare_name: str, *, is_connect: bool) -> OwnSchema:
-    def make() -> OwnSchema:
+def _avro(text: str, bare_name: str, *, is_connect: bool) -> WriterSchema:
+    def make() -> WriterSchema:
         if not is_connect:
             decoder = read_avro(text, bare_name=bare_name)
             chosen = lambda asked: _SelectedFields(decoder, asked)  # noqa: E731
-            return OwnSchema(decoder.fields, chosen, decoder.refused)
+            return WriterSchema(decoder.fields, chosen, decoder.refused)
         meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
-        return OwnSchema(
+        return WriterSchema(
             meant.fields,
             lambda asked: meant.keeping(frozenset(f.name for f in dotted(asked))),
             meant.refused,
         )
 
-    return _READY.of(("connect" if is_connect else "avro", text, bare_name), make)
+    return _READY.get_or_create(("connect" if is_connect else "avro", text, bare_name), make)
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ class _SelectedFields:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFields:
+class InferredFields:
     """The merged fields from several payload schemas."""
 
     fields: pa.Schema | None
@@ -388,30 +388,30 @@ class FoundFields:
 def fields_in(
     schemas: Schemas,
     batches: Iterable[pa.Array],
-    narrowed: Callable[[OwnSchema], pa.Schema] = lambda own: own.fields,
+    narrowed: Callable[[WriterSchema], pa.Schema] = lambda own: own.fields,
     *,
     expected: pa.Schema | None = None,
     is_tolerant: bool = False,
-) -> FoundFields:
+) -> InferredFields:
     """Merge the fields from all payload schemas.
 
     Without ``is_tolerant``, a schema that no table can store raises its error.
     """
     # Each once, and kept until all are seen: an identity is free again once its owner is gone.
-    schema_by_id: dict[int, OwnSchema] = {}
+    schema_by_id: dict[int, WriterSchema] = {}
     why = None
     for part in chain.from_iterable(map(schemas.parts, batches)):
         if part.error is not None and not is_tolerant:
             raise part.error
-        if isinstance(part.own, OwnSchema):
+        if isinstance(part.own, WriterSchema):
             schema_by_id[id(part.own)] = part.own
         elif why is None and part.bodies.null_count < len(part.bodies):
-            why = shortened(part.own)
+            why = shorten_reason(part.own)
     narrowed_fields = [narrowed(writer_schema) for writer_schema in schema_by_id.values()]
     is_odd = [expected is not None and _contradicts(expected, fields) for fields in narrowed_fields]
     odd = list(compress(narrowed_fields, is_odd))
     good = [fields for fields, differs in zip(narrowed_fields, is_odd, strict=True) if not differs]
-    return FoundFields(
+    return InferredFields(
         joined(*good) if good else None,
         _shared(expected, odd) if expected is not None and odd else None,
         why,
@@ -435,7 +435,7 @@ def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
 def joined(*schemas: pa.Schema) -> pa.Schema:
     """Merge schemas: every field, with a type that holds the values from all schemas."""
     fields = pa.schema(_joined(schemas, ""))
-    if sum(map(parts_of, fields.types)) > PARTS_MAX:
+    if sum(map(count_parts, fields.types)) > PARTS_MAX:
         raise SchemaError(
             f"the schemas of the payloads have more than {PARTS_MAX} fields between them.",
             hint="write the payloads of several kinds to several tables, as by a path that names "
@@ -482,7 +482,7 @@ def _contradiction(what: str, column: str) -> SchemaError:
 
 
 @dataclass(frozen=True)
-class OwnDecoder:
+class WriterSchemaDecoder:
     """Decodes each payload with its writer schema, then widens it to the requested fields.
 
     Parameters
@@ -504,7 +504,7 @@ class OwnDecoder:
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return each payload's fields."""
-        return gathered(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
+        return combine_pieces(self.fields, map(self._decode_part, self.schemas.parts(payloads)))
 
     def _decode_part(self, part: SchemaGroup) -> Piece:
         if part.error is not None and not self.is_tolerant:
@@ -521,7 +521,7 @@ class OwnDecoder:
             return _bad(part, spelt)
         common_schema = pa.schema(_common(part.own.fields, self.fields))
         decoder = part.own.decoder(common_schema if len(common_schema) else part.own.fields)
-        decoded_rows = decoded(decoder, part.bodies)
+        decoded_rows = decode_safely(decoder, part.bodies)
         columns_by_name = zip(decoder.fields.names, decoded_rows.columns, strict=True)
         try:
             # By name: a decoder may give them in the order of the schema, and more than is asked.
@@ -536,7 +536,7 @@ class OwnDecoder:
             return _bad(part, error.message.rstrip("."))
         return Piece(part.rows, columns, decoded_rows.reasons)
 
-    def _find_refusal(self, own: OwnSchema) -> SchemaError | None:
+    def _find_refusal(self, own: WriterSchema) -> SchemaError | None:
         """Return the error if no column can hold a requested field in a schema, else None."""
         requested = {field.name: field.type for field in self.fields}
         for refusal in own.refused:
@@ -553,7 +553,7 @@ class OwnDecoder:
 
 
 def _bad(part: SchemaGroup, why: str) -> Piece:
-    return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), shortened(why), None))
+    return Piece(part.rows, {}, pc.if_else(part.bodies.is_valid(), shorten_reason(why), None))
 
 
 def _find_other_spelling(

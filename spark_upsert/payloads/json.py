@@ -30,8 +30,8 @@ from spark_upsert.payloads.decoder import (
     Payloads,
     as_texts,
     built_type,
+    count_parts,
     decode_blocks,
-    parts_of,
     row_type,
     values_max,
     with_faults,
@@ -71,7 +71,7 @@ def are_sparse(payloads: pa.Array, fields: pa.Schema) -> Mask | None:
 
 def _widest_item(type_: pa.DataType) -> int:
     inside = [type_.field(index).type for index in range(type_.num_fields)]
-    item_width = parts_of(type_.value_type) if pa.types.is_list(type_) else 0
+    item_width = count_parts(type_.value_type) if pa.types.is_list(type_) else 0
     return max([item_width, *map(_widest_item, inside)])
 
 
@@ -93,7 +93,7 @@ class _Arrays:
     @classmethod
     def _in(cls, type_: pa.DataType) -> _Arrays | None:
         if pa.types.is_list(type_):
-            return cls({}, parts_of(type_.value_type), cls._in(type_.value_type))
+            return cls({}, count_parts(type_.value_type), cls._in(type_.value_type))
         return cls.of(type_) if pa.types.is_struct(type_) else None
 
 

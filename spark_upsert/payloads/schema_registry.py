@@ -33,10 +33,10 @@ from spark_upsert.payloads.decoder import (
     RefusedField,
     Unreadable,
     bytes_kept,
+    describe_exception,
     read_json,
     refused_fields,
-    require,
-    unforeseen,
+    require_limits,
 )
 
 ANSWER_BYTES_MAX = 8 << 20
@@ -52,7 +52,7 @@ _ANY_WINDOW = 47
 Clock = Callable[[], float]
 
 
-class TooMuch(Exception):
+class ResponseTooLarge(Exception):
     """A response is too long, or not compressed as declared."""
 
 
@@ -111,26 +111,26 @@ class _TimedFile(io.RawIOBase):
 
 
 def body_of(response: Any) -> bytes:
-    """Read and decompress an unread urllib3 response; raises `TooMuch`."""
+    """Read and decompress an unread urllib3 response; raises `ResponseTooLarge`."""
     data = bytearray()
     while piece := response.read(_PIECE_BYTES, decode_content=False):
         data += piece
         if len(data) > ANSWER_BYTES_MAX:
-            raise TooMuch(f"more than {ANSWER_BYTES_MAX} bytes")
+            raise ResponseTooLarge(f"more than {ANSWER_BYTES_MAX} bytes")
     packed = response.headers.get("Content-Encoding", "identity").strip().lower()
     return bytes(data) if packed == "identity" else _unpacked(bytes(data), packed)
 
 
 def _unpacked(data: bytes, packed: str) -> bytes:
     if packed not in ("gzip", "x-gzip", "deflate"):
-        raise TooMuch(f"an answer packed as '{packed[:20]}'")
+        raise ResponseTooLarge(f"an answer packed as '{packed[:20]}'")
     inflater = zlib.decompressobj(_ANY_WINDOW)
     try:
         inflated = inflater.decompress(data, ANSWER_BYTES_MAX)
     except zlib.error as error:
-        raise TooMuch(f"an answer that is not packed as it says ({error})") from error
+        raise ResponseTooLarge(f"an answer that is not packed as it says ({error})") from error
     if inflater.unconsumed_tail:
-        raise TooMuch(f"more than {ANSWER_BYTES_MAX} bytes, once it is unpacked")
+        raise ResponseTooLarge(f"more than {ANSWER_BYTES_MAX} bytes, once it is unpacked")
     return inflated
 
 
@@ -195,7 +195,7 @@ class NegativeCache(Generic[K]):
         """Reserve an entry before the lookup, so that concurrent lookups are bounded too."""
         now_s = self._clock()
         with self._lock:
-            entries = self._known.of(owner, OrderedDict)
+            entries = self._known.get_or_create(owner, OrderedDict)
             while entries and next(iter(entries.values()))[0] <= now_s:
                 entries.popitem(last=False)
             _, error = entries.get(name, (0.0, None))
@@ -208,7 +208,7 @@ class NegativeCache(Generic[K]):
     def _note(self, owner: K, name: str, error: Exception | None) -> None:
         until_s = self._clock() + MISSING_S
         with self._lock:
-            entries = self._known.of(owner, OrderedDict)
+            entries = self._known.get_or_create(owner, OrderedDict)
             entries.pop(name, None)
             if error is not None:
                 entries[name] = until_s, error
@@ -295,7 +295,7 @@ def _cached_schema(settings: RegistrySettings, path: str) -> RegisteredSchema:
     def ask() -> RegisteredSchema:
         return _registered(settings, _fetch_of(settings)(path))
 
-    return _memory.of((settings, path), lambda: _missing.of(settings, path, ask))
+    return _memory.get_or_create((settings, path), lambda: _missing.of(settings, path, ask))
 
 
 def forget_schemas() -> None:
@@ -329,7 +329,7 @@ def _with_references(settings: RegistrySettings, kind: str, text: str, reference
     except UnknownSchema as error:
         raise Unreadable("it refers to a schema that is not in the registry") from error
     except Exception as error:
-        raise Unreadable(f"what it refers to is no schema ({unforeseen(error)})") from error
+        raise Unreadable(f"what it refers to is no schema ({describe_exception(error)})") from error
     if len(resolve) > SCHEMA_BYTES_MAX:
         raise Unreadable(f"it is longer than {SCHEMA_BYTES_MAX} bytes with what it refers to")
     return resolve
@@ -347,7 +347,7 @@ class _SchemaReferences:
 
     def collect(self, references: Sequence[Any], depth: int) -> None:
         """Fetch schemas and, recursively, their references."""
-        require(depth=depth)
+        require_limits(depth=depth)
         for reference in references:
             name = str(reference["name"])
             if name in self.schemas:
@@ -469,7 +469,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
         for url in settings.urls:
             try:
                 return ask(url, path)
-            except TooMuch as error:
+            except ResponseTooLarge as error:
                 raise _invalid_response(settings, str(error)) from error
             except (urllib3.exceptions.HTTPError, _Busy) as error:
                 lost = error

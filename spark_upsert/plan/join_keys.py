@@ -77,7 +77,7 @@ def canonical(column: pa.Array) -> pa.Array:
     return pa.array(values, mask=None if valid is None else ~valid).cast(column.type)
 
 
-def places(wanted: Positions, among: Positions) -> Positions:
+def first_indices(wanted: Positions, among: Positions) -> Positions:
     """Return each code's first index in ``among``; `NOWHERE` if it is absent.
 
     The code `NOWHERE` never matches.
@@ -91,7 +91,7 @@ def places(wanted: Positions, among: Positions) -> Positions:
 
 def is_among(rows: Columns, others: Columns) -> Mask:
     """Return a mask for rows with a key in the other rows; NULL equals NULL."""
-    return places(*codes(rows, others)) != NOWHERE
+    return first_indices(*codes(rows, others)) != NOWHERE
 
 
 def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
@@ -115,7 +115,7 @@ def matches(left: Positions, right: Positions) -> tuple[Positions, Positions]:
     return np.repeat(np.arange(len(left)), counts), order[np.repeat(begins[left], counts) + within]
 
 
-def firsts(numbers: Positions) -> Positions:
+def first_occurrences(numbers: Positions) -> Positions:
     """Return each code's first row index, ascending; codes must ascend by first appearance."""
     reached = np.maximum.accumulate(numbers)
     return np.flatnonzero(numbers > np.append(-1, reached[:-1])[: len(numbers)])

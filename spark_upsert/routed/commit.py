@@ -91,7 +91,7 @@ def _explain_option_errors(option_errors: Mapping[str, UpsertFlowError]) -> Upse
     alike = (
         f", and {len(option_errors)} tables fail by their options" if len(option_errors) > 1 else ""
     )
-    error.say_about("table", name)
+    error.add_subject("table", name)
     error.advise(
         f"Nothing is parked: no table has taken rows by these options and columns yet{alike}. If "
         f"they are right for others, give '{TABLE_PREFIX}{name}.<option>' with what is right for "
@@ -122,7 +122,7 @@ def build_group_rows(
     members = _complete_members(group, members, dict(queue.dirty.items()), counts)
     named = {
         *names_by_folder(result.shares).values(),
-        *(group.members.names if options.told else ()),
+        *(group.members.names if options.message_without_values else ()),
     }
     batch = Batch(
         template=options.template.relative,

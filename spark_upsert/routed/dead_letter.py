@@ -217,7 +217,7 @@ class DeadLetterMetadata:
                 f" For what is parked, give --set {option_name}=... with what holds, "
                 f"or --unset {option_name}."
             )
-        reason = self.error.told[:_REASON_CHARS]
+        reason = self.error.message_without_values[:_REASON_CHARS]
         return f"{reason}{_HINT}{hint}" if hint else reason
 
     def to_row(self) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class DeadLetterWriter:
             rows=sum(part.rows for part in parts),
             batch=metadata.transaction.number,
             code=error.code,
-            reason=error.told,
+            reason=error.message_without_values,
             hint="mend it, and run 'upsertflow unpark'; until then its rows are parked",
         )
         _LOGGER.warning("a table cannot take its rows, and they are parked: %s", fields)

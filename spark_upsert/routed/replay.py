@@ -90,7 +90,7 @@ def replay_dead_letters(
             data_error = as_dead_letter_error(error) or error
             if not isinstance(data_error, UpsertFlowError):
                 raise
-            data_error.say_about("table", name)
+            data_error.add_subject("table", name)
             first = first or data_error
             continue
         on_result(done[-1])

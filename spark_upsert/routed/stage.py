@@ -183,7 +183,8 @@ class _Staging:
         if len(routes) > 1:
             problem = first.problem
             assert problem is not None
-            text = f"{len(routes)} values name no table, the first because {problem.told}"
+            reason = problem.message_without_values
+            text = f"{len(routes)} values name no table, the first because {reason}"
             problem = DataError(text, hint=problem.hint)
             first = Route((None,) * len(first.values), None, "", problem)
         rows = chain.from_iterable(map(self._spool.rows, routes))

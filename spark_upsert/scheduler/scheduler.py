@@ -252,7 +252,7 @@ class Service:
         """Yield each name with the weight of its band."""
         return zip(self.names, WEIGHTS[self.bands].tolist(), strict=True)
 
-    def turn_behind(self, count: int) -> Turn:
+    def turn_after(self, count: int) -> Turn:
         """Return the turn after ``count`` inputs are served."""
         if not count:
             return self.turn
@@ -318,7 +318,7 @@ class Schedule:
     ) -> Schedule:
         """Return the schedule after ``count`` inputs are served; those in ``left`` wait again."""
         dirty = self.dirty.served(names, left, now_ms)
-        turn = service.turn_behind(count)
+        turn = service.turn_after(count)
         if service.is_drained(turn.band, count, set(left)):
             turn = replace(turn, credit=0)
         return Schedule(dirty=dirty, turn=turn)

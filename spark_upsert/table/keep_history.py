@@ -339,7 +339,7 @@ def _open_rows(
     """Return the open rows for the events' keys, as events."""
     begins, _, is_current = VALID_NAMES
     keys = [events.column(name) for name in schema.keys]
-    once = pa.array(firsts(codes(keys)[0]))
+    once = pa.array(first_occurrences(codes(keys)[0]))
     names = event_columns(schema, wanted)
     held = snapshot.having_prefix(
         [key.take(once) for key in keys], [*names, begins, FROM_VERSION, is_current]

@@ -21,7 +21,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.keys import Positions, ordered_words
 from spark_upsert.core.merge_engines import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places
+from spark_upsert.plan.join_keys import NOWHERE, codes, first_indices, first_occurrences, no_rows
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import EpochRange
 from spark_upsert.table.log.manifest import VIEW_PROPERTIES, Manifest, Slice
@@ -104,7 +104,7 @@ def _owners(grouping: Grouping, groups: pa.RecordBatch, values: pa.RecordBatch) 
         return np.zeros(values.num_rows, dtype=np.int64)
     keys = ([side.column(key) for key in grouping.keys] for side in (groups, values))
     ours, theirs = codes(*keys)
-    return places(theirs, ours)
+    return first_indices(theirs, ours)
 
 
 def _shown(
@@ -275,7 +275,7 @@ class ShownGroups:
         if not keys:
             return groups.slice(0, min(1, groups.num_rows))
         [numbers] = codes([groups.column(key) for key in keys])
-        return groups.take(pa.array(firsts(numbers)))
+        return groups.take(pa.array(first_occurrences(numbers)))
 
     def _groups_alone(
         self, snapshot: Snapshot, columns: list[pa.Array], count: int

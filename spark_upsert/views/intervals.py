@@ -15,7 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.keys import Mask, Positions, equal_rows, identical_rows
-from spark_upsert.plan.join_keys import NOWHERE, codes, firsts, no_rows, places, values_at
+from spark_upsert.plan.join_keys import (
+    NOWHERE,
+    codes,
+    first_indices,
+    first_occurrences,
+    no_rows,
+    values_at,
+)
 
 RelationRows: TypeAlias = pa.RecordBatch
 """A relation's rows: at most one per key."""
@@ -61,9 +68,9 @@ class Pairs:
     def aligned(cls, old: RelationRows, new: RelationRows, key: Sequence[str]) -> Pairs:
         """Return the pairs from two row sets, each with at most one row per key."""
         before, after = codes(columns_of(old, key), columns_of(new, key))
-        keys = firsts(np.concatenate([before, after]))
+        keys = first_occurrences(np.concatenate([before, after]))
         keys = np.concatenate([before, after])[keys]
-        return cls.taken_from(old, new, places(keys, before), places(keys, after))
+        return cls.taken_from(old, new, first_indices(keys, before), first_indices(keys, after))
 
     @classmethod
     def taken_from(
@@ -89,8 +96,8 @@ class Pairs:
             return steps[0]
         every = cls.concat(steps)
         numbers = codes(every.keys(key).columns)[0]
-        first = firsts(numbers)
-        last = len(numbers) - 1 - places(numbers[first], numbers[::-1])
+        first = first_occurrences(numbers)
+        last = len(numbers) - 1 - first_indices(numbers[first], numbers[::-1])
         return cls(
             taken(every.old, first),
             taken(every.new, last),

@@ -18,12 +18,11 @@ from spark_upsert.core.keys import Mask, Positions, Words
 from spark_upsert.plan.join_keys import (
     NOWHERE,
     codes,
-    firsts,
+    first_indices,
     is_among,
     join_codes,
     joinable,
     no_rows,
-    places,
 )
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.views.intervals import Pairs, RelationRows, Spans, columns_of, concat, taken
@@ -244,14 +243,14 @@ def whole(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
 def aligned(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
     """Return looked-up rows, which include their key columns, aligned with the keys."""
     wanted_codes, row_codes = codes(keys.columns, columns_of(looked, keys.schema.names))
-    at = places(wanted_codes, row_codes)
+    at = first_indices(wanted_codes, row_codes)
     return LookedUpRows(taken(looked, at), at != NOWHERE)
 
 
 def among(rows: RelationRows, values: RelationRows) -> Mask:
     """Return a mask: the rows that match one of ``values`` on its columns; NULL joins none."""
     row_columns = columns_of(rows, values.schema.names)
-    return places(*join_codes(row_columns, values.columns)) != NOWHERE
+    return first_indices(*join_codes(row_columns, values.columns)) != NOWHERE
 
 
 def with_key_of(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
@@ -268,7 +267,7 @@ def distinct(rows: RelationRows) -> RelationRows:
     """Return the distinct rows, by the engine's equality."""
     if not rows.num_columns:
         return rows.slice(0, 1)
-    first_rows = firsts(codes(rows.columns)[0])
+    first_rows = first_occurrences(codes(rows.columns)[0])
     if len(first_rows) == rows.num_rows:
         return pa.RecordBatch.from_arrays(rows.columns, schema=nullable(rows.schema))
     return taken(rows, first_rows)

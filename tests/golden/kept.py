@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from pyspark_upsertflow.limited_stream_reader import LimitedStreamReader
 from pyspark_upsertflow.readers import read_schema
-from spark_upsert.options.views import ViewOptions, put_off_text
+from spark_upsert.options.views import ViewOptions, deferred_read_text
 from spark_upsert.plan import agg
 from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Node
@@ -73,7 +73,7 @@ class Keeping:
         self._writes = {
             "path": PUT_OFF,
             "checkpointLocation": "checkpoint",
-            "deferred": put_off_text(given),
+            "deferred": deferred_read_text(given),
         }
         self.offset: dict[str, Any] = self._reader.initialOffset() if offset is None else offset
         self.number = number

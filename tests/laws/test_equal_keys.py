@@ -27,13 +27,13 @@ from spark_upsert.plan.join_keys import (
     canonical,
     codes,
     common_type,
-    firsts,
+    first_indices,
+    first_occurrences,
     fitted,
     is_among,
     join_codes,
     joinable,
     matches,
-    places,
     ranks_of,
 )
 from tests.support.operator_rows import VALUES, place_of
@@ -94,12 +94,14 @@ def test_rows_are_numbered_as_they_first_come() -> None:
         found = codes(left.columns, right.columns)
         assert np.concatenate(found).tolist() == expected, seed
         whole = np.concatenate(found)
-        assert firsts(whole).tolist() == [expected.index(n) for n in range(len(numbers))], seed
+        assert first_occurrences(whole).tolist() == [
+            expected.index(n) for n in range(len(numbers))
+        ], seed
 
 
 def test_a_row_stands_where_the_first_of_its_key_does() -> None:
     for seed, left, right in worlds():
-        found = places(*codes(left.columns, right.columns))
+        found = first_indices(*codes(left.columns, right.columns))
         expected = [right.keys.index(k) if k in right.keys else NOWHERE for k in left.keys]
         assert found.tolist() == expected, seed
         among = is_among(left.columns, right.columns)
@@ -114,7 +116,9 @@ def test_rows_match_as_nested_loops_say_and_null_joins_nothing() -> None:
         can = joinable(left.columns)
         assert ([True] * len(left.keys) if can is None else can.tolist()) == left.joinable(), seed
         has_match = {i for i, _ in pairs(left, right)}
-        assert np.flatnonzero(places(*numbers) != NOWHERE).tolist() == sorted(has_match), seed
+        assert np.flatnonzero(first_indices(*numbers) != NOWHERE).tolist() == sorted(has_match), (
+            seed
+        )
 
 
 @pytest.mark.parametrize("few", [False, True], ids=["all hashes", "two hashes"])

@@ -22,7 +22,13 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import SchemaError
 from spark_upsert.payloads import embedded_schema
-from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, Schemas, fields_in
+from spark_upsert.payloads.embedded_schema import (
+    ByRegistry,
+    Inline,
+    Schemas,
+    WriterSchemaDecoder,
+    fields_in,
+)
 from spark_upsert.payloads.schema_registry import RegisteredSchema, RegistrySettings, UnknownSchema
 from tests.support.own_schemas import DECIMAL, avro, inline, record
 
@@ -122,7 +128,7 @@ def check(
     expected = [None if payload is None else read(payload) for payload in payloads]
     assert set(fields.names) == {name for row in expected if row for name in row}
     for part, rows in ((whole, expected), (whole.slice(2), expected[2:])):
-        found = OwnDecoder(schemas, fields).decode(part)
+        found = WriterSchemaDecoder(schemas, fields).decode(part)
         assert found.reasons is None
         for name, column in zip(fields.names, found.columns, strict=True):
             assert column.to_pylist() == [(row or {}).get(name) for row in rows]
@@ -193,7 +199,7 @@ def test_damage_of_one_payload_is_its_own(place: int, instead: bytes, length: in
     damaged = GOOD[:place] + instead + GOOD[place + length :]
     schemas, fields = Inline("value"), pa.schema({"a": pa.int64(), "b": pa.string()})
     try:
-        found = OwnDecoder(schemas, fields).decode(pa.array([GOOD, damaged, GOOD]))
+        found = WriterSchemaDecoder(schemas, fields).decode(pa.array([GOOD, damaged, GOOD]))
     except SchemaError:
         return  # The damage is in the schema, and what it says can be no column.
     columns = [column.to_pylist() for column in found.columns]

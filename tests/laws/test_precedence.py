@@ -102,7 +102,7 @@ class PublicationSettings:
     def best(self, groups: Sequence[Sequence[int]], *, is_one_task: bool) -> list[int]:
         members = np.array([place for group in groups for place in group])
         firsts = np.cumsum([0, *(len(group) for group in groups)])[:-1]
-        found = self._rule.best_of_groups(
+        found = self._rule.pick_winners(
             members,
             firsts,
             order=lambda at: [pa.array(self._orders[at])],

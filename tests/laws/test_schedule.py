@@ -100,7 +100,7 @@ def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: 
     expected = [*rounds_of(bands, turn)]
     service = schedule.service(0, urgencies)
     assert service.names == [name for name, _ in expected]
-    turns = [service.turn_behind(count + 1) for count in range(len(expected))]
+    turns = [service.turn_after(count + 1) for count in range(len(expected))]
     assert turns == [each for _, each in expected]
 
 

@@ -54,7 +54,7 @@ def _() -> Patch:
 def _() -> Patch:
     return together(
         wrapped(scheduler, "_rounds", lambda _, bands, turn: -bands),
-        patch.object(Service, "turn_behind", lambda self, count: Turn()),
+        patch.object(Service, "turn_after", lambda self, count: Turn()),
     )
 
 

@@ -73,7 +73,7 @@ def _() -> Patch:
     def best(original: Any, *args: Any, **how: Any) -> Any:
         return original(*args, **{**how, "is_one_task": False})
 
-    return wrapped(resolve, "best_of_groups", best)
+    return wrapped(resolve, "pick_winners", best)
 
 
 @bug(

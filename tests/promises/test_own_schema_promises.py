@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import SchemaError, StorageError
-from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, OwnDecoder, fields_in
+from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, WriterSchemaDecoder, fields_in
 from spark_upsert.payloads.schema_registry import RegistrySettings, forget_schemas, latest_schema
 from tests.support.envelopes import records, rows_of, write_found
 from tests.support.own_schemas import INLINE, avro, inline, member, record, struct
@@ -27,7 +27,7 @@ def found_in(schemas: Inline | ByRegistry, payloads: list[bytes]) -> tuple[list[
     given = pa.array(payloads)
     fields = fields_in(schemas, [given]).fields
     assert fields is not None
-    found = OwnDecoder(schemas, fields).decode(given)
+    found = WriterSchemaDecoder(schemas, fields).decode(given)
     names = fields.names
     values = zip(*(column.to_pylist() for column in found.columns), strict=True)
     reasons = [None] * len(payloads) if found.reasons is None else found.reasons.to_pylist()
@@ -94,6 +94,6 @@ def test_p5_fields_that_came_behind_the_plan_are_not_lost() -> None:
         assert json.loads(newest.text) == planned
         number = registry.register("t", later)
         schemas = ByRegistry(settings, "AVRO", "value", is_connect=False, newest=newest)
-        decoder = OwnDecoder(schemas, pa.schema({"a": pa.int32()}))
+        decoder = WriterSchemaDecoder(schemas, pa.schema({"a": pa.int32()}))
         with pytest.raises(SchemaError):
             decoder.decode(pa.array([avro(number, later, {"a": 1, "b": 2})]))

@@ -12,7 +12,7 @@ from spark_upsert.flow import FusedGraph
 from spark_upsert.flow.fusion import RowTransfer
 from spark_upsert.flow.partitioner import Parcel, by_address
 from spark_upsert.flow.passes import Pass
-from spark_upsert.flow.stages import Stages, staged
+from spark_upsert.flow.stages import Stages, cut_into_stages
 from spark_upsert.flow.validate import schemas_of
 from spark_upsert.flow.wire_format import Border, tasks_of
 
@@ -68,7 +68,7 @@ def by_stages(
     is_woken : bool
         Whether each task is told who it is.
     """
-    stages = staged(
+    stages = cut_into_stages(
         plan, schemas_of(plan.physical.graph, {n: t.schema for n, t in sources.items()})
     )
     tasks = list(_entered(stages, sources, parts))

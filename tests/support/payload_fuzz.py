@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.connect import natural_type, said_of
+from spark_upsert.payloads.connect import natural_type, parse_connect_json_schema
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder, Unreadable
-from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder
+from spark_upsert.payloads.embedded_schema import Inline, WriterSchemaDecoder
 from spark_upsert.payloads.json import JsonDecoder
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -767,7 +767,7 @@ def check_own_schemas(seed: int, count: int) -> str | None:
         message = json.dumps({"schema": odd, "payload": {"a": None}}).encode()
         asked = pa.schema({"a": pa.int64(), "c": pa.binary()})
         try:
-            found = OwnDecoder(Inline("v"), asked).decode(pa.array([good, message, good]))
+            found = WriterSchemaDecoder(Inline("v"), asked).decode(pa.array([good, message, good]))
             if [found.columns[0][at].as_py() for at in (0, 2)] != [1, 1]:
                 return f"{message!r} changes its neighbours"
         except UpsertFlowError:
@@ -776,7 +776,7 @@ def check_own_schemas(seed: int, count: int) -> str | None:
             return f"{message!r} breaks by {type(error).__name__}: {error}"
         text = json.dumps(damaged(draw, document))
         try:
-            natural_type(said_of(json.loads(text)), "v")
+            natural_type(parse_connect_json_schema(json.loads(text)), "v")
         except (Unreadable, UpsertFlowError):
             continue
         except Exception as error:  # noqa: BLE001 - it is what is looked for

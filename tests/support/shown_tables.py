@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_upsert.cli.serve import Looks, TableLines, server_of
+from spark_upsert.cli.serve import CachedPoll, TableLines, server_of
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
@@ -53,7 +53,7 @@ def write_parked(root: Path) -> None:
 @contextmanager
 def served(root: Path) -> Iterator[str]:
     """Serve the page of all tables below a folder; gives its address."""
-    with server_of(Looks(TableLines([str(root)])), "127.0.0.1", 0) as server:
+    with server_of(CachedPoll(TableLines([str(root)])), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"

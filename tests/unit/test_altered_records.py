@@ -75,7 +75,7 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     ),
     "the options of a read that is put off": (
         {"plan": "{}", "consumerId": "c"},
-        lambda record: ViewOptions.put_off(json.dumps(record), {}),
+        lambda record: ViewOptions.from_deferred_text(json.dumps(record), {}),
     ),
 }
 

@@ -54,5 +54,5 @@ def test_entries_that_rest_go_when_another_one_is_put() -> None:
 def test_what_could_not_be_made_is_not_kept() -> None:
     bounded: LruMap[str, int] = LruMap(2)
     with pytest.raises(ZeroDivisionError):
-        bounded.of("a", lambda: 1 // 0)
-    assert [bounded.of("a", lambda: 1), bounded.of("a", lambda: 2)] == [1, 1]
+        bounded.get_or_create("a", lambda: 1 // 0)
+    assert [bounded.get_or_create("a", lambda: 1), bounded.get_or_create("a", lambda: 2)] == [1, 1]

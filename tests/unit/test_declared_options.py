@@ -16,14 +16,14 @@ from spark_upsert.options.declare import (
     Option,
     Options,
     at_least,
+    combined_field,
     declared,
-    exclusive,
+    exclusive_groups,
     flag,
-    given_only,
-    held_together,
-    names_of_whole,
-    part,
-    values,
+    names_for_whole_operation,
+    nested_field,
+    options_only_for,
+    read_values,
 )
 from spark_upsert.options.inputs import DiscoveryOptions, InputOptions, ReadPlan
 from spark_upsert.options.read import MergeOptions, PlanOptions, QueryOptions, ReadOptions
@@ -37,21 +37,25 @@ CLASSES = (*OF_READS, DiscoveryOptions, EnvelopeOptions, RoutedOptions, WriteOpt
 
 @dataclass(frozen=True, kw_only=True)
 class Inner:
-    limit: int | None = Option("limit", at_least(2), FREE, only=AppliesTo.STREAM).held("A bound.")
+    limit: int | None = Option("limit", at_least(2), FREE, only=AppliesTo.STREAM).as_field(
+        "A bound."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer(Inner):
-    is_wide: bool = Option("isWide", flag, FREE, default=True, excludes=("isNarrow",)).held("Wide.")
+    is_wide: bool = Option("isWide", flag, FREE, default=True, excludes=("isNarrow",)).as_field(
+        "Wide."
+    )
     is_narrow: bool = Option(
         "isNarrow", flag, FREE, default=False, is_of_whole=True, excludes=("one",)
-    ).held("Narrow.")
-    inner: Inner = part(Inner)
-    both: dict[str, str] = held_together(Option("one", Options.text, FREE).means("One."))
+    ).as_field("Narrow.")
+    inner: Inner = nested_field(Inner)
+    both: dict[str, str] = combined_field(Option("one", Options.text, FREE).with_meaning("One."))
 
 
 def parsed(**given: str) -> Outer:
-    return Outer(**values(Outer, Options(given, declared(Outer))))
+    return Outer(**read_values(Outer, Options(given, declared(Outer))))
 
 
 def test_what_is_given_is_read_and_the_rest_is_the_default() -> None:
@@ -61,22 +65,22 @@ def test_what_is_given_is_read_and_the_rest_is_the_default() -> None:
         parsed(limit="1")
     with pytest.raises(OptionError, match=r"Did you mean 'limit'"):
         parsed(limits="1")
-    assert given_only(parsed(), AppliesTo.STREAM) == []
-    assert given_only(parsed(limit="2"), AppliesTo.STREAM) == ["limit"]
-    assert given_only(parsed(limit="2"), AppliesTo.BATCH) == []
+    assert options_only_for(parsed(), AppliesTo.STREAM) == []
+    assert options_only_for(parsed(limit="2"), AppliesTo.STREAM) == ["limit"]
+    assert options_only_for(parsed(limit="2"), AppliesTo.BATCH) == []
 
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     assert list(declared(Outer)) == ["isWide", "isNarrow", "limit", "one"]
     with pytest.raises(OptionError, match="'isWide' and 'isNarrow' contradict each other"):
         parsed(isWide="true", isNarrow="true")
-    assert exclusive(declared(Outer)) == (("isWide", "isNarrow"),)
-    assert names_of_whole(declared(Outer)) == ("isNarrow",)
+    assert exclusive_groups(declared(Outer)) == (("isWide", "isNarrow"),)
+    assert names_for_whole_operation(declared(Outer)) == ("isNarrow",)
 
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_field_may_be_none_where_its_option_has_no_default(cls: type[Any]) -> None:
-    """The types cannot say it: what `Option.held` gives is never None to a checker."""
+    """The types cannot say it: what `Option.as_field` gives is never None to a checker."""
     for each in fields(cls):
         option = each.metadata.get("option")
         if option is not None and not option.required:

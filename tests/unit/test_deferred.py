@@ -21,7 +21,7 @@ from pyspark_upsertflow.readers import batch_reader, read_schema
 from spark_upsert.errors import DataError, NewerFormatError, OptionError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.options.views import ViewOptions, put_off_text
+from spark_upsert.options.views import ViewOptions, deferred_read_text
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import JoinType
 from spark_upsert.store.open import open_store
@@ -53,7 +53,7 @@ class Keeping:
         self.writes = {
             "path": str(path),
             "checkpointLocation": "c",
-            "deferred": put_off_text(given),
+            "deferred": deferred_read_text(given),
         }
         self.offset = self.reader.initialOffset()
         self.batch_id = 0
@@ -130,7 +130,10 @@ def test_a_deferred_read_is_of_streams_of_a_view_and_of_a_sink_that_knows(tmp_pa
         batch_reader({**plan, **DEFERRED}, schema)
     with pytest.raises(OptionError, match="'deferred' has no meaning without 'plan'"):
         read_schema({**path, **DEFERRED})
-    columns, given = StructType().add("id", LongType()), {**path, "deferred": put_off_text(plan)}
+    columns, given = (
+        StructType().add("id", LongType()),
+        {**path, "deferred": deferred_read_text(plan)},
+    )
     with pytest.raises(OptionError, match="option 'deferred' is of streams"):
         UpsertBatchWriter(given, columns, False)
     with pytest.raises(OptionError, match="option 'deferred' is of one table"):
@@ -151,7 +154,7 @@ def test_a_deferred_read_is_of_streams_of_a_view_and_of_a_sink_that_knows(tmp_pa
 def test_a_sink_is_told_which_view_it_reads_and_no_secret(text: str) -> None:
     with pytest.raises(OptionError, match="expects the options of a read of a view, as a JSON"):
         WriteOptions.parse({"path": "/t", "deferred": text})
-    put_off = json.loads(put_off_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"}))
+    put_off = json.loads(deferred_read_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"}))
     assert put_off == {"plan": "{}"}
 
 
@@ -272,7 +275,7 @@ def test_a_sink_that_is_told_of_a_view_writes_rows_of_nobody_else(tmp_path: Path
 
 def test_a_kept_view_is_not_read_by_the_query_that_writes_its_table(shop: KeptShop) -> None:
     split = replace(_splits(shop)[0], queries=frozenset({"query:7f"}))
-    given = ViewOptions.put_off(put_off_text({"plan": shop.view.to_json()}), {})
+    given = ViewOptions.from_deferred_text(deferred_read_text({"plan": shop.view.to_json()}), {})
     columns = plan_columns(ReadPlan.parse({"plan": shop.view.to_json()}))
     schema = pa.schema([*columns, (SPLIT, pa.binary())])
     rows = put_off([split], given.plan, schema)

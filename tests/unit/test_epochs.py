@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from spark_upsert.core.precedence import Epoch, Fate, Interval, fate_of
+from spark_upsert.core.precedence import Epoch, Interval, SealDecision, decide_at_seal
 
 
 def test_an_epoch_is_emitted_at_the_state_frontier_dropped_below_and_kept_beyond() -> None:
     for epoch, state, inputs in itertools.product(range(5), repeat=3):
-        fate = fate_of(Epoch(epoch), state_upper=Epoch(state), input_upper=Epoch(inputs))
-        assert (fate is Fate.EMIT) == (epoch == state < inputs)
-        assert (fate is Fate.DROP) == (epoch < state)
+        decision = decide_at_seal(Epoch(epoch), state_upper=Epoch(state), input_upper=Epoch(inputs))
+        assert (decision is SealDecision.EMIT) == (epoch == state < inputs)
+        assert (decision is SealDecision.DROP) == (epoch < state)
 
 
 def test_an_interval_excludes_its_upper_and_may_be_empty() -> None:

@@ -12,7 +12,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError, UpsertFlowError
-from spark_upsert.options.spark import spoken_to_spark
+from spark_upsert.options.spark import name_options_in_errors
 from spark_upsert.table.table import Table
 from spark_upsert_sink import RoutedBatchWriter, UpsertBatchWriter, UpsertStreamWriter
 from spark_upsert_sink.writers import passing_pickle
@@ -79,7 +79,7 @@ def test_only_errors_of_ours_leave_their_places_out(
     if not of_spark:
         monkeypatch.delenv("SPARK_REUSE_WORKER")
 
-    @spoken_to_spark
+    @name_options_in_errors
     def called() -> None:
         raise error
 

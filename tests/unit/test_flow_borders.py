@@ -15,7 +15,7 @@ from spark_upsert.flow import (
     fused,
 )
 from spark_upsert.flow.partitioner import Parcel
-from spark_upsert.flow.stages import staged
+from spark_upsert.flow.stages import cut_into_stages
 from spark_upsert.flow.validate import schemas_of
 from spark_upsert.flow.wire_format import Border, is_woken, tasks_of
 
@@ -45,7 +45,7 @@ def border() -> tuple[Border, dict[str, int]]:
     schemas = schemas_of(
         plan.physical.graph, {f"read-{name}": r.schema for name, r in ROWS.items()}
     )
-    stages = staged(plan, schemas)
+    stages = cut_into_stages(plan, schemas)
     first = {port.replica: at for at, port in enumerate(stages.book.ports)}
     addresses = {name: first[f"{name}.same[0]"] for name in ROWS}
     return Border(stages, 1, lambda schema: schema), addresses

@@ -23,7 +23,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.stages import TOLD_REPLICAS_MAX, Stages, staged, tell
+from spark_upsert.flow.stages import LOGGED_REPLICAS_MAX, Stages, cut_into_stages, log_plan
 from spark_upsert.flow.validate import schemas_of
 from spark_upsert.task import ArrowScan, Filter
 from tests.support.flow_runs import ROWS, by_stages, evens, rows_of, sorted_rows
@@ -127,7 +127,7 @@ CUTS: dict[str, tuple[FusedGraph, list[str]]] = {
 @pytest.mark.parametrize(("plan", "stages"), CUTS.values(), ids=CUTS)
 def test_a_plan_is_cut_into_stages(plan: FusedGraph, stages: list[str]) -> None:
     graph = plan.physical.graph
-    assert said(staged(plan, schemas_of(graph, {"Src": ROWS}))) == stages
+    assert said(cut_into_stages(plan, schemas_of(graph, {"Src": ROWS}))) == stages
 
 
 def test_rows_that_pass_by_come_once() -> None:
@@ -157,7 +157,7 @@ def test_small_batches_do_not_all_begin_with_the_first_channel() -> None:
     assert [table["v"].to_pylist() for table in turns] == [[0], [1], [2], [0]]
 
 
-MANY = TOLD_REPLICAS_MAX + 1
+MANY = LOGGED_REPLICAS_MAX + 1
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,5 @@ MANY = TOLD_REPLICAS_MAX + 1
 def test_the_log_tells_what_runs(width: int, told: str, caplog: pytest.LogCaptureFixture) -> None:
     plan = apart(region(width, "A"))
     with caplog.at_level(logging.INFO, "spark_upsert"):
-        tell(plan, staged(plan, schemas_of(plan.physical.graph, {"Src": ROWS})))
+        log_plan(plan, cut_into_stages(plan, schemas_of(plan.physical.graph, {"Src": ROWS})))
     assert caplog.messages == [f"flow planned: {told}"]

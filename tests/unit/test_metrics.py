@@ -18,10 +18,10 @@ from spark_upsert.metrics import (
     QUERIES_MAX,
     TROUBLES,
     BatchNumbers,
-    Place,
     Progress,
     SinkNumbers,
     Sinks,
+    SinkTarget,
     Totals,
 )
 from spark_upsert.store.open import open_store
@@ -51,8 +51,8 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def place(table: Table) -> Place:
-    return Place.of(table.store.url, {})
+def place(table: Table) -> SinkTarget:
+    return SinkTarget.of(table.store.url, {})
 
 
 def batch(
@@ -80,7 +80,7 @@ def numbers_of(*reports: Any, sink: SinkNumbers | None = None) -> BatchNumbers:
     return progress.numbers(sink, now_ms=NOW_MS)
 
 
-def test_the_version_with_the_batch_tells_its_rows(table: Table, place: Place) -> None:
+def test_the_version_with_the_batch_tells_its_rows(table: Table, place: SinkTarget) -> None:
     table.upsert(rows(k=[1, 2], v=[1, 1]), transaction=of_query("a", 0))
     table.upsert(rows(k=[2, 3], v=[2, 2]), transaction=of_query("b", 0))
     sinks = Sinks()
@@ -93,7 +93,7 @@ def test_the_version_with_the_batch_tells_its_rows(table: Table, place: Place) -
     assert (unknown.version, dict(unknown.counters)) == (None, {})
 
 
-def test_later_batches_are_found_by_the_same_look(table: Table, place: Place) -> None:
+def test_later_batches_are_found_by_the_same_look(table: Table, place: SinkTarget) -> None:
     sinks = Sinks()
     for number in range(4):
         table.upsert(rows(k=[number], v=[0]), transaction=of_query("a", number))
@@ -103,7 +103,7 @@ def test_later_batches_are_found_by_the_same_look(table: Table, place: Place) ->
 
 
 def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
-    place, sinks = Place.of(str(tmp_path / "t"), {}), Sinks()
+    place, sinks = SinkTarget.of(str(tmp_path / "t"), {}), Sinks()
     for count in (3, 1):
         made = Table.create(place.path, COLUMNS, keys=["k"])
         for number in range(count):
@@ -114,7 +114,7 @@ def test_a_table_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
         (tmp_path / "t").rename(tmp_path / f"gone{count}")
 
 
-def test_a_mirror_that_is_behind_is_told(table: Table, place: Place) -> None:
+def test_a_mirror_that_is_behind_is_told(table: Table, place: SinkTarget) -> None:
     table.upsert(rows(k=[1], v=[1]))
     table.publish()
     table.alter(table.schema, {"publish": "delta", "publishInterval": "1 hour"})
@@ -190,7 +190,7 @@ def test_epochs_whose_rows_are_all_stale_are_counted(
     monkeypatch.setattr(ties, "STALE_MIN", 3)
     more, batches, expected = case
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"], sequence_by=["v"], **more)
-    place, sinks = Place.of(table.store.url, {}), Sinks()
+    place, sinks = SinkTarget.of(table.store.url, {}), Sinks()
     for number, values in enumerate(batches):
         caplog.clear()
         table.upsert(rows(k=list(range(len(values))), v=values), transaction=of_query("a", number))
@@ -211,7 +211,7 @@ def test_a_table_of_many_whose_rows_are_all_stale_is_counted(
         sent = [message("a", key, n=("int32", value)) for key in range(STALE_MIN)]
         sent.append(message("b", number, n=("int32", 5)))
         write_routed(open_store(str(tmp_path), {}), number, sent, **options)
-    numbers = Sinks().numbers(Place.of(f"{tmp_path}/{{topic}}", {}), "q", 1)
+    numbers = Sinks().numbers(SinkTarget.of(f"{tmp_path}/{{topic}}", {}), "q", 1)
     assert (numbers.counters["stale"], numbers.stale_rows) == (STALE_MIN, stale_rows)
 
 

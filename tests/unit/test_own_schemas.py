@@ -12,9 +12,9 @@ import pytest
 from spark_upsert.envelopes.inferred_schema import found_options
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.payloads.connect import by_schema, natural_type, said_of
+from spark_upsert.payloads.connect import by_schema, natural_type, parse_connect_json_schema
 from spark_upsert.payloads.decoder import Unreadable
-from spark_upsert.payloads.embedded_schema import Inline, OwnDecoder, fields_in, joined
+from spark_upsert.payloads.embedded_schema import Inline, WriterSchemaDecoder, fields_in, joined
 from spark_upsert.payloads.logical_types import ConnectSchema
 from tests.support.envelopes import KAFKA, plan, reasons, records, rows_of, write_found
 from tests.support.own_schemas import DECIMAL, INLINE, change, change_schema, inline, member, struct
@@ -131,7 +131,7 @@ JSON_SCHEMAS: dict[str, tuple[Any, pa.DataType]] = {
 @pytest.mark.parametrize(("schema", "type_"), JSON_SCHEMAS.values(), ids=JSON_SCHEMAS)
 def test_a_json_schema_says_the_type(schema: Any, type_: pa.DataType) -> None:
     document = {"properties": {"v": schema}, "definitions": {"x": {"type": "integer"}}}
-    assert natural_type(said_of(document), "")[0].field("v").type == type_
+    assert natural_type(parse_connect_json_schema(document), "")[0].field("v").type == type_
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_json_schema_of_no_one_type_is_unreadable(schema: Any) -> None:
         "tree": {"properties": {"inside": {"$ref": "#/definitions/tree"}}},
     }
     with pytest.raises(Unreadable):
-        said_of({"properties": {"v": schema}, "definitions": definitions})
+        parse_connect_json_schema({"properties": {"v": schema}, "definitions": definitions})
 
 
 def test_a_member_of_several_types_is_no_column() -> None:
@@ -158,7 +158,7 @@ def test_a_member_of_several_types_is_no_column() -> None:
         ({"type": ["string", "integer"]}, "string or integer"),
         (either, "one of"),
     ):
-        said = said_of({"properties": {"v": schema, "w": {"type": "string"}}})
+        said = parse_connect_json_schema({"properties": {"v": schema, "w": {"type": "string"}}})
         found, (refused,) = natural_type(said, "value")
         assert found == pa.struct({"w": pa.string()})
         assert refused.path == ("v",)
@@ -198,9 +198,9 @@ def test_what_a_payload_decodes_to_depends_on_it_alone() -> None:
     together = pa.array([*payloads, None], pa.binary())
     found = fields_in(schemas, [together]).fields
     assert found is not None
-    whole = OwnDecoder(schemas, found).decode(together)
+    whole = WriterSchemaDecoder(schemas, found).decode(together)
     for place, payload in enumerate(payloads):
-        alone = OwnDecoder(schemas, found).decode(pa.array([payload]))
+        alone = WriterSchemaDecoder(schemas, found).decode(pa.array([payload]))
         assert [c[place] for c in whole.columns] == [c[0] for c in alone.columns]
     assert whole.columns[0].to_pylist()[:2] == [0.10000000149011612, 0.1]
     assert whole.reasons is not None
@@ -326,7 +326,7 @@ def test_inferred_options_are_pickled(tmp_path: Path) -> None:
     found = found_options(options, rows.to_batches(), None)
     assert found.envelope.found["value"].names == ["id", "name", "n"]
     assert pickle.loads(pickle.dumps(found)) == found
-    decoder = OwnDecoder(Inline("value"), found.envelope.found["value"])
+    decoder = WriterSchemaDecoder(Inline("value"), found.envelope.found["value"])
     assert pickle.loads(pickle.dumps(decoder)) == decoder
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_upsert.core import threads as parallel
 from spark_upsert.core.schema import Ties
-from spark_upsert.core.threads import ROWS_PER_THREAD, beside, in_order, useful_threads
+from spark_upsert.core.threads import ROWS_PER_THREAD, in_order, run_in_background, useful_threads
 from spark_upsert.errors import DataError
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
@@ -37,14 +37,14 @@ def test_an_error_comes_out_and_nothing_is_left_behind() -> None:
 
 def test_work_beside_a_block_begins_before_the_block_ends() -> None:
     meeting = threading.Barrier(2, timeout=240)
-    with beside(meeting.wait, rows=ROWS_PER_THREAD) as outcome:
+    with run_in_background(meeting.wait, rows=ROWS_PER_THREAD) as outcome:
         mine = meeting.wait()
         assert sorted([mine, outcome()]) == [0, 1]
 
 
 def test_work_on_few_rows_is_done_when_it_is_asked_for() -> None:
     done: list[int] = []
-    with beside(lambda: done.append(1), rows=ROWS_PER_THREAD - 1) as outcome:
+    with run_in_background(lambda: done.append(1), rows=ROWS_PER_THREAD - 1) as outcome:
         assert done == []
         outcome()
     assert done == [1]
@@ -61,7 +61,7 @@ def test_a_block_that_fails_ends_behind_the_work_beside_it() -> None:
         done.append(1)
 
     def fail() -> None:
-        with beside(work, rows=ROWS_PER_THREAD):
+        with run_in_background(work, rows=ROWS_PER_THREAD):
             is_failing.set()
             raise ZeroDivisionError
 
@@ -71,7 +71,10 @@ def test_a_block_that_fails_ends_behind_the_work_beside_it() -> None:
 
 
 def test_an_error_beside_a_block_comes_out_where_its_outcome_is_asked_for() -> None:
-    with beside(lambda: 1 // 0, rows=ROWS_PER_THREAD) as outcome, pytest.raises(ZeroDivisionError):
+    with (
+        run_in_background(lambda: 1 // 0, rows=ROWS_PER_THREAD) as outcome,
+        pytest.raises(ZeroDivisionError),
+    ):
         outcome()
 
 

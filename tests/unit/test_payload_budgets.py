@@ -20,7 +20,7 @@ from spark_upsert.payloads import avro, connect
 from spark_upsert.payloads import decoder as budgets
 from spark_upsert.payloads import json as json_sparse
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.connect import said_of
+from spark_upsert.payloads.connect import parse_connect_json_schema
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import (
     DEPTH_MAX,
@@ -28,7 +28,7 @@ from spark_upsert.payloads.decoder import (
     SCHEMA_BYTES_MAX,
     Payloads,
     Unreadable,
-    decoded,
+    decode_safely,
 )
 from spark_upsert.payloads.embedded_schema import Inline, fields_in
 from spark_upsert.payloads.json import JsonDecoder
@@ -46,14 +46,14 @@ from tests.unit.test_routed_schemas import write as write_many
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The depth of each part that was looked at."""
     found: list[int] = []
-    require = budgets.require
+    require = budgets.require_limits
 
     def counted(*, parts: int = 0, depth: int = 0) -> None:
         found.append(depth)
         require(parts=parts, depth=depth)
 
-    monkeypatch.setattr(budgets, "require", counted)
-    monkeypatch.setattr(avro, "require", counted)
+    monkeypatch.setattr(budgets, "require_limits", counted)
+    monkeypatch.setattr(avro, "require_limits", counted)
     return found
 
 
@@ -95,7 +95,7 @@ def test_an_avro_schema_beyond_its_budget_is_refused(
 
 def test_parts_are_counted_as_often_as_they_are_named() -> None:
     within = parse_avro("s", json.dumps(doubling_avro(12)), bare_name="v")
-    assert budgets.parts_of(pa.struct(list(within.fields))) == 2**13 - 1 <= PARTS_MAX
+    assert budgets.count_parts(pa.struct(list(within.fields))) == 2**13 - 1 <= PARTS_MAX
     with pytest.raises(OptionError, match="more than 10000 parts"):
         parse_avro("s", json.dumps(doubling_avro(13)), bare_name="v")
 
@@ -113,7 +113,7 @@ def test_a_json_schema_beyond_its_budget_is_unreadable(
     schema: Any, why: str, steps: list[int]
 ) -> None:
     with pytest.raises(Unreadable, match=why):
-        said_of(schema)
+        parse_connect_json_schema(schema)
     assert len(steps) <= PARTS_MAX + 1
 
 
@@ -179,9 +179,9 @@ def test_what_is_kept_of_schemas_is_bounded_in_bytes() -> None:
         return of
 
     for number in (1, 2, 1, 3, 1, 2):
-        recent.of(number, make(number, 45))
+        recent.get_or_create(number, make(number, 45))
     assert made == [1, 2, 3, 2]
-    recent.of(9, make(9, 101))
+    recent.get_or_create(9, make(9, 101))
     assert recent.bytes_used == 90
     assert len(recent) == 2
 
@@ -282,7 +282,7 @@ def test_an_error_of_others_is_that_of_its_payload(
     texts = [b'{"v": %d}' % n for n in range(20)]
     texts[3] = texts[17] = b'{"v": 1, "s": "break"}'
     texts[5] = b"?"
-    found = decoded(JsonDecoder(fields), pa.array([*texts, None], pa.binary()))
+    found = decode_safely(JsonDecoder(fields), pa.array([*texts, None], pa.binary()))
     assert found.reasons is not None
     bad = {n: text for n, text in enumerate(found.reasons.to_pylist()) if text is not None}
     assert sorted(bad) == [3, 5, 17]
@@ -294,7 +294,7 @@ def test_an_outage_is_no_error_of_others(errors: list[Exception]) -> None:
     errors.append(StorageError("away.", hint="wait."))
     fields, _ = parse_schema("s", "s STRING", bare_name="v")
     with pytest.raises(StorageError):
-        decoded(JsonDecoder(fields), pa.array([b'"break"']))
+        decode_safely(JsonDecoder(fields), pa.array([b'"break"']))
 
 
 DECLARED = {

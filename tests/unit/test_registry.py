@@ -24,7 +24,7 @@ from spark_upsert.errors import DataError, OptionError, StorageError
 from spark_upsert.payloads import schema_registry
 from spark_upsert.payloads.avro import AvroDecoder
 from spark_upsert.payloads.decoder import Unreadable
-from spark_upsert.payloads.embedded_schema import ByRegistry, OwnSchema
+from spark_upsert.payloads.embedded_schema import ByRegistry, WriterSchema
 from spark_upsert.payloads.schema_registry import (
     MISSING_MAX,
     MISSING_S,
@@ -175,7 +175,7 @@ def test_ids_of_many_payloads_are_asked_for_before_those_that_lie(
     good = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
     schemas = ByRegistry(settings(registry), "AVRO", "value", is_connect=False)
     parts = schemas.parts(pa.array([*lies(10_000), good, good]))
-    rows = [part.rows.tolist() for part in parts if isinstance(part.own, OwnSchema)]
+    rows = [part.rows.tolist() for part in parts if isinstance(part.own, WriterSchema)]
     assert rows == [[10_000, 10_001]]
     assert len(registry.asked) == MISSING_MAX + 1
 

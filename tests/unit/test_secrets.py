@@ -22,7 +22,7 @@ from spark_upsert.cli.doctor import _check_write
 from spark_upsert.core.path_template import Template
 from spark_upsert.errors import OptionError, UpsertFlowError, require_plain
 from spark_upsert.flow.graph import TableSink, TableSource
-from spark_upsert.metrics import Place, Sinks
+from spark_upsert.metrics import Sinks, SinkTarget
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.routed import RoutedOptions
@@ -77,7 +77,7 @@ COLUMNS = pa.schema({"id": pa.int64()})
 
 
 def open_members(path: str) -> object:
-    return Sinks().has(Place.of(path, {}), "query")
+    return Sinks().has(SinkTarget.of(path, {}), "query")
 
 
 def publish(folder: Path, path: str) -> object:

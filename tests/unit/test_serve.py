@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pyarrow as pa
 import pytest
 
-from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, Looks, TableLines
+from spark_upsert.cli.serve import EPOCHS_SHOWN, REST_S, CachedPoll, TableLines
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.shown_tables import COLUMNS, HOSTILE, served, two_tables
@@ -52,13 +52,13 @@ def test_only_the_newest_epochs_are_told(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "t"), COLUMNS, keys=["k"])
     for epoch in range(EPOCHS_SHOWN + 5):
         table.upsert(pa.table({"k": [epoch], "v": [0]}, schema=COLUMNS))
-    [line] = json.loads(Looks(TableLines([str(tmp_path / "t")])).data())["tables"]
+    [line] = json.loads(CachedPoll(TableLines([str(tmp_path / "t")])).data())["tables"]
     assert len(line["history"]) == EPOCHS_SHOWN
     assert line["debt"] > 0
 
 
 def test_a_table_that_cannot_be_read_does_not_stop_the_rest(root: Path) -> None:
-    looks = Looks(TableLines([str(root)]), clock=(now := Now()))
+    looks = CachedPoll(TableLines([str(root)]), clock=(now := Now()))
     first = looks.data()
     shutil.rmtree(root / HOSTILE)
     assert looks.data() is first, "many pages are one look"

@@ -37,7 +37,7 @@ def now_of(table: Table, later_s: float = 0) -> Callable[[], float]:
 
 
 def names_in(view: TableLines) -> list[str]:
-    return [line.table for line in view.look()]
+    return [line.table for line in view.poll()]
 
 
 # -- what is seen ------------------------------------------------------------------------
@@ -46,12 +46,12 @@ def names_in(view: TableLines) -> list[str]:
 def test_line_tells_size_age_and_what_came_since_the_look_before(tmp_path: Path) -> None:
     table = make(tmp_path, "a", 3)
     view = TableLines([str(tmp_path / "a")], clock=now_of(table, later_s=61))
-    [line] = view.look()
+    [line] = view.poll()
     head = table.log.head()
     assert (line.version, line.rows, line.bytes, line.runs) == (3, 3, head.bytes, 3)
     assert (line.age_ms, line.fresh, line.problem) == (61_000, 0, None)
     append(table, 2)
-    [line] = view.look()
+    [line] = view.poll()
     assert (line.version, line.fresh) == (5, 2)
 
 
@@ -64,7 +64,7 @@ def test_consumers_are_shown_with_the_epochs_and_bytes_that_they_have_not_read(
     table.compact(full=True)
     append(table)
     table.hold("lapsed", 0, ttl_ms=1)
-    [line] = TableLines([str(tmp_path / "a")], clock=now_of(table, later_s=5)).look()
+    [line] = TableLines([str(tmp_path / "a")], clock=now_of(table, later_s=5)).poll()
     added = [sum(file.bytes for file in commit.added) for commit in table.log.commits(0, 5)]
     times = [commit.timestamp_ms for commit in table.log.commits(0, 5)]
     assert line.lags == (
@@ -86,7 +86,7 @@ def test_line_of_a_consumer_that_is_far_behind_has_versions_alone(
     table = make(tmp_path, "a", 5)
     table.hold("near", 3)
     table.hold("far", 1)
-    [line] = TableLines([str(tmp_path / "a")], clock=now_of(table)).look()
+    [line] = TableLines([str(tmp_path / "a")], clock=now_of(table)).poll()
     assert [(lag.versions, lag.epochs) for lag in line.lags] == [(4, None), (2, 2)]
 
 
@@ -98,7 +98,7 @@ def test_priority_band_and_pressure_are_shown_where_the_table_has_them(tmp_path:
         consumer="etl", rung=2, pressure=0.625, reported_ms=int(now() * 1000), ttl_ms=5_000
     )
     report(table.store, said)
-    plain, urgent = TableLines([str(tmp_path)], clock=now).look()
+    plain, urgent = TableLines([str(tmp_path)], clock=now).poll()
     assert (plain.priority, plain.band, plain.pressure) == (None, None, None)
     assert (urgent.priority, urgent.band, urgent.pressure) == (800, 4, 0.625)
 
@@ -106,21 +106,21 @@ def test_priority_band_and_pressure_are_shown_where_the_table_has_them(tmp_path:
 def test_mirror_has_a_lag_of_its_own(tmp_path: Path) -> None:
     table = make(tmp_path, "a", 1)
     lines = TableLines([str(tmp_path / "a")], clock=now_of(table))
-    [line] = lines.look()
+    [line] = lines.poll()
     assert (line.mirror_versions, line.mirror_ms) == (None, None)
     table.publish()
     append(table, 2)
-    [line] = lines.look()
+    [line] = lines.poll()
     assert (line.mirror_versions, [lag.is_mirror for lag in line.lags]) == (2, [True])
     table.alter(table.schema, {"publish": "delta"})
     table.publish()
-    [line] = lines.look()
+    [line] = lines.poll()
     assert (line.mirror_versions, line.mirror_ms) == (0, 0)
 
 
 def test_parked_rows_are_shown_beside_their_tables_and_without_one(tmp_path: Path) -> None:
     write_parked(tmp_path)
-    shown = {line.table.rpartition("/")[2]: line for line in TableLines([str(tmp_path)]).look()}
+    shown = {line.table.rpartition("/")[2]: line for line in TableLines([str(tmp_path)]).poll()}
     assert {name: line.parked_rows for name, line in shown.items()} == {"a": 2, "b": 0, "": 1}
     assert "upsertflow parked" in str(shown[""].problem)
 
@@ -150,7 +150,7 @@ def test_damaged_table_is_shown_as_such_and_the_others_are_looked_at(tmp_path: P
     table = make(tmp_path, "b", 2)
     (Path(table.store.url) / commit_path(1)).write_text("{")
     forget_runs_and_logs()
-    healthy, damaged = TableLines([str(tmp_path)]).look()
+    healthy, damaged = TableLines([str(tmp_path)]).poll()
     assert (healthy.version, healthy.problem) == (2, None)
     assert damaged.version is None
     assert damaged.problem is not None
@@ -165,8 +165,8 @@ def test_search_that_fails_later_does_not_stop_the_lines(
 
     make(tmp_path, "a")
     view = TableLines([str(tmp_path)])
-    view.look()
+    view.poll()
     monkeypatch.setattr(LocalStore, "folders", fail)
-    assert all(len(view.look()) == 1 for _ in range(15))
+    assert all(len(view.poll()) == 1 for _ in range(15))
     with pytest.raises(StorageError):
-        TableLines([str(tmp_path)]).look()
+        TableLines([str(tmp_path)]).poll()

@@ -23,7 +23,7 @@ from spark_upsert.core.durations import render_ms
 from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
 from spark_upsert.core.lru import LruMap
 from spark_upsert.errors import OptionError, TableNotFoundError, UpsertFlowError, masked
-from spark_upsert.options.declare import counted
+from spark_upsert.options.declare import options_affecting_counts
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.scheduler.scheduler import priority_in
 from spark_upsert.store import Store
@@ -218,7 +218,9 @@ class TableSteps:
             return rows_splits(manifest, self._options, due)[0]
 
         def rows() -> int:
-            return self._counts.of((manifest.version, due), lambda: self._read(split(), ()))
+            return self._counts.get_or_create(
+                (manifest.version, due), lambda: self._read(split(), ())
+            )
 
         return CountedStep(rows=rows, split=split)
 
@@ -239,7 +241,9 @@ class TableSteps:
             splits = split()
             return 0 if splits is None else self._read(splits, self._columns)
 
-        return CountedStep(rows=lambda: self._counts.of((version, None), count), split=split)
+        return CountedStep(
+            rows=lambda: self._counts.get_or_create((version, None), count), split=split
+        )
 
     def _read(self, split: Split, columns: tuple[str, ...]) -> int:
         """Count a split's rows by reading it."""
@@ -578,7 +582,7 @@ class TableInput(Input):
         """Return the options that affect an epoch's rows (`Input.decides`)."""
         return {
             "deduplicationMode": self._options.deduplication.value,
-            **counted(self._options),
+            **options_affecting_counts(self._options),
         }
 
     def split_bytes(self, split: Split) -> int:

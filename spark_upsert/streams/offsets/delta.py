@@ -123,7 +123,9 @@ class Bases:
 
     def read(self, stream: str, base: BaseName) -> Mapping[str, Position]:
         """Return a base's positions; callers must not change them."""
-        return self._cache.of((stream, base), lambda: self._fetch(_path(stream, base), base))
+        return self._cache.get_or_create(
+            (stream, base), lambda: self._fetch(_path(stream, base), base)
+        )
 
     def remove_all_but(self, stream: str, kept: Collection[BaseName], *, number: int) -> None:
         """Remove a stream's bases up to a batch number, except ``kept``."""

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_upsert.core.key_hash import HASH_END, hash_keys
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, DataLossError, OtherTableError
-from spark_upsert.plan.join_keys import codes, firsts, is_among
+from spark_upsert.plan.join_keys import codes, first_occurrences, is_among
 from spark_upsert.store import Store
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.log.log import Log
@@ -349,4 +349,4 @@ def distinct(batches: Sequence[KeyBatch]) -> KeyBatch:
     """Return the distinct keys in several batches, by key equality."""
     keys = pa.concat_batches(batches)
     [numbers] = codes(keys.columns)
-    return keys.take(pa.array(firsts(numbers)))
+    return keys.take(pa.array(first_occurrences(numbers)))

@@ -22,7 +22,7 @@ from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.schema import HASH
-from spark_upsert.core.threads import ROWS_PER_THREAD, beside, in_order
+from spark_upsert.core.threads import ROWS_PER_THREAD, in_order, run_in_background
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.run.file import RUNS, HashSearch, Run, RunFile
@@ -237,7 +237,7 @@ class RemoteRunCache:
             return RUNS.open_all(store, files)
         paths = {file.path for file in far}
         near = [file for file in files if file.path not in paths]
-        with beside(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
+        with run_in_background(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
             runs = in_order(lambda file: self._open(store, file), far, min(len(far), self.at_once))
             run_by_path: dict[str, Run] = {
                 file.path: run for file, run in zip(far, runs, strict=True)

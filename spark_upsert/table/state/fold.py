@@ -327,7 +327,7 @@ class _Groups:
         words = (word for index in range(self._width) for word in _words(keys.field(index)))
         greatest = keep_greatest(words, self._firsts, candidate)
         row_indices = np.arange(len(candidate))
-        return self._precedence.one_of_tied(row_indices, greatest, self._firsts)
+        return self._precedence.pick_among_tied(row_indices, greatest, self._firsts)
 
     def _fold_existence(
         self, alive: Callable[[list[pa.Array] | None], Mask], result: dict[str, pa.Array]

@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from spark_upsert.core.keys import Mask, Positions, compare, compare_words, ordered_words
 from spark_upsert.core.merge_engines import Engine
-from spark_upsert.core.precedence import NEW_CONTENTS, NONE, EpochOf, Precedence, Standing
+from spark_upsert.core.precedence import NEW_CONTENTS, NONE, EpochOf, Precedence, PrecedenceResult
 from spark_upsert.core.schema import DIFF, HASH, TableSchema
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import fold, fold_arranged
 from spark_upsert.table.state.resolve import (
     arrange,
-    best_of_groups,
     content_words,
     epochs_by_part,
     equal_contents,
     have_reasons,
+    pick_winners,
     resolve,
     unbeaten,
 )
@@ -118,7 +118,7 @@ def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Pos
     keep[1:] |= epochs[1:] != epochs[:-1]
     if bool(keep.all()):
         return order, key_index
-    return best_of_groups(commands, order, np.flatnonzero(keep)), key_index[keep]
+    return pick_winners(commands, order, np.flatnonzero(keep)), key_index[keep]
 
 
 def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positions) -> Mask:
@@ -134,7 +134,7 @@ def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positi
     hit = np.flatnonzero(base != ABSENT)
     # The commands, followed by the table's previous entries.
     entries = np.concatenate([chosen, base[hit]])
-    names = rows.schema.order_columns if precedence.order_reaches_back else ()
+    names = rows.schema.order_columns if precedence.compares_order_across_epochs else ()
     words = [word for column in rows.take(names, entries) for word in ordered_words(column)]
     best = np.full(len(base), ABSENT, dtype=np.int64)
     best[hit] = len(chosen) + np.arange(len(hit))
@@ -151,7 +151,7 @@ def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positi
             return equal_contents(rows, chosen[met[equal]], rows, entries[older[equal]])
 
         order = compare_words([(word[met], word[older]) for word in words], len(met))
-        effective[met] = precedence.against_older(order, same).win
+        effective[met] = precedence.compare_with_older(order, same).win
         wins = now[effective[now]]
         best[key_index[wins]] = wins
     return effective
@@ -245,7 +245,7 @@ class StoredComparison(NamedTuple):
     """The older entries' `DIFF`."""
     becomes: pa.Array
     """The resulting entries' `DIFF`, where the newer ones take effect."""
-    standing: Standing
+    standing: PrecedenceResult
 
 
 class MergeFunction(Protocol):
@@ -327,7 +327,7 @@ class LastWriteWins:
             order = np.argsort(probes, kind="stable")
             probes, members = probes[order], chosen_rows[order]
             firsts = np.flatnonzero(np.append(True, probes[1:] != probes[:-1]))
-            at[probes[firsts]] = self.precedence.best_of_groups(
+            at[probes[firsts]] = self.precedence.pick_winners(
                 members,
                 firsts,
                 # Read part by part, as they were found, and then put in order.
@@ -344,12 +344,12 @@ class LastWriteWins:
         self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
     ) -> StoredComparison:
         # One look at what was found: it lies scattered over many files.
-        reaches_back = self.precedence.order_reaches_back
+        reaches_back = self.precedence.compares_order_across_epochs
         names = [DIFF, *(newer.schema.order_columns if reaches_back else ())]
         diffs, *order = newer.take(names, ours)
         was, *order_then = older.take(names, theirs)
         signs = compare(order, order_then) if order else np.zeros(len(ours), dtype=np.int8)
-        standing = self.precedence.against_older(
+        standing = self.precedence.compare_with_older(
             signs,
             lambda equal: equal_contents(newer, ours[equal], older, theirs[equal]),
             lambda other: have_reasons(newer, ours[other], older, theirs[other]),

@@ -209,7 +209,7 @@ def _decided(
     groups = np.flatnonzero(begins[shared])
     best = members[:0]
     if len(members):
-        best = best_of_groups(
+        best = pick_winners(
             rows, members, groups, epochs=epochs, contents=contents, is_one_task=is_one_task
         )
     return _ResolvedKeys(Arrangement(order, begins), members, groups, shared[groups], best)
@@ -249,7 +249,7 @@ def _shared(begins: Mask) -> Mask:
     return shared
 
 
-def best_of_groups(
+def pick_winners(
     rows: Rows,
     members: Positions,
     firsts: Positions,
@@ -260,7 +260,7 @@ def best_of_groups(
 ) -> Positions:
     """Return the winner of each row group; parameters as in `resolve`."""
     all_rows = rows if contents is None else contents
-    return Precedence.of(rows.schema).best_of_groups(
+    return Precedence.of(rows.schema).pick_winners(
         members,
         firsts,
         order=partial(rows.take, rows.schema.order_columns),

@@ -27,7 +27,7 @@ from spark_upsert.core.schema import (
     TableSchema,
     is_live,
 )
-from spark_upsert.plan.join_keys import codes, firsts
+from spark_upsert.plan.join_keys import codes, first_occurrences
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
@@ -217,7 +217,7 @@ class Snapshot:
         if not bool((np.diff(hashes[order]) > 0).all()):
             # An engine that folds would fold the entry of a key that is sought twice with itself.
             [numbers] = codes(keys)
-            first = firsts(numbers)
+            first = first_occurrences(numbers)
             probe_order, order = first[numbers], first[order_of(hashes[first])]
         sought = [key.take(pa.array(order)) for key in keys]
         if RAW_KEY in schema.identity:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_upsert.core.key_hash import HashRange, order_of
 from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.core.threads import SharedCalls, told_to_another
+from spark_upsert.core.threads import SharedCalls, copy_error_for_thread
 from spark_upsert.errors import (
     BatchTooLargeError,
     ContentionError,
@@ -220,7 +220,7 @@ def _commit_due(
 def _each_told(members: Mapping[int, Append], error: Exception) -> dict[int, AppendResult]:
     """Return the error for each append; the first gets the very object."""
     first, *others = members
-    return {first: error, **{index: told_to_another(error) for index in others}}
+    return {first: error, **{index: copy_error_for_thread(error) for index in others}}
 
 
 def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:

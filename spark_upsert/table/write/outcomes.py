@@ -132,7 +132,7 @@ def may_reject(
 
 
 def _can_be_late(schema: TableSchema, low_water: str | None, is_overwrite: bool) -> bool:
-    reaches_back = Precedence.of(schema).order_reaches_back and not is_overwrite
+    reaches_back = Precedence.of(schema).compares_order_across_epochs and not is_overwrite
     return reaches_back and low_water is not None
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.core.threads import beside, in_order, useful_threads
+from spark_upsert.core.threads import in_order, run_in_background, useful_threads
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import new_token
 from spark_upsert.store.spill import SpillFolder
@@ -251,7 +251,7 @@ def stage_sealed(
         late_rows=late_rows,
         is_overwrite=overwrite,
     )
-    reaches_back = Precedence.of(schema).order_reaches_back and not overwrite
+    reaches_back = Precedence.of(schema).compares_order_across_epochs and not overwrite
     prepared = prepare(snapshot.store, snapshot.manifest)
     with Scratch(snapshot.store, prepared) as scratch:
         for sealed in stash.seal():
@@ -271,7 +271,7 @@ def stage_sealed(
             )
             # The storage makes them durable while it is found out what they do.
             early = 0 if may_lose else len(rows)
-            with beside(partial(scratch.write, batch), rows=early) as written:
+            with run_in_background(partial(scratch.write, batch), rows=early) as written:
                 outcomes = judge()
                 counters += count(outcomes)
                 examples |= examples_of(rows, np.arange(len(rows)), outcomes, late_rows)
