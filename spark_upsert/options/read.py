@@ -192,7 +192,9 @@ class QueryOptions(MergeOptions):
 
     rows_max: int | None = Option(
         "maxRowsPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
-    ).as_field("Stream: approximate maximum of change rows per micro-batch; an epoch is never split.")
+    ).as_field(
+        "Stream: approximate maximum of change rows per micro-batch; an epoch is never split."
+    )
     bytes_max: int | None = Option(
         "maxBytesPerTrigger", at_least(1), FREE, is_of_whole=True, only=AppliesTo.STREAM
     ).as_field("Stream: approximate maximum of bytes read per micro-batch.")
@@ -455,9 +457,9 @@ class ReadOptions:
         "Batch change feed: end with the last version committed at or before this time. Must be at "
         "or after `startingTimestamp` and not in the future."
     )
-    starting_inclusive: bool = Option("startingBoundInclusive", flag, BEGINNING, default=True).as_field(
-        "Whether to read the starting version itself. Default `true`."
-    )
+    starting_inclusive: bool = Option(
+        "startingBoundInclusive", flag, BEGINNING, default=True
+    ).as_field("Whether to read the starting version itself. Default `true`.")
     ending_inclusive: bool = Option("endingBoundInclusive", flag, BATCH, default=True).as_field(
         "Whether to read the ending version itself. Default `true`."
     )
@@ -513,7 +515,7 @@ class ReadOptions:
     ).as_field(
         "With `readHistory`: columns whose changes do not open a new history row. Default: none."
     )
-    query: QueryOptions = part(QueryOptions)
+    query: QueryOptions = nested_field(QueryOptions)
     splits: int | None = Option("splits", at_least(1), FREE).as_field(
         "Number of read tasks. Default: by data size, at most `parallelism`."
     )
@@ -532,9 +534,9 @@ class ReadOptions:
         "Stream: lease name, unique per query. The lease prevents expiry of changes that the query "
         "has not read. Without it, only the ages you pass to `upsertflow expire` do."
     )
-    consumer_ttl_ms: int = Option("consumerTtl", Options.duration_ms, FREE, default=LEASE_MS).as_field(
-        "Stream: how long the lease remains valid after the query stops. Default `7 days`."
-    )
+    consumer_ttl_ms: int = Option(
+        "consumerTtl", Options.duration_ms, FREE, default=LEASE_MS
+    ).as_field("Stream: how long the lease remains valid after the query stops. Default `7 days`.")
     table_timeout_ms: int | None = Option("tableTimeout", Options.duration_ms, FREE).as_field(
         "How long to wait for a table that does not exist yet; a streaming query creates it with "
         "its first batch. Default: no wait."

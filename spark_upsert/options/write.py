@@ -48,7 +48,9 @@ REGISTRY_OPTIONS = (
         "URL of a schema registry with Confluent's REST API. For several replicas of one registry, "
         "separate the URLs with commas."
     ),
-    Option("schemaRegistry.user", Options.text, NEXT).with_meaning("User for basic authentication."),
+    Option("schemaRegistry.user", Options.text, NEXT).with_meaning(
+        "User for basic authentication."
+    ),
     Option("schemaRegistry.password", Options.text, NEXT).with_meaning(
         "Password for basic authentication. Never shown."
     ),

@@ -122,7 +122,7 @@ def build_group_rows(
     members = _complete_members(group, members, dict(queue.dirty.items()), counts)
     named = {
         *names_by_folder(result.shares).values(),
-        *(group.members.names if options.message_without_values else ()),
+        *(group.members.names if options.table_options else ()),
     }
     batch = Batch(
         template=options.template.relative,

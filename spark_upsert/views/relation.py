@@ -19,6 +19,7 @@ from spark_upsert.plan.join_keys import (
     NOWHERE,
     codes,
     first_indices,
+    first_occurrences,
     is_among,
     join_codes,
     joinable,
