@@ -264,7 +264,7 @@ def joins_at_latest() -> AbstractContextManager[Any]:
     def told(original: Any, self: DiscoveryOptions, name: str, *, joins: bool = False) -> Any:
         return original(self, name)
 
-    return wrapped(DiscoveryOptions, "told", told)
+    return wrapped(DiscoveryOptions, "input_texts", told)
 
 
 def turn_by_number() -> AbstractContextManager[Any]:
