@@ -23,7 +23,7 @@ from spark_upsert.errors import (
     UpsertFlowError,
     VersionNotFoundError,
 )
-from spark_upsert.plan.join_keys import codes, firsts
+from spark_upsert.plan.join_keys import codes, first_occurrences
 from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges
 from spark_upsert.table.changelog.history import (
     FROM_VERSION,

@@ -413,7 +413,7 @@ class Aggregating:
         folded = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
         [becomes] = folded.rows.take([DIFF], np.arange(len(folded.rows)))
         nothing = np.zeros(len(ours), dtype=np.bool_)
-        return StoredComparison(was, becomes, Standing(~nothing, nothing, nothing))
+        return StoredComparison(was, becomes, PrecedenceResult(~nothing, nothing, nothing))
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return folded_history(commands, epoch_of, look_up)
