@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.table.table import Table
 from tests.support.delta import DeltaTable
@@ -58,7 +58,7 @@ def look(path: str | Path) -> int | None:
     """
     forget_runs_and_logs()
     table = Table.open(str(path))
-    mirror = Mirror(table.log, table.store, place_of(table.store, None))
+    mirror = Mirror(table.log, table.store, open_mirror_store(table.store, None))
     shown = mirror.shown()
     if shown is None:
         return None

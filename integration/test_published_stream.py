@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from integration.promises import assert_sound, epochs_of, rows_of
 from integration.queries import Feed, drain, forget_last_commit, upserts
 from integration.tables import Row, columns
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
@@ -48,7 +48,7 @@ def write(spark: SparkSession, feed: Feed, at: Path, **options: Any) -> None:
 
 def require_copy(path: Path) -> DeltaTable:
     table = Table.open(str(path))
-    mirror = Mirror(table.log, table.store, place_of(table.store, None))
+    mirror = Mirror(table.log, table.store, open_mirror_store(table.store, None))
     assert mirror.shown() == table.log.head().version
     assert list(check_mirror(mirror)) == []
     found = DeltaTable(LocalStore(path / "_delta"))

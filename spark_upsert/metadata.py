@@ -290,7 +290,7 @@ def _indexes(table: Table) -> Iterator[Row]:
 
 def _mirror(table: Table) -> Iterator[Row]:
     # Imported lazily, so that reading other metadata does not load the mirror.
-    facts = import_module("spark_upsert.delta.follow").facts_below(table)
+    facts = import_module("spark_upsert.delta.follow").status_of_mirror(table)
     if facts is not None:
         row = asdict(facts)
         yield {"shows_version": row.pop("shown"), **row}

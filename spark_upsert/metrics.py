@@ -17,7 +17,7 @@ from spark_upsert.core.durations import Fields
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.follow import lag_below
+from spark_upsert.delta.follow import measure_mirror_lag
 from spark_upsert.errors import OtherTableError, masked
 from spark_upsert.routed.group import GroupTable, TableGroup
 from spark_upsert.store.open import StoreBelow, open_store
@@ -285,7 +285,7 @@ class Sinks:
     def _table_numbers(self, target: SinkTarget, writer: str, batch: int) -> SinkNumbers:
         batches = self._batches(target)
         commit, head, stale_epochs = batches.look(writer, batch)
-        mirror = lag_below(batches.table) if is_published(head.properties) else None
+        mirror = measure_mirror_lag(batches.table) if is_published(head.properties) else None
         return SinkNumbers(
             table=target.path,
             version=None if commit is None else commit.version,

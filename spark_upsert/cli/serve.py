@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from spark_upsert.core.threads import in_order
-from spark_upsert.delta.follow import lag_below
-from spark_upsert.delta.log import target_of
-from spark_upsert.delta.publish import consumer_of
+from spark_upsert.delta.follow import measure_mirror_lag
+from spark_upsert.delta.log import open_published_mirror
+from spark_upsert.delta.publish import mirror_consumer
 from spark_upsert.errors import UpsertFlowError, masked, require_plain
 from spark_upsert.options.declare import path_below
 from spark_upsert.options.inputs import Pattern
@@ -210,7 +210,7 @@ class TableLines:
         priority = priority_in(head.properties)
         lags = tuple(_iter_lags(table, head, now_ms))
         has_mirror = is_published(head.properties) or any(lag.is_mirror for lag in lags)
-        mirror = lag_below(table) if has_mirror else None
+        mirror = measure_mirror_lag(table) if has_mirror else None
         return TableLine(
             table=name,
             version=head.version,
@@ -248,7 +248,7 @@ def _iter_lags(table: Table, head: Manifest, now_ms: int) -> Iterator[Lag]:
     sizes = [0, *accumulate(sum(f.bytes for f in commit.added) for commit in newest_first)]
     times_ms: list[int | None] = [None]
     """At index n: commit time for the oldest epoch among the n newest versions."""
-    mirror = consumer_of(target_of(table.store, head.properties).url)
+    mirror = mirror_consumer(open_published_mirror(table.store, head.properties).url)
     for commit in newest_first:
         time_ms = head.time_ms(commit.version, commit.timestamp_ms)
         times_ms.append(time_ms if commit.is_epoch else times_ms[-1])

@@ -34,7 +34,7 @@ from spark_upsert.cli.render import (
     progress,
 )
 from spark_upsert.cli.routed import open_in
-from spark_upsert.delta.follow import facts_below
+from spark_upsert.delta.follow import status_of_mirror
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError, about, did_you_mean
 from spark_upsert.metadata import VIEWS, summary
 from spark_upsert.options.declare import STORAGE_PREFIX
@@ -127,7 +127,7 @@ def _collect_scans(node: Node) -> list[Scan]:
 def info(path: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show a table's key figures."""
     table = open_in(path, storage)
-    facts, mirror = summary(table), facts_below(table)
+    facts, mirror = summary(table), status_of_mirror(table)
     schema, properties = table.log.head().schema, dict(table.log.head().properties)
     view_facts = read_view_facts(table, storage)
     if view_facts is not None and not as_json:

@@ -1,6 +1,6 @@
 """Delta commit actions, and the state that they fold into (`DeltaState`).
 
-``state(n) = applied(state(n - 1), actions of n)``. Application transactions name the shown version
+``state(n) = apply_commit(state(n - 1), actions of n)``. Application transactions name the shown version
 and its token; a commit that touches files without them is external.
 """
 
@@ -87,7 +87,9 @@ class DeltaState:
         return str(self.metadata.get("schemaString", ""))
 
 
-def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaAction]) -> DeltaState:
+def apply_commit(
+    state: DeltaState | None, version: int, actions: Iterable[DeltaAction]
+) -> DeltaState:
     """Return the state after the next commit; pure. Raises ValueError if a version is skipped."""
     new_state = state or DeltaState(version=-1)
     if version != new_state.version + 1:
@@ -142,12 +144,12 @@ def applied(state: DeltaState | None, version: int, actions: Iterable[DeltaActio
     )
 
 
-def parsed(data: bytes) -> list[DeltaAction]:
+def parse_commit(data: bytes) -> list[DeltaAction]:
     """Parse a commit's actions; raises ValueError."""
     return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
-def rendered(actions: Iterable[DeltaAction]) -> bytes:
+def encode_commit(actions: Iterable[DeltaAction]) -> bytes:
     """Encode actions as a commit, one line each."""
     lines = (json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     return "\n".join(lines).encode() + b"\n"
@@ -181,7 +183,7 @@ def commit_info(
     }
 
 
-def transactions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
+def transaction_actions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
     """Return the actions that record the shown version and its token."""
     return [
         {"txn": {"appId": f"{app}{place.table_id}", "version": number, "lastUpdated": now_ms}}
@@ -189,7 +191,7 @@ def transactions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
     ]
 
 
-def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
+def build_protocol(columns: pa.Schema, *, guard: bool) -> DeltaAction:
     """Return the protocol that a mirror with these columns needs.
 
     Reader features are as few as possible: each additional one excludes some readers.
@@ -204,7 +206,7 @@ def protocol_of(columns: pa.Schema, *, guard: bool) -> DeltaAction:
     }
 
 
-def metadata_of(
+def build_metadata(
     columns: pa.Schema,
     before: DeltaAction,
     *,
@@ -231,13 +233,13 @@ def metadata_of(
     }
 
 
-def has_feed(metadata: DeltaAction) -> bool:
+def has_change_feed(metadata: DeltaAction) -> bool:
     """Return whether a table has the change feed enabled."""
     configuration = metadata.get("configuration") or {}
     return str(configuration.get(_FEED, "")).lower() == "true"
 
 
-def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
+def remove_action(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
     """Return the action that removes a live file, with its statistics and deletion vector."""
     fields = {
         "path": add["path"],
@@ -251,7 +253,7 @@ def removal(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
     return {"remove": {**fields, **carried}}
 
 
-def addition(
+def add_action(
     path: str,
     *,
     bytes: int,

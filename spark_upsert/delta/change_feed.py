@@ -59,15 +59,17 @@ def write_feed(
     return _written(target, [] if first is None else chain([first], changes), before, head)
 
 
-def write_compared(
+def write_feed_of_difference(
     target: Store,
     before: int,
     head: Manifest,
-    gone: Sequence[RowsOfFile],
-    come: Sequence[RowsOfFile],
+    removed_rows: Sequence[RowsOfFile],
+    added_rows: Sequence[RowsOfFile],
 ) -> WrittenFeed:
     """Write the changes from rows live only before a publication to rows live only after it."""
-    return _written(target, compared(target, head.schema, gone, come), before, head)
+    return _written(
+        target, compare_rows(target, head.schema, removed_rows, added_rows), before, head
+    )
 
 
 def _written(
@@ -111,28 +113,32 @@ class RowsOfFile(NamedTuple):
     @classmethod
     def live(cls, path: str, vector: Vector) -> RowsOfFile:
         """Select the rows that a vector does not mark as deleted."""
-        return cls(path, vector.rows - vector.count, lambda a, b: ~vector.is_dead(a, b))
+        return cls(path, vector.rows - vector.count, lambda a, b: ~vector.deleted_mask(a, b))
 
     @classmethod
-    def dead_by(cls, path: str, one: Vector, other: Vector) -> RowsOfFile:
+    def newly_deleted(cls, path: str, one: Vector, other: Vector) -> RowsOfFile:
         """Select the rows that the first vector marks as deleted and the second does not."""
         steps = range(0, one.rows, CHUNK_ROWS)
 
         def chosen(start: int, stop: int) -> Mask:
-            return one.is_dead(start, stop) & ~other.is_dead(start, stop)
+            return one.deleted_mask(start, stop) & ~other.deleted_mask(start, stop)
 
         counts = (np.count_nonzero(chosen(at, min(at + CHUNK_ROWS, one.rows))) for at in steps)
         return cls(path, sum(map(int, counts)), chosen)
 
 
-def compared(
-    target: Store, schema: TableSchema, gone: Sequence[RowsOfFile], come: Sequence[RowsOfFile]
+def compare_rows(
+    target: Store,
+    schema: TableSchema,
+    removed_rows: Sequence[RowsOfFile],
+    added_rows: Sequence[RowsOfFile],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes between two row sets with their types, at most one change per key."""
-    shares = 1 + sum(file.row_count for file in (*gone, *come)) // ROWS_MAX
+    shares = 1 + sum(file.row_count for file in (*removed_rows, *added_rows)) // ROWS_MAX
     for share in range(shares):
         old, new = (
-            _read(target, schema, files, share=share, shares=shares) for files in (gone, come)
+            _read(target, schema, files, share=share, shares=shares)
+            for files in (removed_rows, added_rows)
         )
         for batch in _difference(schema, old, new).to_batches(max_chunksize=CHUNK_ROWS):
             if batch.num_rows:

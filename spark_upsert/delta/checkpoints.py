@@ -20,8 +20,8 @@ from spark_upsert.delta.actions import (
     DeltaAction,
     DeltaState,
     MirroredVersion,
-    parsed,
-    rendered,
+    encode_commit,
+    parse_commit,
 )
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store
@@ -157,7 +157,7 @@ def checksum_path(version: int) -> str:
     return f"_delta_log/{version:020d}.crc"
 
 
-def checksum_of(state: DeltaState) -> dict[str, Any]:
+def checksum_fields(state: DeltaState) -> dict[str, Any]:
     """Return a version's checksum fields.
 
     Application transactions are omitted: those for tables mirrored here earlier are unknown, and a
@@ -185,11 +185,13 @@ def write_checksum(store: Store, state: DeltaState) -> None:
     Without it Spark runs a job to read protocol and metadata. A wrong one would show a wrong table,
     so `check_mirror` compares it.
     """
-    sums: list[DeltaAction] = [checksum_of(state)]
-    checked_data(checksum_path(state.version), sums, lambda: rendered(sums), parsed).put(store)
+    sums: list[DeltaAction] = [checksum_fields(state)]
+    checked_data(checksum_path(state.version), sums, lambda: encode_commit(sums), parse_commit).put(
+        store
+    )
 
 
-def younger_tombstones(
+def recent_tombstones(
     store: Store, checkpoint: int | None, removed: Sequence[DeltaAction], *, since_ms: int
 ) -> pa.Array:
     """Return the next checkpoint's tombstones: those since `since_ms`."""
@@ -206,7 +208,7 @@ def younger_tombstones(
     return both.filter(pc.greater_equal(both.field("deletionTimestamp"), since_ms))
 
 
-def vectors_of(tombstones: pa.Array) -> list[DeltaAction]:
+def stored_vectors(tombstones: pa.Array) -> list[DeltaAction]:
     """Return the tombstones' deletion vectors that are stored in files."""
     vectors = tombstones.field("deletionVector")
     in_files = pc.fill_null(pc.equal(vectors.field("storageType"), "u"), False)

@@ -1,7 +1,7 @@
 """Deletion vectors: their encoding (`Vector`), and a version's superseded entries.
 
-A vector is a function of the manifest. `by_manifest` computes it from all entries, `by_change` from
-changed keys, `by_deaths` from writers' notes.
+A vector is a function of the manifest. `vectors_of_manifest` computes it from all entries, `vectors_after_changes` from
+changed keys, `vectors_after_superseding` from writers' notes.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Vector:
         edges = (np.arange(start, whole_start * 8), np.arange(whole_stop * 8, stop))
         self.mark(np.concatenate(edges).astype(np.int64))
 
-    def is_dead(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+    def deleted_mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Return a mask that is true for deleted rows among ``start <= i < stop``."""
         first = start // 8
         bits = np.unpackbits(self._bits[first : -(-stop // 8)], bitorder="little")
@@ -136,12 +136,12 @@ class Vector:
         """Return the deleted rows' positions, ascending."""
         step = _GROUP * _CONTAINER_ROWS
         position_parts = [
-            np.flatnonzero(self.is_dead(start, min(start + step, self.rows))) + start
+            np.flatnonzero(self.deleted_mask(start, min(start + step, self.rows))) + start
             for start in range(0, self.rows, step)
         ]
         return np.concatenate([np.empty(0, dtype=np.int64), *position_parts])
 
-    def _take_over(self, first: int, bits: _Bytes) -> None:
+    def _mark_bitmap(self, first: int, bits: _Bytes) -> None:
         """Mark the rows set in a bitmap that begins at byte `first`."""
         target_bits = self._bits[first : first + len(bits)]
         beyond = np.unpackbits(bits, bitorder="little")[max(0, self.rows - 8 * first) :]
@@ -151,7 +151,7 @@ class Vector:
 
     # -- bytes ---------------------------------------------------------------------------
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the encoding used in deletion-vector files and in the log."""
         count = -(-self.rows // _CONTAINER_ROWS)
         padded = np.zeros(count * _CONTAINER_BYTES, dtype=np.uint8)
@@ -177,7 +177,7 @@ class Vector:
         return b"".join((_HEAD.pack(_MAGIC, 1, 0), header, *body))
 
     @classmethod
-    def decoded(cls, data: bytes, rows: int) -> Vector:
+    def decode(cls, data: bytes, rows: int) -> Vector:
         """Decode a vector for a file with `rows` rows; raises ValueError."""
         vector = cls(rows)
         try:
@@ -191,7 +191,7 @@ class Vector:
                         for begin, more in values.reshape(-1, 2).tolist():
                             vector.mark_range(base + begin, base + begin + more + 1)
                     elif kind == "bitmap":
-                        vector._take_over(base // 8, values)
+                        vector._mark_bitmap(base // 8, values)
                     else:
                         vector.mark(values.astype(np.int64) + base)
         except struct.error as error:
@@ -304,7 +304,7 @@ def _containers(data: memoryview) -> Iterator[tuple[int, str, npt.NDArray[Any]]]
 # -- files of vectors, and texts ---------------------------------------------------------------
 
 
-def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
+def encode_file(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
     """Return a file with encoded vectors, and each vector's offset: its length field.
 
         file   = 01, (length: 4 bytes, vector, crc: 4 bytes)*
@@ -322,7 +322,7 @@ def file_of(vectors: Iterable[bytes]) -> tuple[bytes, list[int]]:
     return b"".join(pieces), offsets
 
 
-def in_file(data: bytes, offset: int, size: int) -> bytes:
+def read_from_file(data: bytes, offset: int, size: int) -> bytes:
     """Return the encoded vector at a file offset; raises ValueError if it is invalid."""
     vector = data[offset + 4 : offset + 4 + size]
     framed = struct.pack(">I", size) + vector + struct.pack(">I", zlib.crc32(vector))
@@ -331,7 +331,7 @@ def in_file(data: bytes, offset: int, size: int) -> bytes:
     return vector
 
 
-def as_text(data: bytes) -> str:
+def encode_z85(data: bytes) -> str:
     """Return bytes as Z85, zero-padded to a multiple of 4 bytes."""
     padded = data + bytes(-len(data) % 4)
     powers = (85**4, 85**3, 85**2, 85, 1)
@@ -339,7 +339,7 @@ def as_text(data: bytes) -> str:
     return "".join(_Z85[word // power % 85] for [word] in words for power in powers)
 
 
-def from_text(text: str, size: int) -> bytes:
+def decode_z85(text: str, size: int) -> bytes:
     """Return the first `size` bytes encoded by a Z85 text; raises ValueError."""
     if len(text) % 5 or not set(text) <= _Z85_DIGITS.keys():
         raise ValueError(f"{text!r:.80} is no Z85")
@@ -356,7 +356,7 @@ def from_text(text: str, size: int) -> bytes:
     return packed[:size]
 
 
-def name_of(id_: uuid.UUID) -> str:
+def vector_file_name(id_: uuid.UUID) -> str:
     """Return the name for a deletion-vector file."""
     return f"deletion_vector_{id_}.bin"
 
@@ -383,18 +383,18 @@ class _AlignedEntries(NamedTuple):
                 vector.mark(positions - self.rows.starts[index] + span.start)
 
 
-def files_of(manifest: Manifest) -> dict[str, RunFile]:
+def run_files(manifest: Manifest) -> dict[str, RunFile]:
     """Return a version's run files by path."""
     return {slice_.file.path: slice_.file for slice_ in manifest.slices}
 
 
-def by_manifest(store: Store, manifest: Manifest) -> Vectors:
+def vectors_of_manifest(store: Store, manifest: Manifest) -> Vectors:
     """Compute every run's deletion vector from the manifest alone.
 
     Deleted are tombstones, errors, entries outside the live ranges, and entries superseded by
     `core.precedence`. With a folding engine, a key's newest entry carries its row.
     """
-    files = files_of(manifest)
+    files = run_files(manifest)
     vectors = {path: Vector(file.rows) for path, file in files.items()}
     _mark_outside_live_ranges(store, manifest, vectors)
     snapshot = Snapshot(store, manifest)
@@ -405,7 +405,7 @@ def by_manifest(store: Store, manifest: Manifest) -> Vectors:
     return vectors
 
 
-def by_change(
+def vectors_after_changes(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
     """Compute deletion vectors from known vectors and the keys in new runs."""
@@ -419,7 +419,7 @@ def by_change(
     return vectors
 
 
-def by_deaths(
+def vectors_after_superseding(
     store: Store,
     manifest: Manifest,
     known: Mapping[str, Vector],
@@ -443,7 +443,7 @@ def _initial_vectors(
     store: Store, manifest: Manifest, known: Mapping[str, Vector], new: Collection[str]
 ) -> Vectors:
     """Return known vectors, copied, and new runs' vectors; rows outside live ranges are marked."""
-    files = files_of(manifest)
+    files = run_files(manifest)
     vectors = {path: known[path].copy() for path in known if path in files}
     vectors |= {path: Vector(files[path].rows) for path in new}
     _mark_outside_live_ranges(store, manifest, vectors)
@@ -514,13 +514,13 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
     hits = list(hits_of(lined.rows, probes, keys))
     gathered = merge_function_for(schema).gather(lined.rows, lined.epochs, hits, len(probes))
     [diffs] = gathered.rows.take([DIFF], gathered.at)
-    row_of_key = carriers(hits, len(probes)) if schema.engine.folds else gathered.at.copy()
+    row_of_key = newest_entries(hits, len(probes)) if schema.engine.folds else gathered.at.copy()
     row_of_key[~is_live(diffs)] = -1
     for hit in hits:
         lined.mark(vectors, hit.rows[hit.rows != row_of_key[hit.probes]])
 
 
-def carriers(hits: Iterable[KeyMatches], count: int) -> Positions:
+def newest_entries(hits: Iterable[KeyMatches], count: int) -> Positions:
     """Return each key's newest entry, or -1 if there is none; parts must be in epoch order."""
     newest = np.full(count, -1, dtype=np.int64)
     for hit in hits:

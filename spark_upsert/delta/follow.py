@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.lru import LruMap
-from spark_upsert.delta.deletion_vectors import files_of
+from spark_upsert.delta.deletion_vectors import run_files
 from spark_upsert.delta.log import (
-    AS_IT_IS,
     FOLDER,
+    NO_CHANGES,
     PublicationSettings,
-    manner_of,
-    place_of,
-    target_of,
+    mirror_settings,
+    open_mirror_store,
+    open_published_mirror,
 )
-from spark_upsert.delta.parquet_files import id_of
-from spark_upsert.delta.publish import Mirror, shown_of, twins_among
+from spark_upsert.delta.parquet_files import run_id
+from spark_upsert.delta.publish import Mirror, data_files_by_run, shown_version
 from spark_upsert.delta.types import require_mirrored as require_mirrored
 from spark_upsert.errors import DataLossError, UpsertFlowError, masked
 from spark_upsert.store import Store
@@ -58,7 +58,7 @@ _KEPT_MAX = 256
 """Maximum mirrors cached per process; each takes a bit per table row."""
 
 
-class KeptMirrors:
+class MirrorCache:
     """A process's mirrors, by the stores for table and mirror. Safe for threads."""
 
     def __init__(self, count_max: int = _KEPT_MAX) -> None:
@@ -82,10 +82,10 @@ class KeptMirrors:
             if mirror is None:
                 mirror = Mirror(table.log, table.store, target)
                 self._mirrors.put(cache_keys, mirror)
-            mirror.reach_by(table.log, table.store, target)
+            mirror.use_store(table.log, table.store, target)
             return mirror
 
-    def note(self, table: ObservedTable, error: Exception) -> None:
+    def record_failure(self, table: ObservedTable, error: Exception) -> None:
         """Count and log an error that must not fail the preceding commit."""
         self.failures += 1
         reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
@@ -93,7 +93,7 @@ class KeptMirrors:
         _LOGGER.warning("mirror not kept up: %s error=%s", fields, masked(reason))
 
 
-MIRRORS = KeptMirrors()
+MIRRORS = MirrorCache()
 """This process's mirrors."""
 
 
@@ -120,28 +120,32 @@ def publish(
     )
     head = table.log.cached_head or table.log.head()
     require_mirrored(head.schema, head.properties)
-    settings = settings.or_else(head.properties)
+    settings = settings.with_defaults(head.properties)
     store = table.store
     target = (
-        target_of(store, head.properties) if to is None else place_of(store, to, storage_options)
+        open_published_mirror(store, head.properties)
+        if to is None
+        else open_mirror_store(store, to, storage_options)
     )
     source = settle(table) if keeps_groups(head) else table
     return MIRRORS.of(source, target).publish(settings, rebuild=rebuild)
 
 
-def follow(table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]) -> None:
+def follow(
+    table: ObservedTable, version: int | None, prepared_files: Iterable[PreparedFiles]
+) -> None:
     """Bring a table's mirror up to date if that is due and cheap; raises no error."""
     mirror: Mirror | None = None
     try:
         head = table.log.cached_head or table.log.head()
         shown = settled_below(table) if keeps_groups(head) else table
-        mirror = MIRRORS.of(shown, target_of(table.store, head.properties))
-        mirror.prepared.add(head.version if version is None else version, prepared)
+        mirror = MIRRORS.of(shown, open_published_mirror(table.store, head.properties))
+        mirror.prepared.add(head.version if version is None else version, prepared_files)
         _follow(table, mirror, head)
     except Exception as error:  # noqa: BLE001 - a mirror is never worth a commit
-        MIRRORS.note(table, error)
+        MIRRORS.record_failure(table, error)
         if mirror is not None:
-            mirror.give_up_ahead()
+            mirror.discard_prepared()
 
 
 def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
@@ -154,7 +158,7 @@ def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
     after = {**before, **given}
     is_known = is_published(before) and before.get(PUBLISH_PATH) == after.get(PUBLISH_PATH)
     if is_published(after) and not is_known:
-        mirror = Mirror(table.log, table.store, target_of(table.store, after))
+        mirror = Mirror(table.log, table.store, open_published_mirror(table.store, after))
         if head is not None and keeps_groups(head):
             head = settled_below(table).log.try_head()
         mirror.require_place(None if head is None else head.table_id)
@@ -166,10 +170,13 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
     These mirrors are in the default folder and at the location in the table's properties. Errors
     are counted and logged: a mirror must not fail the table's vacuum.
     """
-    default_target = place_of(table.store, None)
+    default_target = open_mirror_store(table.store, None)
     targets = {
         target.url: target
-        for target in (default_target, target_of(table.store, table.log.head().properties))
+        for target in (
+            default_target,
+            open_published_mirror(table.store, table.log.head().properties),
+        )
     }
     source = table
     if keeps_groups(table.log.head()):
@@ -180,7 +187,7 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
         try:
             done = MIRRORS.of(source, target).vacuum(dry_run=dry_run)
         except Exception as error:  # noqa: BLE001 - a mirror is never worth a vacuum
-            MIRRORS.note(table, error)
+            MIRRORS.record_failure(table, error)
             continue
         yield (
             DEFAULT_FOLDER if url == default_target.url else url,
@@ -204,30 +211,30 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
     if keeps_groups(head):
         # A kept table that was large before it was published is settled as a whole.
         begins = settled_at(table, head) is None
-        rows = sum(file.rows for file in files_of(head).values()) if begins else 0
+        rows = sum(file.rows for file in run_files(head).values()) if begins else 0
     else:
-        rows = _rows_without_twin(mirror, head, mirror.twins_ahead(head))
+        rows = _count_rows_without_data_file(mirror, head, mirror.prepared_data_files(head))
     newest = max((slice_.epochs.lower for slice_ in head.slices), default=0)
     written = sum(s.file.rows for s in head.slices if s.epochs.lower == newest)
     if rows > max(STEP_ROWS, _TIMES * written):
         fields = Fields(path=table.store.url, place=mirror.place, rows=rows)
         _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
-        mirror.give_up_ahead()
+        mirror.discard_prepared()
         return
     if keeps_groups(head):
         settle(table)
-    mirror.publish(AS_IT_IS.or_else(head.properties))
+    mirror.publish(NO_CHANGES.with_defaults(head.properties))
 
 
-def _rows_without_twin(mirror: Mirror, head: Manifest, ahead: Collection[str]) -> int:
+def _count_rows_without_data_file(mirror: Mirror, head: Manifest, ahead: Collection[str]) -> int:
     """Return the entry count in runs that are neither prepared nor in the last seen mirror."""
     state = mirror.seen or mirror.state()
-    twins = {*ahead, *(() if state is None else twins_among(state.live))}
-    return sum(file.rows for path, file in files_of(head).items() if id_of(path) not in twins)
+    twins = {*ahead, *(() if state is None else data_files_by_run(state.live))}
+    return sum(file.rows for path, file in run_files(head).items() if run_id(path) not in twins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorFacts:
+class MirrorStatus:
     """A mirror's status."""
 
     place: str
@@ -263,16 +270,16 @@ def default_mirror(table: ObservedTable) -> Mirror:
     """Return the mirror at the location in a table's properties, even if it does not exist yet."""
     head = table.log.head()
     shown = settled_below(table) if keeps_groups(head) else table
-    return Mirror(shown.log, shown.store, target_of(table.store, head.properties))
+    return Mirror(shown.log, shown.store, open_published_mirror(table.store, head.properties))
 
 
-def facts_below(table: ObservedTable) -> MirrorFacts | None:
+def status_of_mirror(table: ObservedTable) -> MirrorStatus | None:
     """Return the mirror's status for a table or a materialized view; None without a mirror."""
     head = table.log.head()
     if not keeps_groups(head):
-        return facts_of(default_mirror(table))
+        return mirror_status(default_mirror(table))
     at = settled_at(table, head)
-    facts = None if at is None else facts_of(default_mirror(table))
+    facts = None if at is None else mirror_status(default_mirror(table))
     if at is None or facts is None:
         return None
     lag = facts.versions_behind, facts.ms_behind
@@ -280,16 +287,16 @@ def facts_below(table: ObservedTable) -> MirrorFacts | None:
     return replace(facts, versions_behind=versions, ms_behind=ms)
 
 
-def facts_of(mirror: Mirror) -> MirrorFacts | None:
+def mirror_status(mirror: Mirror) -> MirrorStatus | None:
     """Return a mirror's status; None if the location has no mirror for this table."""
     state, head = mirror.state(), mirror.log.head()
-    shown = None if state is None else shown_of(state, head.table_id)
+    shown = None if state is None else shown_version(state, head.table_id)
     if state is None or shown is None:
         return None
-    manner = manner_of(state)
+    settings = mirror_settings(state)
     stats = [json.loads(add["stats"]) for add in state.live.values() if "stats" in add]
     vectors = [add["deletionVector"] for add in state.live.values() if "deletionVector" in add]
-    return MirrorFacts(
+    return MirrorStatus(
         place=mirror.place,
         shown=shown,
         versions_behind=max(0, head.version - shown),
@@ -301,27 +308,27 @@ def facts_of(mirror: Mirror) -> MirrorFacts | None:
         bytes=sum(add["size"] for add in state.live.values()),
         vector_bytes=sum(vector["sizeInBytes"] for vector in vectors),
         log_bytes=sum(info.bytes for info in mirror.target.list(FOLDER)),
-        retention_ms=manner.retention_ms,
-        has_feed=manner.change_feed,
-        is_guarded=manner.guard,
+        retention_ms=settings.retention_ms,
+        has_feed=settings.change_feed,
+        is_guarded=settings.guard,
         failures=MIRRORS.failures,
         changed_by=None if state.foreign is None else state.foreign.operation,
     )
 
 
-def lag_below(table: ObservedTable) -> tuple[int, int] | None:
+def measure_mirror_lag(table: ObservedTable) -> tuple[int, int] | None:
     """Return the mirror's lag for a table or a materialized view: version count and milliseconds.
 
-    The time is the first newer epoch's age (`MirrorFacts.ms_behind`). None without a mirror.
+    The time is the first newer epoch's age (`MirrorStatus.ms_behind`). None without a mirror.
     """
     head = table.log.head()
     shown = settled_below(table) if keeps_groups(head) else table
     if shown is table:
-        return _measure_lag(MIRRORS.of(table, target_of(table.store, head.properties)))
+        return _measure_lag(MIRRORS.of(table, open_published_mirror(table.store, head.properties)))
     at = settled_at(table, head)
     if at is None:
         return None
-    lag = _measure_lag(MIRRORS.of(shown, target_of(table.store, head.properties)))
+    lag = _measure_lag(MIRRORS.of(shown, open_published_mirror(table.store, head.properties)))
     return None if lag is None else _add_unsettled(lag, table, head, at)
 
 
@@ -337,7 +344,7 @@ def _add_unsettled(
 
 def _measure_lag(mirror: Mirror) -> tuple[int, int] | None:
     state, head = mirror.state(), mirror.log.head()
-    shown = None if state is None else shown_of(state, head.table_id)
+    shown = None if state is None else shown_version(state, head.table_id)
     return None if shown is None else (max(0, head.version - shown), _ms_behind(mirror, shown))
 
 

@@ -17,10 +17,10 @@ from spark_upsert.delta.actions import (
     DeltaAction,
     DeltaState,
     Foreign,
-    applied,
-    has_feed,
-    parsed,
-    rendered,
+    apply_commit,
+    encode_commit,
+    has_change_feed,
+    parse_commit,
 )
 from spark_upsert.delta.checkpoints import (
     HINT_PATH,
@@ -67,7 +67,7 @@ class DeltaLog:
         self._state: DeltaState | None = None
         self._crc = 0
 
-    def reach_by(self, store: Store) -> None:
+    def use_store(self, store: Store) -> None:
         """Access the same log through another store."""
         self._store = store
 
@@ -117,7 +117,7 @@ class DeltaLog:
         record = checked_data(
             commit_path(version),
             [*actions],
-            lambda: rendered(actions),
+            lambda: encode_commit(actions),
             lambda data: self._parsed(version, data),
         )
         self._store.prepare(FOLDER)
@@ -180,7 +180,7 @@ class DeltaLog:
         starts: it may be outdated or name a removed checkpoint, and commits after an old checkpoint
         may be removed, too.
         """
-        entries = self._entries(after=f"{FOLDER}/{self._hinted():020d}")
+        entries = self._entries(after=f"{FOLDER}/{self._read_hint():020d}")
         if not any(is_checkpoint for _, is_checkpoint in entries):
             entries = self._entries()
         if not entries:
@@ -198,7 +198,7 @@ class DeltaLog:
             )
         return max(version for version, _ in entries)
 
-    def _hinted(self) -> int:
+    def _read_hint(self) -> int:
         """Return the hint's checkpoint version; 0 without a usable hint."""
         try:
             return hinted_version(self._store.read(HINT_PATH))
@@ -241,7 +241,7 @@ class DeltaLog:
 
     def _state_of_commit(self, version: int, data: bytes) -> DeltaState:
         """Return the state from a single commit."""
-        return applied(DeltaState(version=version - 1), version, self._parsed(version, data))
+        return apply_commit(DeltaState(version=version - 1), version, self._parsed(version, data))
 
     def note_checkpoint(self) -> None:
         """Record that the last seen state has a checkpoint."""
@@ -263,7 +263,7 @@ class DeltaLog:
 
     def _apply(self, version: int, data: bytes, actions: Iterable[DeltaAction]) -> None:
         """Advance the state by a commit; `data` and `actions` are its two forms."""
-        self._state = applied(self._state, version, actions)
+        self._state = apply_commit(self._state, version, actions)
         self._crc = zlib.crc32(data)
 
     def _has_id(self, data: bytes, id_: str) -> bool:
@@ -272,8 +272,10 @@ class DeltaLog:
 
     def _parsed(self, version: int, data: bytes) -> list[DeltaAction]:
         try:
-            actions = parsed(data)
-            applied(None if version == 0 else DeltaState(version=version - 1), version, actions)
+            actions = parse_commit(data)
+            apply_commit(
+                None if version == 0 else DeltaState(version=version - 1), version, actions
+            )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{commit_path(version)}", "a commit of Delta", repr(error)
@@ -289,7 +291,7 @@ _INTERVAL = re.compile(r"interval (\d+) seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class MirrorSettings:
     """A Delta table's mirror settings."""
 
     guard: bool = True
@@ -307,7 +309,7 @@ class PublicationSettings:
     change_feed: bool | None = None
     retention_ms: int | None = None
 
-    def or_else(self, properties: Mapping[str, str]) -> PublicationSettings:
+    def with_defaults(self, properties: Mapping[str, str]) -> PublicationSettings:
         """Return these settings, completed from the table's properties."""
         guard, feed, retention = self.guard, self.change_feed, self.retention_ms
         if guard is None and PUBLISH_GUARD in properties:
@@ -318,27 +320,27 @@ class PublicationSettings:
             retention = parse_retention(properties[PUBLISH_RETENTION])
         return PublicationSettings(guard=guard, change_feed=feed, retention_ms=retention)
 
-    def upon(self, found: Manner) -> Manner:
+    def applied_to(self, current: MirrorSettings) -> MirrorSettings:
         """Return these settings, completed from the Delta table's current ones."""
-        return Manner(
-            guard=found.guard if self.guard is None else self.guard,
-            change_feed=found.change_feed if self.change_feed is None else self.change_feed,
-            retention_ms=found.retention_ms if self.retention_ms is None else self.retention_ms,
+        return MirrorSettings(
+            guard=current.guard if self.guard is None else self.guard,
+            change_feed=current.change_feed if self.change_feed is None else self.change_feed,
+            retention_ms=current.retention_ms if self.retention_ms is None else self.retention_ms,
         )
 
 
-AS_IT_IS = PublicationSettings()
+NO_CHANGES = PublicationSettings()
 
 
-def manner_of(state: DeltaState | None) -> Manner:
+def mirror_settings(state: DeltaState | None) -> MirrorSettings:
     """Return a mirror's settings from its log; the defaults if there is no mirror."""
     if state is None or state.shown is None:
-        return Manner()
+        return MirrorSettings()
     configuration = state.metadata.get("configuration") or {}
     interval = _INTERVAL.fullmatch(str(configuration.get(RETENTION, "")))
-    return Manner(
+    return MirrorSettings(
         guard=GUARD in state.protocol.get("writerFeatures", ()),
-        change_feed=has_feed(state.metadata),
+        change_feed=has_change_feed(state.metadata),
         retention_ms=_RETENTION_MS if interval is None else int(interval[1]) * 1000,
     )
 
@@ -347,7 +349,9 @@ _OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
 """A table's own folders, which must not contain a mirror."""
 
 
-def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None = None) -> Store:
+def open_mirror_store(
+    table: Store, path: str | None, storage: Mapping[str, str] | None = None
+) -> Store:
     """Open the store for a mirror; `path` None is the table's default folder."""
     if path is None:
         return StoreBelow(table, DEFAULT_FOLDER)
@@ -365,8 +369,8 @@ def place_of(table: Store, path: str | None, storage: Mapping[str, str] | None =
     return store
 
 
-def target_of(table: Store, properties: Mapping[str, str]) -> Store:
+def open_published_mirror(table: Store, properties: Mapping[str, str]) -> Store:
     """Open the store for a table's mirror at the location in its properties."""
     path = properties.get(PUBLISH_PATH, "").strip()
     name = table.url.rstrip("/").rpartition("/")[2]
-    return place_of(table, path.replace("{table}", name) or None)
+    return open_mirror_store(table, path.replace("{table}", name) or None)

@@ -52,7 +52,7 @@ def bounded_columns(columns: pa.Schema) -> list[str]:
     ]
 
 
-def stats_of(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
+def file_stats(footer: pq.FileMetaData, columns: pa.Schema) -> dict[str, Any]:
     """Return a file's statistics, without `tightBounds` (`stats_text`)."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _bounds(type_: pa.DataType, low: Any, high: Any) -> tuple[Any, Any] | None:
 
 
 _RUN_NAME = re.compile(r"data/([0-9a-f]{32})\.arrow")
-_TWIN_NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{8}\.parquet")
+_DATA_FILE_NAME = re.compile(r"([0-9a-f]{32})-[0-9a-f]{8}\.parquet")
 
 _WRITTEN_BY = "4.0.0"
 """Writer version in the file: without one, Spark 3 rejects old dates and times."""
@@ -124,19 +124,19 @@ RowsOf: TypeAlias = Callable[[int, int], pa.RecordBatch]
 """Returns a Parquet copy's rows at the positions ``start <= i < stop``."""
 
 
-def id_of(run_path: str) -> str:
+def run_id(run_path: str) -> str:
     """Return a run's id in the names of Parquet copies."""
     match = _RUN_NAME.fullmatch(run_path)
     return match[1] if match else hashlib.blake2b(run_path.encode(), digest_size=16).hexdigest()
 
 
-def run_of(twin_path: str) -> str | None:
-    """Return the run id (`id_of`) from a Parquet copy's name; None for other names."""
-    match = _TWIN_NAME.fullmatch(twin_path)
+def run_id_of_copy(twin_path: str) -> str | None:
+    """Return the run id (`run_id`) from a Parquet copy's name; None for other names."""
+    match = _DATA_FILE_NAME.fullmatch(twin_path)
     return match[1] if match else None
 
 
-def write_twin(
+def write_data_file(
     target: Store,
     file: RunFile,
     columns: pa.Schema,
@@ -145,7 +145,7 @@ def write_twin(
     now_ms: int,
 ) -> Twin:
     """Write a run's Parquet copy, durably."""
-    path = f"{id_of(file.path)}-{secrets.token_hex(4)}.parquet"
+    path = f"{run_id(file.path)}-{secrets.token_hex(4)}.parquet"
     share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
 
@@ -157,7 +157,7 @@ def write_twin(
 
     metadata = {"upsertflow.run": file.path}
     size, footer = write_parquet(target, path, columns, batches(), metadata)
-    return Twin(path=path, bytes=size, stats=stats_of(footer, columns), written_ms=now_ms)
+    return Twin(path=path, bytes=size, stats=file_stats(footer, columns), written_ms=now_ms)
 
 
 def write_parquet(
@@ -165,7 +165,7 @@ def write_parquet(
     path: str,
     columns: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    told: Mapping[str, str],
+    key_values: Mapping[str, str],
 ) -> tuple[int, pq.FileMetaData]:
     """Write a Parquet file durably, batch by batch; return its byte count and footer."""
     footers: list[pq.FileMetaData] = []
@@ -192,7 +192,7 @@ def write_parquet(
                 writer.write_batch(batch)
                 if counted.error is not None:
                     break
-            writer.add_key_value_metadata({"org.apache.spark.version": _WRITTEN_BY, **told})
+            writer.add_key_value_metadata({"org.apache.spark.version": _WRITTEN_BY, **key_values})
         if counted.error is not None:
             raise counted.error
     [footer] = footers
@@ -266,7 +266,7 @@ class _CountingSink:
 # -- the rows ------------------------------------------------------------------------------
 
 
-def rows_of(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
+def row_reader(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
     """Return a reader for the rows in a run's Parquet copy."""
     if head.schema.engine.folds:
         return _folded(Snapshot(table, head), file, vector)
@@ -286,7 +286,7 @@ def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
     return rows
 
 
-def of_batch(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
+def batch_reader(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
     """Return a reader that takes a Parquet copy's rows from its run's entries in memory."""
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
@@ -314,7 +314,7 @@ def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
     run = RUNS.open(snapshot.store, file)
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
-        carried = np.flatnonzero(~vector.is_dead(start, stop))
+        carried = np.flatnonzero(~vector.deleted_mask(start, stop))
         part = Rows(schema, [RunPart(Span(run, start, stop))])
         [hashes] = part.take([HASH], carried)
         matches = snapshot.find(hashes.to_numpy(), part.take(schema.identity, carried))

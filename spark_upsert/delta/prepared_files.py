@@ -20,8 +20,8 @@ from spark_upsert.core.durations import Fields
 from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import DIFF, TableSchema, is_live
-from spark_upsert.delta.log import target_of
-from spark_upsert.delta.parquet_files import id_of, of_batch, write_twin
+from spark_upsert.delta.log import open_published_mirror
+from spark_upsert.delta.parquet_files import batch_reader, run_id, write_data_file
 from spark_upsert.delta.types import require_mirrored
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.store import Store
@@ -47,7 +47,7 @@ TWINS_MAX = 4096
 """Maximum Parquet copies cached for one mirror until a publication names them."""
 
 
-def prepared(store: Store, manifest: Manifest) -> Preparing | None:
+def start_preparation(store: Store, manifest: Manifest) -> MirrorPreparation | None:
     """Return the preparation for a table's mirror; None if the publication must do everything.
 
     With a folding engine, only the publication knows a Parquet copy's rows.
@@ -57,16 +57,16 @@ def prepared(store: Store, manifest: Manifest) -> Preparing | None:
         return None
     try:
         require_mirrored(schema, manifest.properties)
-        return Preparing(target_of(store, manifest.properties), schema)
+        return MirrorPreparation(open_published_mirror(store, manifest.properties), schema)
     except Exception as error:  # noqa: BLE001 - the publication meets and reports it
         _log_failure(store.url, error)
         return None
 
 
-class Preparing:
+class MirrorPreparation:
     """One task's preparation (`table.state.prepared.Preparation`).
 
-    `write` and `judged` may run in several threads.
+    `write` and `record_outcomes` may run in several threads.
 
     Parameters
     ----------
@@ -86,41 +86,43 @@ class Preparing:
 
     def write(self, file: RunFile, rows: pa.RecordBatch) -> None:
         """Write a run's Parquet copy, and record its tombstones and errors; raises no error."""
-        self._note(file.path, np.flatnonzero(~is_live(rows.column(DIFF))))
+        self._record_superseded(file.path, np.flatnonzero(~is_live(rows.column(DIFF))))
         columns, now_ms = self._schema.columns, int(time.time() * 1000)
         try:
-            twin = write_twin(self._target, file, columns, of_batch(rows, columns), now_ms=now_ms)
+            twin = write_data_file(
+                self._target, file, columns, batch_reader(rows, columns), now_ms=now_ms
+            )
         except Exception as error:  # noqa: BLE001 - the publication makes it then
             _log_failure(self._target.url, error)
         else:
             self._twins[file.path] = twin
 
-    def judged(
+    def record_outcomes(
         self, rows: Rows, chosen: Positions, found: EntryMatches, kinds: npt.NDArray[np.int8]
     ) -> None:
         """Record the commands' effects on the matched entries."""
-        self._pieces.append(_MatchedCommands(rows, chosen, found, self._loses(kinds)))
+        self._pieces.append(_MatchedCommands(rows, chosen, found, self._find_losing(kinds)))
 
-    def _loses(self, kinds: npt.NDArray[np.int8]) -> Mask:
+    def _find_losing(self, kinds: npt.NDArray[np.int8]) -> Mask:
         """Return which commands lose to the matched entry; the others supersede it."""
         loses: Mask = kinds == Outcome.STALE
         if not self._later_wins:
             loses |= kinds == Outcome.DUPLICATE
         return loses
 
-    def stored(self, file: RunFile | None) -> None:
+    def record_run(self, file: RunFile | None) -> None:
         """Record the run that stores the last matched commands; None if there is no such run."""
         pieces, self._pieces = self._pieces, []
         if file is not None:
             for piece in pieces:
                 for path, positions in piece.deaths(file):
-                    self._note(path, positions)
+                    self._record_superseded(path, positions)
 
-    def _note(self, path: str, positions: Positions) -> None:
+    def _record_superseded(self, path: str, positions: Positions) -> None:
         if len(positions):
             self._deaths.setdefault(path, []).append(positions.astype(np.uint32))
 
-    def made(self) -> PreparedFiles | None:
+    def result(self) -> PreparedFiles | None:
         """Return the prepared files; None if there are none.
 
         Superseded rows are left out if they exceed `DEATHS_MAX`.
@@ -136,7 +138,7 @@ class Preparing:
         )
         return (
             prepared_files
-            if _death_count(prepared_files) <= DEATHS_MAX
+            if _count_superseded(prepared_files) <= DEATHS_MAX
             else prepared_files.without_deaths()
         )
 
@@ -175,15 +177,15 @@ class PreparationCache:
         self._preparations: list[tuple[int, PreparedFiles]] = []
         self._lock = threading.Lock()
 
-    def add(self, version: int, told: Iterable[PreparedFiles]) -> None:
+    def add(self, version: int, prepared_files: Iterable[PreparedFiles]) -> None:
         """Add preparations for a version; above the limits, the oldest are dropped."""
         with self._lock:
-            self._preparations += [(version, run_files) for run_files in told]
+            self._preparations += [(version, run_files) for run_files in prepared_files]
             twins = sum(len(run_files.twins) for _, run_files in self._preparations)
-            deaths = sum(map(_death_count, (run_files for _, run_files in self._preparations)))
+            deaths = sum(map(_count_superseded, (run_files for _, run_files in self._preparations)))
             while self._preparations and (twins > TWINS_MAX or deaths > DEATHS_MAX):
                 _, gone = self._preparations.pop(0)
-                twins, deaths = twins - len(gone.twins), deaths - _death_count(gone)
+                twins, deaths = twins - len(gone.twins), deaths - _count_superseded(gone)
 
     def twins(self, place: str, columns: pa.Schema) -> dict[str, Twin]:
         """Return the Parquet copies that a publication may name, by run id."""
@@ -191,7 +193,7 @@ class PreparationCache:
             recorded = [run_files for _, run_files in self._preparations]
         now_ms = int(self._clock() * 1000)
         return {
-            id_of(path): twin
+            run_id(path): twin
             for run_files in recorded
             if run_files.place == place and run_files.columns.equals(columns)
             for path, twin in run_files.twins.items()
@@ -226,7 +228,7 @@ class PreparationCache:
         ]
 
 
-def _death_count(ahead: PreparedFiles) -> int:
+def _count_superseded(ahead: PreparedFiles) -> int:
     return sum(map(len, ahead.deaths.values()))
 
 

@@ -26,46 +26,52 @@ from spark_upsert.core.names import has_column
 from spark_upsert.delta.actions import (
     DeltaAction,
     DeltaState,
-    addition,
+    add_action,
+    build_metadata,
+    build_protocol,
     commit_info,
-    metadata_of,
-    protocol_of,
-    removal,
+    remove_action,
     token_number,
-    transactions,
+    transaction_actions,
 )
-from spark_upsert.delta.change_feed import RowsOfFile, write_compared, write_feed
-from spark_upsert.delta.checkpoints import checksum_of, checksum_path
+from spark_upsert.delta.change_feed import RowsOfFile, write_feed, write_feed_of_difference
+from spark_upsert.delta.checkpoints import checksum_fields, checksum_path
 from spark_upsert.delta.deletion_vectors import (
     Vector,
     Vectors,
-    as_text,
-    by_change,
-    by_deaths,
-    by_manifest,
-    file_of,
-    files_of,
-    from_text,
-    in_file,
-    name_of,
+    decode_z85,
+    encode_file,
+    encode_z85,
+    read_from_file,
+    run_files,
+    vector_file_name,
+    vectors_after_changes,
+    vectors_after_superseding,
+    vectors_of_manifest,
 )
 from spark_upsert.delta.log import (
-    AS_IT_IS,
     FOLDER,
+    NO_CHANGES,
     DeltaLog,
-    Manner,
+    MirrorSettings,
     PublicationSettings,
-    manner_of,
+    mirror_settings,
 )
-from spark_upsert.delta.parquet_files import id_of, rows_of, run_of, stats_text, write_twin
+from spark_upsert.delta.parquet_files import (
+    row_reader,
+    run_id,
+    run_id_of_copy,
+    stats_text,
+    write_data_file,
+)
 from spark_upsert.delta.prepared_files import PreparationCache
 from spark_upsert.delta.types import (
     MirrorChangedError,
-    occupied,
-    other_table,
+    changes_types,
+    occupied_error,
+    other_table_error,
     require_mirrored,
-    retyped,
-    within_another,
+    within_table_error,
 )
 from spark_upsert.delta.upkeep import CleanupResult, Upkeep
 from spark_upsert.errors import ContentionError, CorruptionError, DataLossError, OtherTableError
@@ -105,9 +111,9 @@ class Base:
 class FileChanges:
     """A mirror's file changes in one publication."""
 
-    gone: tuple[DeltaAction, ...]
+    removed: tuple[DeltaAction, ...]
     """Live files to be removed permanently."""
-    kept: tuple[tuple[DeltaAction, Vector], ...]
+    revectored: tuple[tuple[DeltaAction, Vector], ...]
     """Reused Parquet copies, with their changed deletion vectors."""
     new: tuple[tuple[RunFile, Vector], ...]
     """Runs that need a Parquet copy, with their deletion vectors."""
@@ -117,7 +123,7 @@ class FileChanges:
     @property
     def is_empty(self) -> bool:
         """Whether no file changes."""
-        return not (self.gone or self.kept or self.new)
+        return not (self.removed or self.revectored or self.new)
 
 
 def plan(
@@ -133,18 +139,18 @@ def plan(
     Parquet copies for runs in both versions are reused. With a folding engine none is reused after
     an overwrite, or without a base manifest.
     """
-    files = files_of(head)
+    files = run_files(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
     twins = base.twins
     if head.schema.engine.folds and (has_overwrite or base.manifest is None):
         twins = {}
-    known_vectors = {path: base.vectors[id_of(path)] for path in files if id_of(path) in twins}
+    known_vectors = {path: base.vectors[run_id(path)] for path in files if run_id(path) in twins}
     if base.manifest is None or has_overwrite:
         new = [path for path in files if path not in known_vectors]
-        vectors = by_manifest(store, head)
+        vectors = vectors_of_manifest(store, head)
     else:
         # Base files without a Parquet copy have no live row; only an overwrite can add one.
-        old = files_of(base.manifest)
+        old = run_files(base.manifest)
         new = [path for path in files if path not in known_vectors and path not in old]
         vectors = _updated_vectors(store, head, known_vectors, new, deaths)
     return _plan(files, vectors, twins, known_vectors, live, new)
@@ -157,15 +163,15 @@ def _updated_vectors(
     new: list[str],
     deaths: Sequence[Deaths],
 ) -> Vectors:
-    superseded = by_deaths(store, head, known, new, deaths)
+    superseded = vectors_after_superseding(store, head, known, new, deaths)
     if superseded is not None:
         return superseded
-    files = files_of(head)
+    files = run_files(head)
     total_rows = sum(file.rows for file in files.values())
     if sum(files[path].rows for path in new) * _SETTLED_FROM > total_rows:
-        by_version = by_manifest(store, head)
+        by_version = vectors_of_manifest(store, head)
         return {path: by_version[path] for path in (*known, *new)}
-    return by_change(store, head, known, new)
+    return vectors_after_changes(store, head, known, new)
 
 
 def _plan(
@@ -177,23 +183,23 @@ def _plan(
     new: Collection[str],
 ) -> FileChanges:
     carrying = {path: vector for path, vector in vectors.items() if not vector.is_all}
-    staying = {twins[id_of(path)]["path"] for path in carrying if path in known}
+    staying = {twins[run_id(path)]["path"] for path in carrying if path in known}
     unchanged = [
-        (twins[id_of(path)], vector)
+        (twins[run_id(path)], vector)
         for path, vector in carrying.items()
         if path in known and vector != known[path]
     ]
     return FileChanges(
-        gone=tuple(add for path, add in live.items() if path not in staying),
-        kept=tuple(unchanged),
+        removed=tuple(add for path, add in live.items() if path not in staying),
+        revectored=tuple(unchanged),
         new=tuple((files[path], carrying[path]) for path in new if path in carrying),
-        vectors={id_of(path): vector for path, vector in carrying.items()},
+        vectors={run_id(path): vector for path, vector in carrying.items()},
     )
 
 
-def twins_among(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]:
+def data_files_by_run(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]:
     """Return the Parquet copies among live files, by run id."""
-    add_by_run = {run_of(path): add for path, add in live.items()}
+    add_by_run = {run_id_of_copy(path): add for path, add in live.items()}
     return {run: add for run, add in add_by_run.items() if run is not None}
 
 
@@ -214,20 +220,20 @@ class _Header(NamedTuple):
     """A commit's protocol and metadata changes."""
 
     actions: tuple[DeltaAction, ...]
-    is_retyped: bool
+    changes_types: bool
     """Whether a column's type changes."""
     has_feed: bool
     """Whether the commit has a change feed."""
     retention_ms: int
 
 
-def shown_of(state: DeltaState, table_id: str) -> int | None:
+def shown_version(state: DeltaState, table_id: str) -> int | None:
     """Return the table version that a Delta log shows; None if it is no mirror for this table."""
     shown = state.shown
     return None if shown is None or shown.table_id != table_id else shown.version
 
 
-def consumer_of(place: str) -> str:
+def mirror_consumer(place: str) -> str:
     """Return the consumer name for a mirror's lease on its table."""
     return f"mirror-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}"
 
@@ -272,11 +278,11 @@ class Mirror:
         """The mirror's URL."""
         return self.target.url
 
-    def reach_by(self, log: Log, table: Store, target: Store) -> None:
+    def use_store(self, log: Log, table: Store, target: Store) -> None:
         """Use other objects for the same locations: those from an earlier batch may be unusable."""
         self.log, self.table, self.target = log, table, target
-        self._delta.reach_by(target)
-        self.upkeep.reach_by(target)
+        self._delta.use_store(target)
+        self.upkeep.use_store(target)
 
     @property
     def seen(self) -> DeltaState | None:
@@ -287,17 +293,17 @@ class Mirror:
         """Return the newest state in the mirror's log; None if there is no mirror."""
         return self._delta.follow()
 
-    def twins_ahead(self, head: Manifest) -> dict[str, Twin]:
+    def prepared_data_files(self, head: Manifest) -> dict[str, Twin]:
         """Return the Parquet copies that writers prepared for a version, by run id."""
         return self.prepared.twins(self.place, head.schema.columns)
 
-    def give_up_ahead(self) -> None:
+    def discard_prepared(self) -> None:
         """Discard the prepared Parquet copies, unless a commit in doubt may name them."""
         with self._lock:
             if not self._is_in_doubt:
-                self._forget_ahead(None)
+                self._drop_prepared(None)
 
-    def _forget_ahead(self, upto: int | None) -> None:
+    def _drop_prepared(self, upto: int | None) -> None:
         """Drop preparations up to a version, and delete Parquet copies that no commit names."""
         discarded = self.prepared.drop(upto, self.place)
         state = self._delta.seen
@@ -310,48 +316,48 @@ class Mirror:
     def shown(self) -> int | None:
         """Return the version that the mirror shows; None if there is no mirror for this table."""
         state = self.state()
-        return None if state is None else shown_of(state, self.log.head().table_id)
+        return None if state is None else shown_version(state, self.log.head().table_id)
 
     def publish(
-        self, asked: PublicationSettings = AS_IT_IS, *, rebuild: bool = False
+        self, settings: PublicationSettings = NO_CHANGES, *, rebuild: bool = False
     ) -> PublicationResult:
         """Bring the mirror to the newest version and settings; unchanged, it gets no commit."""
         with self._lock:
-            return self._publish(asked, rebuild=rebuild)
+            return self._publish(settings, rebuild=rebuild)
 
-    def _publish(self, asked: PublicationSettings, *, rebuild: bool) -> PublicationResult:
+    def _publish(self, settings: PublicationSettings, *, rebuild: bool) -> PublicationResult:
         head = self.log.head()
         require_mirrored(head.schema, head.properties)
-        written = self.twins_ahead(head)
+        written = self.prepared_data_files(head)
         for _ in range(_RACES_MAX):
             state = self._state_or_empty()
             before = self._shown_before(state, head, rebuild=rebuild)
             is_shown = before is not None and before >= head.version
-            current = manner_of(state)
-            requested = asked.upon(current)
+            current = mirror_settings(state)
+            requested = settings.applied_to(current)
             if before is not None and is_shown and not rebuild and requested == current:
                 self._is_in_doubt = False
-                self._forget_ahead(before)
-                return self._published(before, before, head, state)
+                self._drop_prepared(before)
+                return self._publication_result(before, before, head, state)
             header = self._header(state, head, requested, rebuild=rebuild)
             if self._step(state, before, head, written, header, rebuild=rebuild):
                 now = self._delta.seen
                 is_new = now is not None and (state is None or now.version != state.version)
                 # Versions that show nothing make no commit: the number stays, the rows are equal.
                 shown = head.version if before is None or is_new else before
-                self._forget_ahead(head.version)
+                self._drop_prepared(head.version)
                 self._hold(shown)
-                return self._published(before, shown, head, now)
+                return self._publication_result(before, shown, head, now)
             rebuild = False  # The publisher that was faster made a mirror.
         raise ContentionError(
             f"{_RACES_MAX} publications to '{self.place}' lost against others.",
             hint="publish to one place with fewer processes at once.",
         )
 
-    def _published(
+    def _publication_result(
         self, before: int | None, shown: int, head: Manifest, state: DeltaState | None
     ) -> PublicationResult:
-        current = manner_of(state)
+        current = mirror_settings(state)
         return PublicationResult(
             place=self.place,
             shown_before=before,
@@ -368,7 +374,7 @@ class Mirror:
         if self._held_ms is not None and 0 <= now_ms - self._held_ms < _HELD_EVERY_MS:
             return
         lease = Lease(
-            consumer=consumer_of(self.place), version=shown, renewed_ms=now_ms, ttl_ms=LEASE_MS
+            consumer=mirror_consumer(self.place), version=shown, renewed_ms=now_ms, ttl_ms=LEASE_MS
         )
         with suppress(DataLossError):  # Expired meanwhile: then the next step does without.
             keep_held(self.table, self.log, lease)
@@ -380,15 +386,15 @@ class Mirror:
         Live files stay, even in an abandoned mirror; other Delta tables are not touched.
         """
         state = self.state()
-        is_ours = state is not None and shown_of(state, self.log.head().table_id) is not None
-        if not (is_ours or (state is None and self._is_begun())):
+        is_ours = state is not None and shown_version(state, self.log.head().table_id) is not None
+        if not (is_ours or (state is None and self._is_interrupted())):
             return CleanupResult(log=(), files=())
-        retention_ms = manner_of(state).retention_ms
+        retention_ms = mirror_settings(state).retention_ms
         return self.upkeep.vacuum(
             now_ms=self.log.now_ms(), retention_ms=retention_ms, dry_run=dry_run
         )
 
-    def _is_begun(self) -> bool:
+    def _is_interrupted(self) -> bool:
         """Return whether a publication started here without reaching its first commit."""
         try:
             self._require_empty()
@@ -405,17 +411,17 @@ class Mirror:
         if state is None:
             self.target.prepare(FOLDER)  # Also refuses a storage without conditional puts.
             return None
-        shown = shown_of(state, head.table_id)
+        shown = shown_version(state, head.table_id)
         if rebuild:
             return shown
         if shown is None or state.shown is None:
-            raise self._is_of_another(state, head.table_id)
+            raise self._belongs_to_other_table(state, head.table_id)
         if state.foreign is not None:
             raise MirrorChangedError.by(self.place, state.foreign.version, state.foreign.operation)
         if shown > head.version:
             newest = self.log.without_cache().head()
             if shown > newest.version:
-                raise other_table(
+                raise other_table_error(
                     self.place,
                     str(newest.version_ref),
                     f"that of a copy of the table that has a version {shown}",
@@ -423,7 +429,7 @@ class Mirror:
         elif shown >= head.since:
             token = self.log.version_ref(shown).token
             if token_number(token) != state.shown.token:
-                raise other_table(
+                raise other_table_error(
                     self.place,
                     str(head.version_ref),
                     f"that of a copy of the table with another version {shown}",
@@ -436,12 +442,12 @@ class Mirror:
         if state is None:
             if is_remote(self.place):  # A folder is made by the first publication.
                 self.target.prepare(FOLDER)
-        elif table_id is None or shown_of(state, table_id) is None:
-            raise self._is_of_another(state, "a new one" if table_id is None else table_id)
+        elif table_id is None or shown_version(state, table_id) is None:
+            raise self._belongs_to_other_table(state, "a new one" if table_id is None else table_id)
 
-    def _is_of_another(self, state: DeltaState, table_id: str) -> OtherTableError:
+    def _belongs_to_other_table(self, state: DeltaState, table_id: str) -> OtherTableError:
         description = "the mirror of another one" if state.shown else "another Delta table"
-        return other_table(self.place, f"the table '{table_id}'", description)
+        return other_table_error(self.place, f"the table '{table_id}'", description)
 
     def _state_or_empty(self) -> DeltaState | None:
         """Return the mirror's state; None if its location is proven empty."""
@@ -459,17 +465,21 @@ class Mirror:
         """Raise unless the location is empty, apart from an interrupted publication's files."""
         for info in self.target.list(""):
             name = info.path
-            if run_of(name) is None and not name.startswith("deletion_vector_") and name != PROBE:
-                raise occupied(self.place, name)
+            if (
+                run_id_of_copy(name) is None
+                and not name.startswith("deletion_vector_")
+                and name != PROBE
+            ):
+                raise occupied_error(self.place, name)
         for info in self.target.list(FOLDER):
             if not info.path.endswith(".now"):
-                raise occupied(self.place, info.path)
+                raise occupied_error(self.place, info.path)
         strange = [name for name in self.target.folders("") if name != FOLDER]
         if strange:
-            raise occupied(self.place, f"{strange[0]}/")
+            raise occupied_error(self.place, f"{strange[0]}/")
         above = None if isinstance(self.target, StoreBelow) else format_above(self.target)
         if above is not None:
-            raise within_another(self.place, above)
+            raise within_table_error(self.place, above)
 
     # -- a step --------------------------------------------------------------------------
 
@@ -477,22 +487,22 @@ class Mirror:
         self,
         state: DeltaState | None,
         head: Manifest,
-        manner: Manner,
+        settings: MirrorSettings,
         *,
         rebuild: bool,
     ) -> _Header:
         """Return the protocol and metadata changes for a commit."""
         current = state or DeltaState(version=-1)
         columns = head.schema.columns
-        metadata = metadata_of(
+        metadata = build_metadata(
             columns,
             current.metadata,
             id_=str(uuid.uuid4()),
             now_ms=self.log.now_ms(),
-            retention_ms=manner.retention_ms,
-            change_feed=manner.change_feed,
+            retention_ms=settings.retention_ms,
+            change_feed=settings.change_feed,
         )
-        protocol = protocol_of(columns, guard=manner.guard)
+        protocol = build_protocol(columns, guard=settings.guard)
         actions: list[DeltaAction] = []
         if rebuild or current.protocol != protocol:
             actions.append({"protocol": protocol})
@@ -501,10 +511,11 @@ class Mirror:
         is_known = bool(current.metadata) and not rebuild
         return _Header(
             actions=tuple(actions),
-            is_retyped=is_known and retyped(current.columns_text, str(metadata["schemaString"])),
+            changes_types=is_known
+            and changes_types(current.columns_text, str(metadata["schemaString"])),
             # Behind a commit of others the table's changes are not those of the mirror.
-            has_feed=manner.change_feed and not rebuild,
-            retention_ms=manner.retention_ms,
+            has_feed=settings.change_feed and not rebuild,
+            retention_ms=settings.retention_ms,
         )
 
     def _step(
@@ -519,7 +530,7 @@ class Mirror:
     ) -> bool:
         """Publish the newest version; return False if another publisher was faster."""
         current = state or DeltaState(version=-1)
-        keeps = not (rebuild or header.is_retyped)
+        keeps = not (rebuild or header.changes_types)
         base, commits = self._base(current, before, head, keeps=keeps)
         planned = plan(
             self.table, head, commits, base, current.live, self._deaths(base.manifest, head)
@@ -531,14 +542,14 @@ class Mirror:
         # A removal is not older than its commit: a slow clock would let files go early.
         now_ms = max(self.log.now_ms(), shown_ms)
         for file, vector in planned.new:
-            if id_of(file.path) not in written:
-                written[id_of(file.path)] = self._write(head, file, vector, now_ms)
+            if run_id(file.path) not in written:
+                written[run_id(file.path)] = self._write(head, file, vector, now_ms)
         feed = None
         if header.has_feed and before is not None:
             feed = write_feed(self.log, self.table, self.target, before, head)
             if feed is None:
-                gone, come = self._differing(planned, base, written)
-                feed = write_compared(self.target, before, head, gone, come)
+                removed_rows, added_rows = self._changed_rows(planned, base, written)
+                feed = write_feed_of_difference(self.target, before, head, removed_rows, added_rows)
         # Without a change feed, the last version that may have changed rows decides.
         changed = before is None or head.changed > before
         data_change = rebuild or (changed if feed is None else feed.has_changes)
@@ -548,7 +559,7 @@ class Mirror:
             commit_info(
                 before, head.version_ref, time_ms=time_ms, operation="UPSERTFLOW PUBLISH", id_=id_
             ),
-            *transactions(head.version_ref, now_ms),
+            *transaction_actions(head.version_ref, now_ms),
             *header.actions,
             *self._file_actions(planned, written, now_ms=now_ms, data_change=data_change),
             *([] if feed is None or feed.action is None else [feed.action]),
@@ -570,7 +581,7 @@ class Mirror:
         """Return the mirror's base and the commits after it; none if unneeded or expired."""
         if not keeps or before is None:
             return Base(manifest=None, twins={}, vectors={}), []
-        twins = twins_among(state.live)
+        twins = data_files_by_run(state.live)
         if self._covered is not None and self._covered_at and self._covered_at == state.last_id:
             manifest, vectors = self._covered, self._vectors
         else:
@@ -592,41 +603,47 @@ class Mirror:
         self._covered, self._covered_at = head, state.last_id
         self._vectors = dict(planned.vectors)
 
-    def _differing(
+    def _changed_rows(
         self, planned: FileChanges, base: Base, written: Mapping[str, Twin]
     ) -> tuple[list[RowsOfFile], list[RowsOfFile]]:
         """Return the rows that are live only before a publication, and those live only after it."""
 
         def old(add: DeltaAction) -> Vector:
-            old_vector = base.vectors.get(run_of(add["path"]) or "")
+            old_vector = base.vectors.get(run_id_of_copy(add["path"]) or "")
             return self.vector_of(add) if old_vector is None else old_vector
 
-        unchanged = [(add["path"], old(add), vector) for add, vector in planned.kept]
-        gone = [RowsOfFile.live(add["path"], old(add)) for add in planned.gone]
-        come = [RowsOfFile.live(written[id_of(f.path)].path, vector) for f, vector in planned.new]
-        gone += [RowsOfFile.dead_by(path, after, before) for path, before, after in unchanged]
-        come += [RowsOfFile.dead_by(path, before, after) for path, before, after in unchanged]
-        return gone, come
+        unchanged = [(add["path"], old(add), vector) for add, vector in planned.revectored]
+        removed_rows = [RowsOfFile.live(add["path"], old(add)) for add in planned.removed]
+        added_rows = [
+            RowsOfFile.live(written[run_id(f.path)].path, vector) for f, vector in planned.new
+        ]
+        removed_rows += [
+            RowsOfFile.newly_deleted(path, after, before) for path, before, after in unchanged
+        ]
+        added_rows += [
+            RowsOfFile.newly_deleted(path, before, after) for path, before, after in unchanged
+        ]
+        return removed_rows, added_rows
 
     def _write(self, head: Manifest, file: RunFile, vector: Vector, now_ms: int) -> Twin:
-        rows = rows_of(self.table, head, file, vector)
-        return write_twin(self.target, file, head.schema.columns, rows, now_ms=now_ms)
+        rows = row_reader(self.table, head, file, vector)
+        return write_data_file(self.target, file, head.schema.columns, rows, now_ms=now_ms)
 
     def _file_actions(
         self, planned: FileChanges, written: Mapping[str, Twin], *, now_ms: int, data_change: bool
     ) -> list[DeltaAction]:
         """Return a publication's file actions, removals first."""
-        vectors = [vector for _, vector in (*planned.kept, *planned.new)]
+        vectors = [vector for _, vector in (*planned.revectored, *planned.new)]
         described = self._put_vectors(vectors)
         removes = [
-            removal(add, now_ms=now_ms, data_change=data_change)
-            for add in (*planned.gone, *(add for add, _ in planned.kept))
+            remove_action(add, now_ms=now_ms, data_change=data_change)
+            for add in (*planned.removed, *(add for add, _ in planned.revectored))
         ]
         adds: list[DeltaAction] = []
-        for (add, _), vector in zip(planned.kept, described, strict=False):
+        for (add, _), vector in zip(planned.revectored, described, strict=False):
             stats = json.loads(add["stats"])
             adds.append(
-                addition(
+                add_action(
                     add["path"],
                     bytes=add["size"],
                     written_ms=add["modificationTime"],
@@ -635,10 +652,12 @@ class Mirror:
                     data_change=data_change,
                 )
             )
-        for (file, _), vector in zip(planned.new, described[len(planned.kept) :], strict=True):
-            twin = written[id_of(file.path)]
+        for (file, _), vector in zip(
+            planned.new, described[len(planned.revectored) :], strict=True
+        ):
+            twin = written[run_id(file.path)]
             adds.append(
-                addition(
+                add_action(
                     twin.path,
                     bytes=twin.bytes,
                     written_ms=twin.written_ms,
@@ -656,13 +675,13 @@ class Mirror:
 
         Small vectors are stored inline, the others in one file.
         """
-        encoded = [vector.encoded() if vector.count else b"" for vector in vectors]
+        encoded = [vector.encode() if vector.count else b"" for vector in vectors]
         long = [data for data in encoded if len(data) > INLINE_BYTES_MAX]
         id_ = uuid.uuid4()
-        content, references = file_of(long)
+        content, references = encode_file(long)
         offsets = iter(references)
         if long:
-            with self.target.create(name_of(id_)) as sink:
+            with self.target.create(vector_file_name(id_)) as sink:
                 sink.write(content)
         described: list[DeltaAction | None] = []
         for vector, data in zip(vectors, encoded, strict=True):
@@ -672,11 +691,11 @@ class Mirror:
             if len(data) > INLINE_BYTES_MAX:
                 descriptor = {
                     "storageType": "u",
-                    "pathOrInlineDv": as_text(id_.bytes),
+                    "pathOrInlineDv": encode_z85(id_.bytes),
                     "offset": next(offsets),
                 }
             else:
-                descriptor = {"storageType": "i", "pathOrInlineDv": as_text(data)}
+                descriptor = {"storageType": "i", "pathOrInlineDv": encode_z85(data)}
             described.append({**descriptor, "sizeInBytes": len(data), "cardinality": vector.count})
         return described
 
@@ -687,7 +706,7 @@ class Mirror:
             described = add.get("deletionVector")
             if described is None:
                 return Vector(rows)
-            vector = Vector.decoded(self._encoded(described), rows)
+            vector = Vector.decode(self._read_encoded(described), rows)
             if vector.count != described["cardinality"]:
                 raise ValueError(f"{vector.count} dead rows, not {described['cardinality']}")
         except (ValueError, KeyError, TypeError) as error:
@@ -696,18 +715,18 @@ class Mirror:
             ) from error
         return vector
 
-    def _encoded(self, described: DeltaAction) -> bytes:
+    def _read_encoded(self, described: DeltaAction) -> bytes:
         text, size = described["pathOrInlineDv"], described["sizeInBytes"]
         if described["storageType"] == "i":
-            return from_text(text, size)
-        name = name_of(uuid.UUID(bytes=from_text(text[-20:], 16)))
+            return decode_z85(text, size)
+        name = vector_file_name(uuid.UUID(bytes=decode_z85(text[-20:], 16)))
         try:
             data = self.target.read(name)
         except FileNotFoundError as error:
             raise CorruptionError.in_file(
                 f"{self.place}/{name}", "a file of deletion vectors", "no such file"
             ) from error
-        return in_file(data, described["offset"], size)
+        return read_from_file(data, described["offset"], size)
 
     def _log_publication(self, before: int | None, head: Manifest, planned: FileChanges) -> None:
         fields = Fields(
@@ -716,8 +735,8 @@ class Mirror:
             shown_before=before,
             shown=head.version,
             twins=len(planned.new),
-            vectors=len(planned.kept),
-            removed=len(planned.gone),
+            vectors=len(planned.revectored),
+            removed=len(planned.removed),
         )
         _LOGGER.info("mirror published: %s", fields)
 
@@ -729,7 +748,7 @@ def check_mirror(mirror: Mirror) -> Iterator[Finding]:
     except CorruptionError as error:
         yield Finding(place=mirror.place, expected="a sound log", found=error.message)
         return
-    shown = None if state is None else shown_of(state, mirror.log.head().table_id)
+    shown = None if state is None else shown_version(state, mirror.log.head().table_id)
     if state is None or shown is None:
         return
     if state.foreign is not None:
@@ -760,7 +779,7 @@ def _check_checksum(mirror: Mirror, state: DeltaState) -> Iterator[Finding]:
         return
     except ValueError as error:
         contents = {"": repr(error)}
-    for name, value in checksum_of(state).items():
+    for name, value in checksum_fields(state).items():
         recorded = contents.get(name) if isinstance(contents, dict) else contents
         if name != "txnId" and recorded != value:
             yield Finding(
@@ -771,11 +790,11 @@ def _check_checksum(mirror: Mirror, state: DeltaState) -> Iterator[Finding]:
 
 
 def _check_files(mirror: Mirror, manifest: Manifest, state: DeltaState) -> Iterator[Finding]:
-    twins = twins_among(state.live)
-    vectors = by_manifest(mirror.table, manifest)
+    twins = data_files_by_run(state.live)
+    vectors = vectors_of_manifest(mirror.table, manifest)
     named = set()
-    for path, file in files_of(manifest).items():
-        add = twins.get(id_of(path))
+    for path, file in run_files(manifest).items():
+        add = twins.get(run_id(path))
         vector = vectors[path]
         if add is None:
             if not vector.is_all:
@@ -784,12 +803,12 @@ def _check_files(mirror: Mirror, manifest: Manifest, state: DeltaState) -> Itera
                 yield Finding(place=path, expected=f"{live} rows in the mirror", found="none")
             continue
         named.add(add["path"])
-        yield from _check_twin(mirror, manifest, file, vector, add)
+        yield from _check_data_file(mirror, manifest, file, vector, add)
     for path in sorted(state.live.keys() - named):
         yield Finding(place=f"{mirror.place}/{path}", expected="no such file", found="a live one")
 
 
-def _check_twin(
+def _check_data_file(
     mirror: Mirror, manifest: Manifest, file: RunFile, vector: Vector, add: DeltaAction
 ) -> Iterator[Finding]:
     location = f"{mirror.place}/{add['path']}"
@@ -806,7 +825,7 @@ def _check_twin(
         )
         return
     try:
-        finding = _differing(mirror, manifest, file, vector, add)
+        finding = _describe_difference(mirror, manifest, file, vector, add)
     except FileNotFoundError:
         yield Finding(place=location, expected=f"{add['size']} bytes", found="no such file")
     except (pa.ArrowException, OSError) as error:
@@ -816,7 +835,7 @@ def _check_twin(
             yield Finding(place=location, expected="the rows of its run", found=finding)
 
 
-def _differing(
+def _describe_difference(
     mirror: Mirror, manifest: Manifest, file: RunFile, vector: Vector, add: DeltaAction
 ) -> str | None:
     """Describe how a Parquet copy differs from its run; None if it does not."""
@@ -827,10 +846,10 @@ def _differing(
     twin = pq.ParquetFile(pa.BufferReader(data))
     if twin.metadata.num_rows != file.rows:
         return f"{twin.metadata.num_rows} rows in place of {file.rows}"
-    columns, expected = manifest.schema.columns, rows_of(mirror.table, manifest, file, vector)
+    columns, expected = manifest.schema.columns, row_reader(mirror.table, manifest, file, vector)
     at = 0
     for batch in twin.iter_batches(batch_size=CHUNK_ROWS):
-        live = pa.array(np.flatnonzero(~vector.is_dead(at, at + batch.num_rows)))
+        live = pa.array(np.flatnonzero(~vector.deleted_mask(at, at + batch.num_rows)))
         theirs = [
             batch.column(name).cast(columns.field(name).type)
             if has_column(batch.schema, name)

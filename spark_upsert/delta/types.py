@@ -61,7 +61,7 @@ class NotMirroredError(UpsertFlowError):
         )
 
 
-def other_table(place: str, expected: str, found: str) -> OtherTableError:
+def other_table_error(place: str, expected: str, found: str) -> OtherTableError:
     """Return the error for a location that has another table or mirror."""
     return OtherTableError(
         f"'{place}' is to hold the mirror of {expected}, but holds {found}. Nothing was written.",
@@ -70,7 +70,7 @@ def other_table(place: str, expected: str, found: str) -> OtherTableError:
     )
 
 
-def occupied(place: str, found: str) -> OtherTableError:
+def occupied_error(place: str, found: str) -> OtherTableError:
     """Return the error for a location with unrelated files."""
     return OtherTableError(
         f"'{place}' is to hold a mirror, but holds '{found}'. Nothing was written.",
@@ -78,7 +78,7 @@ def occupied(place: str, found: str) -> OtherTableError:
     )
 
 
-def within_another(place: str, found: str) -> OtherTableError:
+def within_table_error(place: str, found: str) -> OtherTableError:
     """Return the error for a location within another tool's table, which may clean it."""
     return OtherTableError(
         f"'{place}' is to hold a mirror, but {found}. Nothing was written.",
@@ -132,7 +132,7 @@ def has_plain_times(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_)) and type_.tz is None
 
 
-def retyped(before: str, after: str) -> bool:
+def changes_types(before: str, after: str) -> bool:
     """Return whether a column changes its type, or is removed, between two schemas."""
     old = {field["name"]: field["type"] for field in json.loads(before)["fields"]}
     new = {field["name"]: field["type"] for field in json.loads(after)["fields"]}

@@ -19,14 +19,14 @@ from spark_upsert.delta.checkpoints import (
     CHECKSUM,
     checkpoint_path,
     checksum_path,
-    vectors_of,
+    recent_tombstones,
+    stored_vectors,
     write_checkpoint,
     write_checksum,
-    younger_tombstones,
 )
-from spark_upsert.delta.deletion_vectors import from_text, name_of
+from spark_upsert.delta.deletion_vectors import decode_z85, vector_file_name
 from spark_upsert.delta.log import ENTRY, FOLDER, DeltaLog, commit_path
-from spark_upsert.delta.parquet_files import run_of
+from spark_upsert.delta.parquet_files import run_id_of_copy
 from spark_upsert.errors import masked
 from spark_upsert.store import Store
 from spark_upsert.store.protocol import ObjectInfo, new_token
@@ -93,7 +93,7 @@ class Upkeep:
         self.failures = 0
         """Number of failures; the mirror continued without upkeep."""
 
-    def reach_by(self, store: Store) -> None:
+    def use_store(self, store: Store) -> None:
         """Access the same mirror through another store."""
         self._store = store
 
@@ -148,7 +148,7 @@ class Upkeep:
         state = self._log.seen
         if state is None:
             return
-        tombstones = younger_tombstones(
+        tombstones = recent_tombstones(
             self._store, state.checkpoint, state.removed, since_ms=now_ms - retention_ms
         )
         write_checkpoint(self._store, state, tombstones, now_ms=now_ms)
@@ -209,12 +209,12 @@ class Upkeep:
         state = self._log.seen
         if state is None:
             return set()
-        tombstones = younger_tombstones(
+        tombstones = recent_tombstones(
             self._store, state.checkpoint, state.removed, since_ms=since_ms
         )
         named = {*state.live, *tombstones.field("path").to_pylist()}
         named |= set(_vector_files(add.get("deletionVector") for add in state.live.values()))
-        return named | set(_vector_files(vectors_of(tombstones)))
+        return named | set(_vector_files(stored_vectors(tombstones)))
 
 
 def _expired_log_entries(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
@@ -236,11 +236,11 @@ def _expired_log_entries(infos: Iterable[ObjectInfo], until_s: float) -> Iterato
 
 
 def _is_ours(info: ObjectInfo) -> bool:
-    return run_of(info.path) is not None or _VECTORS.fullmatch(info.path) is not None
+    return run_id_of_copy(info.path) is not None or _VECTORS.fullmatch(info.path) is not None
 
 
 def _vector_files(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
     """Yield the files that store deletion vectors."""
     for vector in vectors:
         if vector is not None and vector["storageType"] == "u":
-            yield name_of(uuid.UUID(bytes=from_text(vector["pathOrInlineDv"][-20:], 16)))
+            yield vector_file_name(uuid.UUID(bytes=decode_z85(vector["pathOrInlineDv"][-20:], 16)))

@@ -74,11 +74,11 @@ class CommitObserver(Protocol):
         ...
 
     def follow(
-        self, table: ObservedTable, version: int | None, prepared: Iterable[PreparedFiles]
+        self, table: ObservedTable, version: int | None, prepared_files: Iterable[PreparedFiles]
     ) -> None:
         """Follow a commit within a limit on the work; called after each commit, raises no error.
 
-        ``version`` is None after several commits; ``prepared`` comes from the tasks.
+        ``version`` is None after several commits; ``prepared_files`` comes from the tasks.
         """
         ...
 

@@ -304,7 +304,7 @@ class Life:
         prefixes = {PREFIX: [1, 1, 2]} if self.world.has_prefix else {}
         return pa.table({"key": [0, 1, 2], **prefixes})
 
-    def _published(self) -> Any:
+    def _publication_result(self) -> Any:
         """Publish what can be published."""
         try:
             done = self.table.publish()
@@ -328,7 +328,7 @@ class Life:
         self.call("repair", lambda: self.table.repair())
         self.call("expire", lambda: self.table.expire(retain_versions=1))
         self.call("vacuum", lambda: self.table.vacuum(grace_ms=0))
-        self.see("publish", self._published)
+        self.see("publish", self._publication_result)
         self.see("check", lambda: self.table.check().is_sound)
 
     def end(self) -> list[Any]:

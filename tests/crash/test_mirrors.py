@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from spark_upsert.delta import publish
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
@@ -44,7 +44,7 @@ FAULTS = [
 
 def mirror_in(store: Store) -> Mirror:
     forget_runs_and_logs()
-    return Mirror(Log(store, clock=lambda: STARTED_S), store, place_of(store, None))
+    return Mirror(Log(store, clock=lambda: STARTED_S), store, open_mirror_store(store, None))
 
 
 def require_a_version(state: State) -> int | None:
@@ -138,7 +138,7 @@ def publication(index: int) -> Sweep:
 
 def versions_of(store: MemoryStore) -> list[int]:
     """Return the versions that the commits of the mirror show."""
-    commits = DeltaTable(place_of(store, None)).commits
+    commits = DeltaTable(open_mirror_store(store, None)).commits
     return [actions[1]["txn"]["version"] for actions in commits]
 
 

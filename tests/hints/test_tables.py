@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.schema import Scope, TableSchema
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.read import ReadOptions
@@ -75,7 +75,7 @@ def table_in(folder: Path, name: str = "table", **types: pa.DataType) -> Table:
 
 
 def require_copy(table: Table, to: str | None = None) -> None:
-    rows = DeltaTable(place_of(table.store, to)).rows()
+    rows = DeltaTable(open_mirror_store(table.store, to)).rows()
     assert rows.num_rows == table.snapshot().num_rows
 
 
@@ -505,7 +505,7 @@ def test_a_mirror_that_another_program_changed(hint: FollowedHint) -> None:
         table.publish()
     hint("publish(rebuild=True)")
     table.publish(rebuild=True)
-    Mirror(table.log, table.store, place_of(table.store, None))
+    Mirror(table.log, table.store, open_mirror_store(table.store, None))
     assert table.publish().delta_version == 2
 
 

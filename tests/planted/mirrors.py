@@ -54,7 +54,7 @@ def _() -> Patch:
     def only_own(original: Any, store: Any, manifest: Any, known: Any, new: Any) -> Any:
         return {**original(store, manifest, known, new), **known}
 
-    return wrapped(plan, "by_change", only_own)
+    return wrapped(plan, "vectors_after_changes", only_own)
 
 
 @bug("a checksum sums up the files of the version before", SHOWN)
@@ -63,7 +63,7 @@ def _() -> Patch:
         removed = {each["path"]: each for each in state.removed}
         return original(replace(state, live={**removed, **state.live}))
 
-    return wrapped(checkpoints, "checksum_of", before)
+    return wrapped(checkpoints, "checksum_fields", before)
 
 
 @bug("rows that were cut away stay in the mirror", SHOWN)
@@ -82,7 +82,7 @@ def _() -> Patch:
         other.mark(turned[turned < self.rows])
         return bytes(original(other))
 
-    return wrapped(Vector, "encoded", encoded)
+    return wrapped(Vector, "encode", encoded)
 
 
 @bug("a run of dead rows is one row short", SHOWN)
@@ -112,7 +112,7 @@ def _() -> Patch:
     def rows(table: Any, head: Any, file: Any, vector: Any) -> Any:
         return parquet_files._entries(table, file, head.schema)
 
-    return patch.object(publish, "rows_of", rows)
+    return patch.object(publish, "row_reader", rows)
 
 
 @bug("twins of before a restore are kept where entries are folded", SHOWN)
@@ -126,7 +126,7 @@ def _() -> Patch:
 
 @bug("a wider type leaves old twins as they are", SHOWN)
 def _() -> Patch:
-    return patch.object(publish, "retyped", lambda before, after: False)
+    return patch.object(publish, "changes_types", lambda before, after: False)
 
 
 @bug("floats have bounds, which know of no NaN", SHOWN)
@@ -167,7 +167,7 @@ def _() -> Patch:
         return None if found is None else found - 1
 
     return together(
-        wrapped(publish, "metadata_of", header),
+        wrapped(publish, "build_metadata", header),
         wrapped(publish.Mirror, "_shown_before", shown),
     )
 
@@ -215,7 +215,9 @@ def _() -> Patch:
 @bug("a late row beats the row that it is late for", PREPARED)
 def _() -> Patch:
     return patch.object(
-        prepared_files.Preparing, "_loses", lambda self, kinds: np.zeros(len(kinds), bool)
+        prepared_files.MirrorPreparation,
+        "_find_losing",
+        lambda self, kinds: np.zeros(len(kinds), bool),
     )
 
 
@@ -228,7 +230,7 @@ def _() -> Patch:
 
         return original(store, SimpleNamespace(slices=manifest.slices, live_rows=Any_()), *rest)
 
-    return wrapped(plan, "by_deaths", trusting)
+    return wrapped(plan, "vectors_after_superseding", trusting)
 
 
 @bug("deaths of before an overwrite are counted behind it", OVERWRITTEN)
@@ -250,12 +252,12 @@ def _() -> Patch:
 @bug("a twin has the values of deleted rows where they live", PREPARED)
 def _() -> Patch:
     def shifted(batch: Any, columns: Any) -> Any:
-        rows = parquet_files.of_batch(batch, columns)
+        rows = parquet_files.batch_reader(batch, columns)
         return lambda start, stop: parquet_files._without(
             rows(start, stop), np.roll(is_live(batch.column(DIFF)), 1)[start:stop]
         )
 
-    return patch.object(prepared_files, "of_batch", shifted)
+    return patch.object(prepared_files, "batch_reader", shifted)
 
 
 @bug("a feed over an expired past tells of rows that are as they were", SHOWN)
@@ -271,4 +273,4 @@ def _() -> Patch:
     def without(original: Any, target: Any, schema: Any, gone: Any, come: Any) -> Any:
         return original(target, schema, [], come)
 
-    return wrapped(change_feed, "compared", without)
+    return wrapped(change_feed, "compare_rows", without)

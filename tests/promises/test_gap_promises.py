@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import CorruptionError, OptionError
@@ -42,7 +42,7 @@ class PublishedTable:
 
     def publisher(self, place: Store | None = None) -> Mirror:
         """Return the mirror for a process that remembers nothing."""
-        return Mirror(self.opened().log, self.store, place or place_of(self.store, None))
+        return Mirror(self.opened().log, self.store, place or open_mirror_store(self.store, None))
 
     def write(self, versions: int) -> None:
         """Append, and publish each version."""
@@ -54,7 +54,7 @@ class PublishedTable:
 
     def require_copy(self) -> None:
         """Require that the mirror has the rows of the table."""
-        rows = DeltaTable(place_of(self.store, None)).rows()
+        rows = DeltaTable(open_mirror_store(self.store, None)).rows()
         assert canonical(rows) == canonical(self.opened().snapshot())
         assert not list(check_mirror(self.publisher()))
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta import change_feed, deletion_vectors, parquet_files, publish
 from spark_upsert.delta import publish as plan
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
@@ -86,7 +86,7 @@ def test_p2_what_a_task_saw_before_an_overwrite_is_nothing_to_the_mirror() -> No
     table.upsert(rows((2, 1)), overwrite=True)
     table.commit(WriteSet(base=base, staged=(staged,)))
     assert table.log.head().live_rows == 2
-    mirror = Mirror(table.log, table.store, place_of(table.store, None))
+    mirror = Mirror(table.log, table.store, open_mirror_store(table.store, None))
     assert not list(check_mirror(mirror))
     assert canonical(DeltaTable(mirror.target).rows()) == canonical(table.snapshot())
 

@@ -19,8 +19,8 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.delta.follow import default_mirror, facts_below
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.follow import default_mirror, status_of_mirror
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.errors import DataLossError, OptionError, UpsertFlowError
 from spark_upsert.metadata import summary
@@ -143,9 +143,9 @@ class Losses:
         for path in list(before.objects):
             if path.startswith("_delta/_delta_log/0") and path >= upper[:-4]:
                 del before.objects[path]
-        mirror.reach_by(mirror.log, mirror.table, place_of(before, None))
+        mirror.use_store(mirror.log, mirror.table, open_mirror_store(before, None))
         mirror.state()
-        mirror.reach_by(mirror.log, mirror.table, place)
+        mirror.use_store(mirror.log, mirror.table, place)
 
     def _rows_after(self, table: Table, _: object) -> list[str]:
         return canonical(self.opened(_store_of(table), None).snapshot())
@@ -174,7 +174,7 @@ class Losses:
         return [f"{each.place} {each.expected} {each.found}" for each in findings]
 
     def _info(self, table: Table) -> Any:
-        found, mirror = summary(table), facts_below(table)
+        found, mirror = summary(table), status_of_mirror(table)
         return found.version, found.live_rows, found.epochs, mirror and (mirror.shown, mirror.rows)
 
     def _publish(self, table: Table) -> tuple[int, list[str], list[str]]:

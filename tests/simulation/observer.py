@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_upsert.core.schema import RAW_KEY, Scope, Ties
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.read_split import serve
@@ -120,7 +120,7 @@ class Observer:
 
     def _look_at_mirror(self, table: Table, head: Manifest) -> None:
         """Check that the mirror is behind the table or equal to it, never beside."""
-        mirror = Mirror(table.log, table.store, place_of(table.store, None))
+        mirror = Mirror(table.log, table.store, open_mirror_store(table.store, None))
         shown = mirror.shown()
         if shown is None or head.version % 5:
             return
@@ -132,7 +132,7 @@ class Observer:
     def _publish(self, table: Table) -> None:
         """Check that one publication without faults makes up for all that failed."""
         table.publish()
-        target = place_of(table.store, None)
+        target = open_mirror_store(table.store, None)
         assert canonical(DeltaTable(target).rows()) == canonical(table.snapshot())
         findings = list(check_mirror(Mirror(table.log, table.store, target)))
         assert not findings, f"P6: a mirror is not sound: {findings}"

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import SchemaError, UpsertFlowError
@@ -811,7 +811,7 @@ class History:
             return
         with self.disturbed():
             shown = self.table.publish().shown
-        target = place_of(self.raw, None)
+        target = open_mirror_store(self.raw, None)
         rows = DeltaTable(target).rows().to_pylist()
         state = self.at(shown)
         found = sorted((plain(row, [*state.columns]) for row in rows), key=repr)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.delta.log import PublicationSettings, place_of
+from spark_upsert.delta.log import PublicationSettings, open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.store import Store
 from spark_upsert.table.compaction import compact_runs, policy
@@ -85,7 +85,7 @@ class MirroredTable:
     ) -> None:
         self.dice = random.Random(seed)
         self.store = store or MemoryStore()
-        self.target = target or place_of(self.store, None)
+        self.target = target or open_mirror_store(self.store, None)
         self.clock = Ticks() if now_s is None else Ticks(now_s)
         self._begun_s = self.clock.now_s
         kind = dict(KINDS[seed % len(KINDS)])

@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.follow import default_mirror
-from spark_upsert.delta.publish import check_mirror, consumer_of
+from spark_upsert.delta.publish import check_mirror, mirror_consumer
 from spark_upsert.errors import CorruptionError, OtherTableError, UpsertFlowError
 from spark_upsert.metadata import summary
 from spark_upsert.store.records import encode
@@ -227,7 +227,7 @@ def test_check_names_what_remembers_a_version_that_is_lost() -> None:
     store = written()
     table = opened(store)
     table.hold("reader", NEWEST)
-    mirror = consumer_of(table.publish().place)
+    mirror = mirror_consumer(table.publish().place)
     assert opened(store).check().is_sound
     store.delete(commit_path(NEWEST))
     findings = [*opened(store).check().findings, *check_mirror(default_mirror(opened(store)))]

@@ -16,8 +16,8 @@ import pytest
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
-from spark_upsert.delta.deletion_vectors import Vector, as_text
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.deletion_vectors import Vector, encode_z85
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.delta.types import MirrorChangedError, MirroredTypeError
 from spark_upsert.errors import CorruptionError, OptionError, OtherTableError
@@ -53,7 +53,7 @@ class Case:
         self.schema = TableSchema.of(columns, keys=keys, order=order, hash_seed=7, **rules)
         self.table = Table(self.store, clock=self.clock)
         self.table.ensure(self.schema)
-        self.target = place_of(self.store, None)
+        self.target = open_mirror_store(self.store, None)
 
     def put(self, *rows: tuple[Any, ...], overwrite: bool = False) -> None:
         self._append(rows, [False] * len(rows), overwrite=overwrite)
@@ -593,7 +593,7 @@ def test_check_finds_a_wrong_bit() -> None:
     [add] = [add for add in mirror.adds.values() if "deletionVector" in add]
     wrong = Vector(10)
     wrong.mark(pa.array([(next(iter(mirror.dead(add))) + 1) % 10]).to_numpy())
-    vector, other = add["deletionVector"]["pathOrInlineDv"], as_text(wrong.encoded())
+    vector, other = add["deletionVector"]["pathOrInlineDv"], encode_z85(wrong.encode())
     data = case.target.read(FIRST_COMMIT)
     case.target.put(FIRST_COMMIT, data.replace(vector.encode(), other.encode()))
     [finding] = check_mirror(case.mirror())

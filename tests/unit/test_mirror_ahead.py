@@ -16,8 +16,8 @@ import pytest
 
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.delta import follow, prepared_files, publish
-from spark_upsert.delta.log import place_of
-from spark_upsert.delta.parquet_files import repetitive, run_of, write_parquet
+from spark_upsert.delta.log import open_mirror_store
+from spark_upsert.delta.parquet_files import repetitive, run_id_of_copy, write_parquet
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import ORPHAN_MS
 from spark_upsert.feedback import FeedbackUpsert
@@ -49,7 +49,7 @@ class Publishing:
         )
         self.table = Table(self.store, clock=now or time.time)
         self.table.ensure(schema, {"publish": "delta"})
-        self.target = place_of(self.store, None)
+        self.target = open_mirror_store(self.store, None)
 
     def append(self, *rows: tuple[Any, ...], gone: bool = False, **how: Any) -> None:
         self.table.upsert(self.rows(*rows, gone=gone), deletes="gone", **how)
@@ -80,26 +80,26 @@ class Publishing:
         return Mirror(self.table.log, self.store, self.target)
 
     def twin_names(self) -> set[str]:
-        return {info.path for info in self.target.list("") if run_of(info.path) is not None}
+        return {info.path for info in self.target.list("") if run_id_of_copy(info.path) is not None}
 
 
 @contextmanager
 def made_by_the_publication(*, twins: int = 0, look_ups: int = 0) -> Iterator[None]:
     """Require how many twins publications write themselves, and how often they look rows up."""
     with ExitStack() as stack:
-        write, by_change, by_manifest = (
+        write, vectors_after_changes, vectors_of_manifest = (
             stack.enter_context(
                 patch.object(owner, name, autospec=True, side_effect=getattr(owner, name))
             )
             for owner, name in (
                 (Mirror, "_write"),
-                (publish, "by_change"),
-                (publish, "by_manifest"),
+                (publish, "vectors_after_changes"),
+                (publish, "vectors_of_manifest"),
             )
         )
         yield
     assert write.call_count == twins
-    assert by_change.call_count + by_manifest.call_count == look_ups
+    assert vectors_after_changes.call_count + vectors_of_manifest.call_count == look_ups
 
 
 def put_and_delete(case: Publishing) -> None:
@@ -187,7 +187,7 @@ def test_a_twin_that_is_missing_is_made(caplog: pytest.LogCaptureFixture) -> Non
     case = Publishing()
     case.append((1, "a"))
     full = OSError(28, "No space left on device")
-    with patch.object(prepared_files, "write_twin", side_effect=full):
+    with patch.object(prepared_files, "write_data_file", side_effect=full):
         staged = case.stage((1, "a2"), (2, "b"))
     assert "twin not written" in caplog.text
     assert "No space left" in caplog.text
@@ -302,7 +302,7 @@ def test_twins_of_a_commit_in_doubt_stay() -> None:
         pytest.raises(TimeoutError),
     ):
         mirror.publish()
-    mirror.give_up_ahead()
+    mirror.discard_prepared()
     [twin] = staged.ahead.twins.values()
     assert twin.path in case.twin_names()
     mirror.publish()

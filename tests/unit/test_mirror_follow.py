@@ -14,7 +14,7 @@ import pytest
 
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta import follow
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import CLEAN_EVERY_MS
 from spark_upsert.errors import OptionError
@@ -150,7 +150,7 @@ def test_52_a_stream_into_many_tables_publishes_each(caplog: pytest.LogCaptureFi
     assert "mine.csv" in caplog.text
     for topic in TOPICS:
         table = table_below(root, topic)
-        mirror = DeltaTable(place_of(table.store, None))
+        mirror = DeltaTable(open_mirror_store(table.store, None))
         if topic in ("part", "last"):
             assert mirror.version == -1
         else:
@@ -170,7 +170,7 @@ class Skewed:
         self.store = KnownStore(self.right)
         schema = TableSchema.of(COLUMNS, keys=["id"], hash_seed=7)
         Table(self.store, clock=self.now).ensure(schema, {"publish": "delta", **properties})
-        self.target = place_of(self.store, None)
+        self.target = open_mirror_store(self.store, None)
 
     @property
     def table(self) -> Table:

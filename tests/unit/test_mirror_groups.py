@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_upsert.delta.follow import default_mirror, facts_below, lag_below
+from spark_upsert.delta.follow import default_mirror, measure_mirror_lag, status_of_mirror
 from spark_upsert.delta.publish import check_mirror
 from spark_upsert.delta.types import MirroredTypeError, NotMirroredError
 from spark_upsert.plan import agg
@@ -107,20 +107,20 @@ def test_28_the_feed_has_each_group_that_changed(case: KeptCase) -> None:
 
 
 def test_28_facts_and_lag_count_the_versions_that_a_mirror_is_behind(case: KeptCase) -> None:
-    assert facts_below(case.kept) is None
-    assert lag_below(case.kept) is None
+    assert status_of_mirror(case.kept) is None
+    assert measure_mirror_lag(case.kept) is None
     case.kept.publish()
-    assert lag_below(case.kept) == (0, 0)
+    assert measure_mirror_lag(case.kept) == (0, 0)
     case.step()
     case.step()
-    facts, lag = facts_below(case.kept), lag_below(case.kept)
+    facts, lag = status_of_mirror(case.kept), measure_mirror_lag(case.kept)
     assert facts is not None
     assert lag is not None
     assert facts.versions_behind == lag[0] == 2
     case.kept.alter(case.kept.schema, {"publish": "delta"})
     case.step()
     case.look()
-    facts = facts_below(case.kept)
+    facts = status_of_mirror(case.kept)
     assert facts is not None
     assert facts.versions_behind == 0
 

@@ -15,7 +15,7 @@ import pytest
 
 from spark_upsert.delta import publish, upkeep
 from spark_upsert.delta.follow import MIRRORS, default_mirror
-from spark_upsert.delta.prepared_files import Preparing
+from spark_upsert.delta.prepared_files import MirrorPreparation
 from spark_upsert.delta.publish import check_mirror
 from spark_upsert.store import LocalStore, local
 from spark_upsert.table.run.file import RunFile
@@ -32,12 +32,12 @@ class _FullFile:
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._is_begun = False
+        self._is_interrupted = False
 
     def write(self, data: Any) -> int:
-        if self._is_begun:
+        if self._is_interrupted:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._is_begun = True
+        self._is_interrupted = True
         return int(self._file.write(data[: max(1, len(data) // 2)]))
 
     def __getattr__(self, name: str) -> Any:
@@ -234,15 +234,15 @@ def test_a_twin_that_others_removed_before_its_commit_is_named_by_check(tmp_path
     """As by a vacuum without a retention, between a task and the commit of its rows."""
     case = OnDisk(tmp_path)
     case.append(1, 2)
-    write = Preparing.write
+    write = MirrorPreparation.write
 
-    def vacuumed(self: Preparing, file: RunFile, rows: pa.RecordBatch) -> None:
+    def vacuumed(self: MirrorPreparation, file: RunFile, rows: pa.RecordBatch) -> None:
         before = case.files()
         write(self, file, rows)
         for name in case.files() - before:
             (case.place / name).unlink()
 
-    with patch.object(Preparing, "write", vacuumed):
+    with patch.object(MirrorPreparation, "write", vacuumed):
         case.append(3, 4)
     [finding] = case.findings()
     assert "no such file" in finding

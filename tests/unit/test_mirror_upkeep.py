@@ -18,8 +18,8 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta import publish, upkeep
 from spark_upsert.delta.actions import DeltaState
 from spark_upsert.delta.checkpoints import checksum_path
-from spark_upsert.delta.follow import facts_of
-from spark_upsert.delta.log import DeltaLog, place_of
+from spark_upsert.delta.follow import mirror_status
+from spark_upsert.delta.log import DeltaLog, open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.errors import CorruptionError
 from spark_upsert.metadata import VIEWS
@@ -45,7 +45,7 @@ class Lived:
         columns = pa.schema({"id": pa.int64(), "x": pa.string()})
         self.table = Table(self.store, clock=self.now)
         self.table.ensure(TableSchema.of(columns, keys=["id"]))
-        self.target = place_of(self.store, None)
+        self.target = open_mirror_store(self.store, None)
         self.mirror = self.a_mirror()
 
     def a_mirror(self) -> Mirror:
@@ -99,7 +99,7 @@ def test_45_a_checkpoint_is_the_state_of_its_log() -> None:
     assert (hint["version"], hint["numOfAddFiles"]) == (29, len(DeltaTable(lived.target, 29).adds))
     new, whole = DeltaLog(lived.target), DeltaLog(lived.target)
     with (
-        patch.object(whole, "_hinted", lambda: 0),
+        patch.object(whole, "_read_hint", lambda: 0),
         patch.object(whole, "_begin_at", lambda v: None),
     ):
         assert state_of(new) == state_of(whole)
@@ -349,7 +349,7 @@ def test_a_commit_that_was_lost_is_named_and_not_made_again(commits: int, lost: 
     lived.target.delete(f"_delta_log/{lost}")
     lived.table.upsert(pa.table({"id": [99], "x": ["after the loss"]}))
     before = lived.log()
-    for use in (Mirror.publish, Mirror.state, facts_of):
+    for use in (Mirror.publish, Mirror.state, mirror_status):
         with pytest.raises(CorruptionError, match=lost):
             use(lived.a_mirror())
     [finding] = check_mirror(lived.a_mirror())

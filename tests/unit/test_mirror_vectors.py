@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from spark_upsert.delta import deletion_vectors
 from spark_upsert.delta.actions import token_number
-from spark_upsert.delta.deletion_vectors import Vector, as_text, file_of, from_text, in_file
+from spark_upsert.delta.deletion_vectors import (
+    Vector,
+    decode_z85,
+    encode_file,
+    encode_z85,
+    read_from_file,
+)
 from tests.support.delta import _values
 
 FIRST = "d1d339640100000000000000000000003a3000000100000000000000100000000000"
@@ -54,13 +60,13 @@ def vector_of(rows: int, dead: Sequence[int]) -> Vector:
 
 @pytest.mark.parametrize(("rows", "dead", "digits", "crc"), GOLDEN)
 def test_the_bytes_of_a_vector(rows: int, dead: Sequence[int], digits: str, crc: str) -> None:
-    data = vector_of(rows, dead).encoded()
+    data = vector_of(rows, dead).encode()
     assert data.hex() == digits
     assert f"{zlib.crc32(data):08x}" == crc
 
 
 def test_many_values_are_a_bitmap() -> None:
-    data = vector_of(70_000, range(0, 10_000, 2)).encoded()
+    data = vector_of(70_000, range(0, 10_000, 2)).encode()
     assert len(data) == 8_224
     assert data[:36].hex() == (
         "d1d339640100000000000000000000003a30000001000000000087131000000055555555"
@@ -69,10 +75,10 @@ def test_many_values_are_a_bitmap() -> None:
 
 
 def test_the_bytes_of_a_file_of_vectors() -> None:
-    data, offsets = file_of([bytes.fromhex(FIRST), bytes.fromhex(SECOND)])
+    data, offsets = encode_file([bytes.fromhex(FIRST), bytes.fromhex(SECOND)])
     assert data.hex() == f"0100000022{FIRST}f7a6b4b50000002c{SECOND}acd74a79"
     assert offsets == [1, 43]
-    assert in_file(data, 43, 44).hex() == SECOND
+    assert read_from_file(data, 43, 44).hex() == SECOND
     for at, change, place in (
         (0, b"\2", (1, 34)),
         (4, b"\0", (1, 34)),
@@ -80,17 +86,17 @@ def test_the_bytes_of_a_file_of_vectors() -> None:
         (94, b"\0", (43, 44)),
     ):
         with pytest.raises(ValueError, match="checksum"):
-            in_file(data[:at] + change + data[at + 1 :], *place)
+            read_from_file(data[:at] + change + data[at + 1 :], *place)
 
 
 def test_names_and_small_vectors_are_z85() -> None:
     id_ = UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")
-    assert as_text(id_.bytes) == "^-aqEH.-t@S}K{vb[*k^"
-    assert as_text(bytes.fromhex(FIRST)) == "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"
-    assert from_text(as_text(bytes.fromhex(FIRST)), 34).hex() == FIRST
+    assert encode_z85(id_.bytes) == "^-aqEH.-t@S}K{vb[*k^"
+    assert encode_z85(bytes.fromhex(FIRST)) == "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"
+    assert decode_z85(encode_z85(bytes.fromhex(FIRST)), 34).hex() == FIRST
     for text, size in (("abcd", 3), ('ab"de', 4), ("#####", 4), ("00000", 5)):
         with pytest.raises(ValueError):  # noqa: PT011 - of whatever it is
-            from_text(text, size)
+            decode_z85(text, size)
 
 
 def test_a_token_is_a_number_of_63_bits() -> None:
@@ -117,13 +123,13 @@ def test_what_is_marked_is_read_value_by_value(
     if every:
         vector.mark(np.arange(0, 40_000, every))
         expected |= set(range(0, 40_000, every))
-    data = vector.encoded()
+    data = vector.encode()
     assert vector.count == len(expected)
     assert vector.positions().tolist() == sorted(expected)
     if expected:
         assert list(_values(data)) == sorted(expected)
-    assert Vector.decoded(data, rows) == vector
-    assert vector.is_dead(7, 1_001).tolist() == [at in expected for at in range(7, 1_001)]
+    assert Vector.decode(data, rows) == vector
+    assert vector.deleted_mask(7, 1_001).tolist() == [at in expected for at in range(7, 1_001)]
 
 
 def test_many_containers_are_unpacked_group_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +137,8 @@ def test_many_containers_are_unpacked_group_by_group(monkeypatch: pytest.MonkeyP
     dead = [at for base in range(7) for at in range(base << 16, (base << 16) + 5 * base, 3)]
     runs = [at for base in range(3, 7) for at in range((base << 16) + 100, (base << 16) + 300)]
     vector = vector_of(7 << 16, dead + runs)
-    assert list(_values(vector.encoded())) == sorted({*dead, *runs})
-    assert Vector.decoded(vector.encoded(), 7 << 16) == vector
+    assert list(_values(vector.encode())) == sorted({*dead, *runs})
+    assert Vector.decode(vector.encode(), 7 << 16) == vector
 
 
 @pytest.mark.parametrize(
@@ -143,13 +149,13 @@ def test_many_containers_are_unpacked_group_by_group(monkeypatch: pytest.MonkeyP
         (bytes.fromhex(FIRST), 0),
         (bytes.fromhex(SECOND), 29),
         (b"\0" + bytes.fromhex(FIRST)[1:], 10),
-        (vector_of(70_000, range(0, 10_000, 2)).encoded(), 9_000),
-        (vector_of(1_000, range(100, 900)).encoded(), 500),
+        (vector_of(70_000, range(0, 10_000, 2)).encode(), 9_000),
+        (vector_of(1_000, range(100, 900)).encode(), 500),
     ],
 )
 def test_other_bytes_are_no_vector(data: bytes, rows: int) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of whatever it is
-        Vector.decoded(data, rows)
+        Vector.decode(data, rows)
 
 
 def test_a_position_beyond_the_rows_is_refused() -> None:

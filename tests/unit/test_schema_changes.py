@@ -15,7 +15,7 @@ from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
 from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.delta.log import place_of
+from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.errors import DataError, DataLossError, SchemaError, UpsertFlowError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.schema_changes import dropped_names
@@ -141,7 +141,7 @@ def test_fields_of_structs_and_lists_are_widened(tmp_path: Path) -> None:
     table.upsert(rows, merge_schema=True)
     table.upsert(pa.Table.from_pylist([third], schema=nested(INT)))
     table.publish()
-    mirror = DeltaTable(place_of(table.store, None)).rows()
+    mirror = DeltaTable(open_mirror_store(table.store, None)).rows()
     for shown in (table.snapshot(), mirror):
         assert shown.sort_by("k").to_pylist() == [first, second, third]
 

@@ -405,7 +405,7 @@ class Poller:
                 error, self._error = self._error, None
                 raise error
             if self._moved:
-                self._seen = self._published()
+                self._seen = self._publication_result()
             elif self._seen.moved:
                 # The caller has these heads already: nothing has moved since.
                 heads = self._seen.heads
@@ -416,7 +416,7 @@ class Poller:
         """Return the heads that `seen` returned last."""
         return self._seen.heads
 
-    def _published(self) -> SeenHeads:
+    def _publication_result(self) -> SeenHeads:
         before = self._seen.heads
         heads = dict(before)
         comers = False

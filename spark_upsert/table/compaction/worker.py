@@ -128,7 +128,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
         forgotten=np.concatenate([nothing, *(piece.forgotten for piece in pieces)])
         if mark is not None
         else nothing,
-        ahead=None if prepared is None else prepared.made(),
+        ahead=None if prepared is None else prepared.result(),
     )
 
 

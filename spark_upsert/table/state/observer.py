@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class RunObserver(Protocol):
     """Prepares table publications from the rows being written to runs."""
 
-    def prepared(self, store: Store, manifest: Manifest) -> Preparation | None:
+    def start_preparation(self, store: Store, manifest: Manifest) -> Preparation | None:
         """Return the receiver for one task's rows; None if nothing is to be prepared."""
         ...
 
@@ -41,4 +41,4 @@ def prepare(store: Store, manifest: Manifest) -> Preparation | None:
     if _PUBLISH not in manifest.properties:
         return None
     assert _registered, "the face of the package registers one"
-    return _registered[0]().prepared(store, manifest)
+    return _registered[0]().start_preparation(store, manifest)

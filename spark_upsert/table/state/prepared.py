@@ -60,19 +60,19 @@ class Preparation(Protocol):
         """Write a run's mirror data file; raises no error."""
         ...
 
-    def judged(
+    def record_outcomes(
         self, rows: Rows, chosen: Positions, found: EntryMatches, kinds: npt.NDArray[np.int8]
     ) -> None:
         """Record the commands' effects (`write.outcomes`) on the matched entries."""
         ...
 
-    def stored(self, file: RunFile | None) -> None:
+    def record_run(self, file: RunFile | None) -> None:
         """Record the run that stores the last recorded commands, one per entry.
 
         None if there is no such run.
         """
         ...
 
-    def made(self) -> PreparedFiles | None:
+    def result(self) -> PreparedFiles | None:
         """Return the prepared files."""
         ...

@@ -293,7 +293,7 @@ def stage_together(
         examples=judged.examples,
         is_by_keys=members[0].stash.is_by_keys,
         logs=frozenset().union(*(member.stash.logs for member in members)),
-        ahead=None if prepared is None else prepared.made(),
+        ahead=None if prepared is None else prepared.result(),
     )
     return GroupedAppends(staged, judged.verdicts)
 

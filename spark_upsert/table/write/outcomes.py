@@ -192,7 +192,7 @@ def outcomes_of(
         is_by_keys=is_by_keys,
     )
     if ahead is not None:
-        ahead.judged(rows, chosen, stored_rows, outcomes.kinds)
+        ahead.record_outcomes(rows, chosen, stored_rows, outcomes.kinds)
     return outcomes
 
 

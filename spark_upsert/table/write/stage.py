@@ -281,7 +281,7 @@ def stage_sealed(
                 elif stored.num_rows:
                     files.append(scratch.write(stored))
                 if prepared is not None:
-                    prepared.stored(files[-1] if stored is batch and not overwrite else None)
+                    prepared.record_run(files[-1] if stored is batch and not overwrite else None)
     return StagedRuns(
         base=snapshot.manifest.version_ref,
         files=tuple(files),
@@ -291,7 +291,7 @@ def stage_sealed(
         is_by_keys=stash.is_by_keys,
         logs=stash.logs,
         move=moves[0] if moves else None,
-        ahead=None if prepared is None else prepared.made(),
+        ahead=None if prepared is None else prepared.result(),
     )
 
 
