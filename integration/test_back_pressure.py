@@ -91,7 +91,7 @@ class CountingReader(LimitedStreamReader):
 
     @cached_property
     def _stream(self) -> Stream:
-        folder = Path(self._given["folder"])
+        folder = Path(self._options["folder"])
         inputs = {name: Counting(folder, name) for name in NAMES}
         return Stream(NamedInputs(inputs), self._plan.query)
 
@@ -101,7 +101,7 @@ class CountingReader(LimitedStreamReader):
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         for batch in super().read(partition):
-            note(Path(self._given["folder"]) / "yielded", batch.num_rows)
+            note(Path(self._options["folder"]) / "yielded", batch.num_rows)
             yield batch
 
 

@@ -25,14 +25,14 @@ _MADE_BY = "provider"
 """Option that Spark passes only while it creates a table."""
 
 
-def is_made(given: Mapping[str, str]) -> bool:
+def is_catalog_create(options: Mapping[str, str]) -> bool:
     """Return whether Spark requests the columns for a catalog table that it is about to create."""
-    return _MADE_BY in {name.lower() for name in given}
+    return _MADE_BY in {name.lower() for name in options}
 
 
-def refuse_secrets(given: Mapping[str, str]) -> None:
+def refuse_secrets(options: Mapping[str, str]) -> None:
     """Raise `OptionError` if `CREATE TABLE` has a storage option."""
-    for name in drop_spark_options(given):
+    for name in drop_spark_options(options):
         if ".storage." in f".{name.lower()}":
             raise OptionError(
                 f"a catalog table cannot keep the option '{name}': Spark copies what belongs to "
@@ -43,32 +43,34 @@ def refuse_secrets(given: Mapping[str, str]) -> None:
             )
 
 
-def with_options(shown: StructType, given: Mapping[str, str], keys: Collection[str]) -> StructType:
+def with_stored_options(
+    shown: StructType, options: Mapping[str, str], keys: Collection[str]
+) -> StructType:
     """Return a catalog table's columns, with the read options in their metadata."""
     fields = list(shown)
     at = next((at for at, f in enumerate(fields) if not f.nullable or f.name in keys), None)
     if at is None:
         raise _no_holder(shown)
-    held = fields[at]
-    metadata = {**held.metadata, _OPTIONS: json.dumps(drop_spark_options(given), sort_keys=True)}
-    fields[at] = StructField(held.name, held.dataType, nullable=False, metadata=metadata)
+    carrier = fields[at]
+    metadata = {**carrier.metadata, _OPTIONS: json.dumps(drop_spark_options(options), sort_keys=True)}
+    fields[at] = StructField(carrier.name, carrier.dataType, nullable=False, metadata=metadata)
     return StructType(fields)
 
 
-def found_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+def complete_options(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
     """Return the read options, completed by a catalog table's stored options.
 
     A read with a path, plan or input uses its own options only.
     """
-    given_names = {fold(name.partition(".")[0]) for name in given}
+    given_names = {fold(name.partition(".")[0]) for name in options}
     if given_names & {"path", "plan", "input", "inputs", "inputspattern"}:
-        return given
+        return options
     for field in schema:
         if _OPTIONS in field.metadata and not field.nullable:
             stored = json.loads(field.metadata[_OPTIONS])
-            by_fold = {fold(name) for name in given}
-            return {n: text for n, text in stored.items() if fold(n) not in by_fold} | dict(given)
-    return given
+            by_fold = {fold(name) for name in options}
+            return {n: text for n, text in stored.items() if fold(n) not in by_fold} | dict(options)
+    return options
 
 
 def _no_holder(shown: StructType) -> OptionError:

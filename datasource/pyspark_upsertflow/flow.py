@@ -17,7 +17,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pyspark_upsertflow.registration import parallelism_of
+from pyspark_upsertflow.registration import find_parallelism
 from spark_upsert.core.casts import convert
 from spark_upsert.errors import GraphError, OptionError
 from spark_upsert.flow.expand import expanded
@@ -37,7 +37,7 @@ from spark_upsert.flow.stages import Stages, cut_into_stages, log_plan
 from spark_upsert.flow.validate import require_sources, schemas_of
 from spark_upsert.flow.wire_format import TASK_BITS, TO, WAKE, Border, wake
 from spark_upsert.task import AssignUniqueId, Limit, Node
-from spark_upsert_sink.types import arrow_of, spark_of, spark_type_of
+from spark_upsert_sink.types import to_arrow_columns, to_spark_columns, to_spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -131,7 +131,7 @@ def _frames_by_sink(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
     """Return the frame for each sink, selected from the last stage's rows."""
     if stages.is_plain:
         return dict.fromkeys(stages.sinks, frame)
-    last = Border(stages, len(stages.stages), carried)
+    last = Border(stages, len(stages.stages), after_spark)
     return {
         name: _rows_for_sink(frame, last, addresses) for name, addresses in stages.sinks.items()
     }
@@ -147,7 +147,7 @@ def _compile(
 ) -> tuple[Stages, DataFrame]:
     """Return a flow's stages and the last stage's frame."""
     if isinstance(plan, Graph):
-        slots = parallelism_of(spark) or 1
+        slots = find_parallelism(spark) or 1
         plan = fused(expanded(plan), Automatic(slots=slots))
     graph = plan.physical.graph
     schema_by_name = {name: placed.operator.schema for name, placed in graph.places.items()}
@@ -168,27 +168,31 @@ def _compile(
         if stage.way is RowTransfer.EXCHANGED:
             task = F.shiftright(F.col(TO), TASK_BITS).cast("int")
             frame = frame.repartitionById(len(stage.elements), task)
-        step = Pass(stages, index, carried)
+        step = Pass(stages, index, after_spark)
         frame = frame.mapInArrow(partial(_run, step), _shown(step.schema))
     return stages, frame
 
 
-def carried(schema: pa.Schema) -> pa.Schema:
+def after_spark(schema: pa.Schema) -> pa.Schema:
     """Return the Arrow types that columns have after a trip through Spark."""
-    return arrow_of(_shown(schema))
+    return to_arrow_columns(_shown(schema))
 
 
 def _shown(schema: pa.Schema) -> StructType:
     # A time without a zone stays one: no session's zone may move it.
-    return spark_of(schema)
+    return to_spark_columns(schema)
 
 
-def _columns(frame: DataFrame, said: pa.Schema | None) -> pa.Schema:
+def _columns(frame: DataFrame, declared: pa.Schema | None) -> pa.Schema:
     """Return a source's columns: the declared ones, if Spark represents them the same way."""
-    schema = arrow_of(frame.schema)
-    if said is None or said.names != schema.names or carried(said).types != schema.types:
+    schema = to_arrow_columns(frame.schema)
+    if (
+        declared is None
+        or declared.names != schema.names
+        or after_spark(declared).types != schema.types
+    ):
         return schema
-    return said
+    return declared
 
 
 def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -247,7 +251,7 @@ def _sources(
 def _create_frame(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
     """Return a frame with the rows that the graph contains for a source."""
     try:
-        schema = carried(rows.schema)
+        schema = after_spark(rows.schema)
         columns = map(convert, rows.columns, schema.types)
         rows = pa.Table.from_arrays(list(columns), schema=schema)
     except pa.ArrowInvalid as error:
@@ -261,7 +265,7 @@ def _create_frame(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
 
 def _union_sources(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFrame:
     """Return all sources' rows in the first stage's input form."""
-    border = Border(stages, 0, carried)
+    border = Border(stages, 0, after_spark)
     physical = stages.book.physical
     parts: list[DataFrame] = []
     for name, frame in sources.items():
@@ -286,7 +290,7 @@ def _union_sources(stages: Stages, sources: Mapping[str, DataFrame]) -> DataFram
 
 def _wake_rows(spark: SparkSession, stages: Stages) -> DataFrame:
     """Return a wake row for each task in the first stage, with the task's number."""
-    schema = _shown(Border(stages, 0, carried).schema)
+    schema = _shown(Border(stages, 0, after_spark).schema)
     nothing = (F.lit(None).cast(field.dataType).alias(field.name) for field in list(schema)[1:])
     task_count = stages.stages[0].task_count
     wakes = spark.range(wake(0), wake(task_count), wake(1) - wake(0), 1)
@@ -351,7 +355,7 @@ def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
                 )
         for field in schema:
             try:
-                spark_type_of(field.type)
+                to_spark_type(field.type)
             except PySparkTypeError as error:
                 raise GraphError(
                     f"'{name}' gives the column '{field.name}' of the type {field.type}, which "

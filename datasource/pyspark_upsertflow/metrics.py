@@ -130,10 +130,10 @@ class Watch:
 
     # -- in the thread of the listener, which must not wait ------------------------------
 
-    def offer(self, kind: str, told: Any) -> None:
+    def enqueue(self, kind: str, report: Any) -> None:
         """Queue a report, or drop it; never waits and never fails."""
         try:
-            self._reports.put_nowait((kind, told))
+            self._reports.put_nowait((kind, report))
         except Full:
             self.dropped += 1
 
@@ -163,12 +163,12 @@ class Watch:
                 return
             self._reports.task_done()
 
-    def _process(self, kind: str, told: Any) -> None:
+    def _process(self, kind: str, report: Any) -> None:
         if kind == _STARTED:
-            query_id, query = told
+            query_id, query = report
             self._queries.put(query_id, query)
             return
-        progress = Progress.of_json(json.loads(told))
+        progress = Progress.of_json(json.loads(report))
         batch = self._numbers(progress)
         if batch is None or not self._totals.add(batch):
             return
@@ -254,12 +254,12 @@ class _Listener(StreamingQueryListener):
         # Cached now: after a query has ended, Spark does not return its plan.
         try:
             query_id = str(event.id)
-            self._watch.offer(_STARTED, (query_id, self._watch.query_of(query_id)))
+            self._watch.enqueue(_STARTED, (query_id, self._watch.query_of(query_id)))
         except Exception as error:  # noqa: BLE001 - the start of a query waits for this
             _LOGGER.warning("query not known: %s", masked(f"{error!r}"))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self._watch.offer(_PROGRESS, event.progress.json)
+        self._watch.enqueue(_PROGRESS, event.progress.json)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Do nothing: the numbers remain those after the last batch."""

@@ -65,7 +65,12 @@ from spark_upsert.streams.planner.formats import Kinds
 from spark_upsert.streams.reads.columns import chosen
 from spark_upsert.streams.reads.explain import columns_field, counted
 from spark_upsert.streams.reads.ordered import CountedStep, StreamStep, refuse_gaps
-from spark_upsert_sink.types import arrow_of, ends_at_what_is_there, simple_latest, spark_of
+from spark_upsert_sink.types import (
+    simple_latest_offset,
+    supports_available_now,
+    to_arrow_columns,
+    to_spark_columns,
+)
 
 _PREFIX = "pyspark_"
 _DISCOVERED = "DefaultSource"
@@ -80,73 +85,73 @@ class PythonSource:
 
     Parameters
     ----------
-    named : str
+    name : str
         The name that Spark would find it by, or ``module:Class``.
     options : mapping of str to str
         The options for its constructor.
     """
 
-    named: str
+    name: str
     options: Mapping[str, str] = field(repr=False)
 
     @cached_property
-    def made(self) -> DataSource:
+    def instance(self) -> DataSource:
         """The source itself."""
-        cls = find_source(self.named)
-        with failing(self.named, "its constructor"):
+        cls = find_source(self.name)
+        with source_errors(self.name, "its constructor"):
             return cls(CaseInsensitiveDict(dict(self.options)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"named": self.named, "options": dict(self.options)}
+        return {"name": self.name, "options": dict(self.options)}
 
     @cached_property
     def schema(self) -> StructType:
         """The source's columns."""
-        with failing(self.named, "schema()"):
-            schema = self.made.schema()
+        with source_errors(self.name, "schema()"):
+            schema = self.instance.schema()
         if isinstance(schema, StructType):
             return schema
-        return spark_of(parse_schema("schema", schema, bare_name="value")[0])
+        return to_spark_columns(parse_schema("schema", schema, bare_name="value")[0])
 
     @property
     def identity(self) -> str:
         """An identity shared by equal sources with equal options, under any name."""
-        cls = type(self.made)
+        cls = type(self.instance)
         normalized = sorted((name.lower(), text) for name, text in self.options.items())
         return f"Python source {cls.__module__}.{cls.__qualname__} {normalized}"
 
     def stream(self) -> ForeignStream:
         """Return a new stream reader."""
-        with failing(self.named, "streamReader()"):
+        with source_errors(self.name, "streamReader()"):
             try:
-                reader = _streamReader(self.made, self.schema)
+                reader = _streamReader(self.instance, self.schema)
             except PySparkNotImplementedError as error:
                 raise OptionError(
-                    f"the Python source '{self.named}' has no stream reader.",
+                    f"the Python source '{self.name}' has no stream reader.",
                     hint="choose another source, or read it in a batch.",
                     option="format",
                 ) from error
-        return ForeignStream(self.named, reader)
+        return ForeignStream(self.name, reader)
 
 
 class ForeignStream:
     """Another source's stream reader, with one interface for simple and full readers."""
 
-    def __init__(self, named: str, reader: DataSourceStreamReader) -> None:
-        self._named = named
+    def __init__(self, name: str, reader: DataSourceStreamReader) -> None:
+        self._name = name
         self._reader = reader
 
     def initial(self) -> Any:
         """Return the offset before the first batch."""
-        with failing(self._named, "initialOffset()"):
+        with source_errors(self._name, "initialOffset()"):
             return self._reader.initialOffset()
 
     def latest(self, start: Any) -> Any:
         """Return the end offset for a batch that starts at an offset."""
-        with failing(self._named, "latestOffset()"):
+        with source_errors(self._name, "latestOffset()"):
             latest: Callable[..., Any] = self._reader.latestOffset
             if self._simple is not None:
-                return simple_latest(self._simple, start)
+                return simple_latest_offset(self._simple, start)
             if not inspect.signature(latest).parameters:
                 return latest()
             return latest(start, self._reader.getDefaultReadLimit())
@@ -154,39 +159,39 @@ class ForeignStream:
     def prepare(self) -> bool:
         """Make a source end at its present data; False if it does not support that."""
         owner: Any = self._reader if self._simple is None else self._simple.simple_reader
-        if not ends_at_what_is_there(owner):
+        if not supports_available_now(owner):
             return False
-        with failing(self._named, "prepareForTriggerAvailableNow()"):
+        with source_errors(self._name, "prepareForTriggerAvailableNow()"):
             owner.prepareForTriggerAvailableNow()
         return True
 
     def partitions(self, start: Any, end: Any) -> Sequence[Any]:
         """Return a batch's partitions."""
-        with failing(self._named, "partitions()"):
+        with source_errors(self._name, "partitions()"):
             return self._reader.partitions(start, end)
 
-    def held(self, start: Any, end: Any) -> SourceRows | None:
+    def cached_rows(self, start: Any, end: Any) -> SourceRows | None:
         """Return a batch's rows if a simple reader still has them cached; otherwise None."""
         if self._simple is None:
             return None
-        with failing(self._named, "read(), whose rows must be an iterator that can be copied"):
+        with source_errors(self._name, "read(), whose rows must be an iterator that can be copied"):
             return self._simple.getCache(start, end)
 
     def read(self, partition: Any) -> SourceRows:
         """Return a partition's rows."""
-        with failing(self._named, "read()"):
+        with source_errors(self._name, "read()"):
             return iter(self._reader.read(partition))
 
     def commit(self, end: Any) -> None:
         """Notify the source that a batch is finished."""
-        with failing(self._named, "commit()"):
+        with source_errors(self._name, "commit()"):
             self._reader.commit(end)
 
-    def travelling(self) -> ForeignStream:
+    def without_cache(self) -> ForeignStream:
         """Return the reader to pickle for tasks; for a simple reader, without its cache."""
         if self._simple is None:
             return self
-        return ForeignStream(self._named, _SimpleStreamReaderWrapper(self._simple.simple_reader))
+        return ForeignStream(self._name, _SimpleStreamReaderWrapper(self._simple.simple_reader))
 
     @property
     def _simple(self) -> _SimpleStreamReaderWrapper | None:
@@ -194,23 +199,23 @@ class ForeignStream:
         return self._reader if is_simple else None  # type: ignore[return-value]
 
 
-def find_source(named: str) -> type[DataSource]:
+def find_source(name: str) -> type[DataSource]:
     """Return a source's class; raises `OptionError`."""
-    module_name, colon, class_name = named.partition(":")
+    module_name, colon, class_name = name.partition(":")
     if not colon:
-        return _discovered(named)
+        return _discovered(name)
     try:
         source_class = getattr(importlib.import_module(module_name), class_name, None)
     except Exception as error:
         raise OptionError(
-            f"the module '{module_name}' of 'python:{named}' cannot be imported: "
+            f"the module '{module_name}' of 'python:{name}' cannot be imported: "
             f"{type(error).__name__}: {error}.",
             hint="install its package on the driver and on every executor.",
             option="format",
         ) from error
     if not (isinstance(source_class, type) and issubclass(source_class, DataSource)):
         raise OptionError(
-            f"'python:{named}' is no class of a Python data source.",
+            f"'python:{name}' is no class of a Python data source.",
             hint="write python:<module>:<Class>, for example "
             "python:pyspark_datasources:FakeDataSource.",
             option="format",
@@ -245,11 +250,11 @@ def _imported(name: str) -> ModuleType | None:
         return None
 
 
-class failing:
+class source_errors:
     """Name the source and its failed method in errors that the body raises."""
 
-    def __init__(self, named: str, what: str) -> None:
-        self._named = named
+    def __init__(self, name: str, what: str) -> None:
+        self._name = name
         self._what = what
 
     def __enter__(self) -> None:
@@ -257,18 +262,18 @@ class failing:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, UpsertFlowError):
-            raise source_failed(self._named, self._what, error) from error
+            raise source_error(self._name, self._what, error) from error
 
 
-def source_failed(named: str, what: str, error: Exception) -> UpsertFlowError:
+def source_error(name: str, what: str, error: Exception) -> UpsertFlowError:
     """Return the error for a source's method that raised one."""
     return UpsertFlowError(
-        f"the Python source '{named}' failed in {what}: {type(error).__name__}: {error}",
+        f"the Python source '{name}' failed in {what}: {type(error).__name__}: {error}",
         hint="the fault is that source's, or that of its options.",
     )
 
 
-def shrunken(before: Any, after: Any, where: str = "") -> str | None:
+def find_decrease(before: Any, after: Any, where: str = "") -> str | None:
     """Return an offset's first numeric field that became smaller, with both values; else None."""
     if isinstance(before, dict) and isinstance(after, dict):
         pairs: list[tuple[str, Any, Any]] = [
@@ -285,14 +290,16 @@ def shrunken(before: Any, after: Any, where: str = "") -> str | None:
         if not (_is_number(before) and _is_number(after)) or after >= before:
             return None
         return f"{where or 'it'}: {before} became {after}"
-    return next((text for p in pairs if (text := shrunken(p[1], p[2], p[0])) is not None), None)
+    return next(
+        (text for p in pairs if (text := find_decrease(p[1], p[2], p[0])) is not None), None
+    )
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def projected(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+def project(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     """Return the selected columns, cast to their planned types."""
     selected = []
     for wanted_name in columns:
@@ -332,7 +339,7 @@ class PythonKind:
     def describe(self, options: InputOptions) -> Described:
         """Return the source's columns for a read (`Kind.describe`)."""
         source, of_query = _source(options)
-        columns = arrow_of(source.schema)
+        columns = to_arrow_columns(source.schema)
         return Described(chosen(columns, of_query.names("columns")), source.identity)
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
@@ -347,10 +354,10 @@ class PythonKind:
 
 
 def _source(options: InputOptions) -> tuple[PythonSource, Options]:
-    named = options.format.partition(":")[2].strip()
-    if not named:
+    name = options.format.partition(":")[2].strip()
+    if not name:
         raise OptionError.invalid("format", options.format, "python:name or python:module:Class")
-    return PythonSource(named, dict(options.own)), Options(options.shared, READ_OPTIONS)
+    return PythonSource(name, dict(options.own)), Options(options.shared, READ_OPTIONS)
 
 
 class PythonInput(Input):
@@ -434,11 +441,11 @@ class PythonInput(Input):
             return []
         before, after = json.loads(first), json.loads(last)
         stream = self._opened()
-        reader = _pickled(self._source, stream.travelling())
+        reader = _pickled(self._source, stream.without_cache())
         partitions = stream.partitions(before, after)
-        held = stream.held(before, after)
-        if held is not None:
-            return [PythonSplit(reader, None, self._to_arrow_stream(held))]
+        cached = stream.cached_rows(before, after)
+        if cached is not None:
+            return [PythonSplit(reader, None, self._to_arrow_stream(cached))]
         return [PythonSplit(reader, _pickled(self._source, partition)) for partition in partitions]
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
@@ -476,11 +483,11 @@ class PythonInput(Input):
         return _packed(text, text)
 
     def _require_forward(self, before: Any, after: Any) -> None:
-        message = shrunken(before, after)
+        message = find_decrease(before, after)
         if message is None:
             return
         error = DataLossError(
-            f"the offset of the Python source '{self._source.named}' goes back ({message}): what "
+            f"the offset of the Python source '{self._source.name}' goes back ({message}): what "
             "comes until it is where it was would be lost, or come twice.",
             hint="such a source cannot go on after a restart: give the query a new "
             f"checkpointLocation. If the number means something else, set "
@@ -507,10 +514,10 @@ class PythonInput(Input):
                 yield from reader
             return
         assert split.partition is not None
-        with failing(self._source.named, "unpickling"):
+        with source_errors(self._source.name, "unpickling"):
             stream, partition = _READERS.take(split.reader), pickle.loads(split.partition)
         yield from _batches(self._source, stream.read(partition), self._columns)
-        _READERS.give_back(split.reader, stream)
+        _READERS.put_back(split.reader, stream)
 
 
 class PythonBatch:
@@ -525,13 +532,13 @@ class PythonBatch:
 
     @cached_property
     def _reader(self) -> DataSourceReader:
-        with failing(self._source.named, "reader()"):
-            return self._source.made.reader(self._source.schema)
+        with source_errors(self._source.name, "reader()"):
+            return self._source.instance.reader(self._source.schema)
 
     def splits(self) -> Sequence[PythonSplit]:
         """Return the splits for the tasks."""
         partitions: Sequence[Any] = []
-        with failing(self._source.named, "partitions()"), suppress(PySparkNotImplementedError):
+        with source_errors(self._source.name, "partitions()"), suppress(PySparkNotImplementedError):
             partitions = self._reader.partitions()
         reader = _pickled(self._source, self._reader)
         return [
@@ -550,7 +557,7 @@ class PythonBatch:
     def explain(self, splits: Sequence[PythonSplit]) -> str:
         """Describe the read of these splits as text."""
         lines = [
-            f"the Python source '{self._source.named}'",
+            f"the Python source '{self._source.name}'",
             *columns_field(self._columns.names),
             counted(len(splits), "split"),
         ]
@@ -563,7 +570,7 @@ class PythonBatch:
     def read(self, split: PythonSplit) -> Iterator[pa.RecordBatch]:
         """Yield a partition's rows, in a task."""
         assert split.partition is not None
-        with failing(self._source.named, "read()"):
+        with source_errors(self._source.name, "read()"):
             reader, partition = pickle.loads(split.reader), pickle.loads(split.partition)
             rows = iter(reader.read(partition))
         yield from _batches(self._source, rows, self._columns)
@@ -574,7 +581,7 @@ def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedS
 
     def rows() -> NoReturn:
         raise OptionError(
-            f"how many rows the Python source '{source.named}' has is known only once they are "
+            f"how many rows the Python source '{source.name}' has is known only once they are "
             "read, and this order counts them beforehand.",
             hint="use merge=concat without 'maxRowsPerTrigger' and without '_merge_seq'; or leave "
             "out 'merge' and 'interleaveSeed' to take what is ready first.",
@@ -590,7 +597,7 @@ def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedS
 def _pickled(source: PythonSource, value: Any) -> bytes:
     """Pickle a value for tasks; its class may be defined in a script."""
     dumps: Any = cloudpickle.dumps
-    with failing(source.named, "pickling"):
+    with source_errors(source.name, "pickling"):
         pickled: bytes = dumps(value)
     return pickled
 
@@ -599,17 +606,17 @@ def _batches(
     source: PythonSource, rows: SourceRows, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield a source's rows as batches with the planned columns."""
-    expected = arrow_of(source.schema)
-    with failing(source.named, "read()"):
+    expected = to_arrow_columns(source.schema)
+    with source_errors(source.name, "read()"):
         for batch in _arrow_batches(source, rows):
             # Spark checks only the first one.
             if batch.schema.names != expected.names or batch.schema.types != expected.types:
                 raise SchemaError(
-                    f"the Python source '{source.named}' returned a batch of "
+                    f"the Python source '{source.name}' returned a batch of "
                     f"{_shown(batch.schema)}, and says that it has {_shown(expected)}.",
                     hint="the fault is that source's.",
                 )
-            yield projected(batch, columns)
+            yield project(batch, columns)
 
 
 def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.RecordBatch]:
@@ -617,10 +624,12 @@ def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.Record
     first = list(islice(rows, 1))
     rows = chain(first, rows)
     if first and isinstance(first[0], pa.RecordBatch):
-        yield from records_to_arrow_batches(rows, HAND_OFF_ROWS, source.schema, source.made)
+        yield from records_to_arrow_batches(rows, HAND_OFF_ROWS, source.schema, source.instance)
         return
-    for held in tuple_portions(rows, source.schema):
-        batches = records_to_arrow_batches(iter(held), len(held), source.schema, source.made)
+    for portion in iter_tuple_portions(rows, source.schema):
+        batches = records_to_arrow_batches(
+            iter(portion), len(portion), source.schema, source.instance
+        )
         for batch in batches:  # A text may have more bytes than characters.
             yield from portions(batch)
 
@@ -632,7 +641,7 @@ _GROWTH = 8
 """Maximum growth factor from one portion to the next."""
 
 
-def tuple_portions(
+def iter_tuple_portions(
     rows: Iterator[Any],
     schema: StructType,
     *,
@@ -667,16 +676,16 @@ def _estimate_rows_bytes(rows: list[Any], schema: StructType) -> int:
 
 def _split_by_bytes(rows: list[Any], bytes_max: int) -> Iterator[list[Any]]:
     """Yield rows in lists with at most so many bytes."""
-    held: list[Any] = []
+    portion: list[Any] = []
     size = 0
     for row in rows:
         row_size = _estimate_bytes(row)
-        if held and size + row_size > bytes_max:
-            yield held
-            held, size = [], 0
-        held.append(row)
+        if portion and size + row_size > bytes_max:
+            yield portion
+            portion, size = [], 0
+        portion.append(row)
         size += row_size
-    yield held
+    yield portion
 
 
 def _estimate_bytes(value: Any) -> int:
@@ -722,7 +731,7 @@ class _Readers:
         reader = self._idle.pop(_key(pickled))
         return pickle.loads(pickled) if reader is None else reader
 
-    def give_back(self, pickled: bytes, reader: ForeignStream) -> None:
+    def put_back(self, pickled: bytes, reader: ForeignStream) -> None:
         """Cache a reader after its rows were read to their end."""
         self._idle.put(_key(pickled), reader)
 

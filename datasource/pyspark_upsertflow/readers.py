@@ -21,7 +21,12 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from pyspark_upsertflow.catalog import found_options, is_made, refuse_secrets, with_options
+from pyspark_upsertflow.catalog import (
+    complete_options,
+    is_catalog_create,
+    refuse_secrets,
+    with_stored_options,
+)
 from pyspark_upsertflow.python_source import KINDS
 from spark_upsert.core.casts import UnfitError
 from spark_upsert.core.python_values import array_of
@@ -45,8 +50,8 @@ from spark_upsert.streams.reads.read_split import splits_of
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.table.run.file import RUNS, frugally
 from spark_upsert.table.table import Table
-from spark_upsert_sink.types import arrow_of, spark_of, spark_type_of
-from spark_upsert_sink.worker import give_back, settle_in, with_split
+from spark_upsert_sink.types import to_arrow_columns, to_spark_columns, to_spark_type
+from spark_upsert_sink.worker import freeze_loaded_objects, release_memory, with_split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,7 +59,7 @@ if TYPE_CHECKING:
 
 def metadata_schema(metadata: Metadata) -> StructType:
     """Return the columns for a metadata read."""
-    return spark_of(VIEWS[metadata].schema)
+    return to_spark_columns(VIEWS[metadata].schema)
 
 
 @called_by_spark
@@ -72,7 +77,7 @@ class MetadataReader(DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        target = arrow_of(self._schema)
+        target = to_arrow_columns(self._schema)
         for batch in VIEWS[self._metadata].read(self._open()):
             yield batch.cast(target)
 
@@ -87,7 +92,7 @@ _COMPARED = frozenset({"truth", "whole", "decimal", "text", "bytes", "date"})
 """Column types whose filter values Spark passes as plain Python values."""
 
 
-def takes_filters() -> bool:
+def supports_filters() -> bool:
     """Return whether Spark passes filters to this process's reader.
 
     Spark does so with `spark.sql.python.filterPushdown.enabled`, in a special process; without it,
@@ -97,7 +102,7 @@ def takes_filters() -> bool:
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
 
-def pins_of_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
+def pins_from_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
     """Return the column values that a conjunction of filters allows."""
     pins: Pins = {}
     for pushed in filters:
@@ -125,14 +130,14 @@ def _pins_of(each: Filter, columns: pa.Schema) -> Pins:
 
 
 @name_options_in_errors
-def read_schema(given: Mapping[str, str]) -> StructType:
+def read_schema(options: Mapping[str, str]) -> StructType:
     """Return the columns for a read, or for a catalog table about to be created."""
-    if is_made(given):
-        refuse_secrets(given)
-    plan = ReadPlan.parse(given)
+    if is_catalog_create(options):
+        refuse_secrets(options)
+    plan = ReadPlan.parse(options)
     shown = _shown(plan)
-    settle_in()
-    return with_options(shown, given, _keys(plan)) if is_made(given) else shown
+    freeze_loaded_objects()
+    return with_stored_options(shown, options, _keys(plan)) if is_catalog_create(options) else shown
 
 
 def _shown(plan: ReadPlan) -> StructType:
@@ -141,7 +146,7 @@ def _shown(plan: ReadPlan) -> StructType:
     columns = plan_columns(plan, KINDS)
     for field in columns:
         _require_spark_has(field)
-    shown = spark_of(columns)
+    shown = to_spark_columns(columns)
     return with_split(shown) if plan.query.deferred else shown
 
 
@@ -160,7 +165,7 @@ def _keys(plan: ReadPlan) -> tuple[str, ...]:
 def _require_spark_has(field: pa.Field) -> None:
     """Refuse a column, made by a program without Spark, that Spark does not support."""
     try:
-        spark_type_of(field.type)
+        to_spark_type(field.type)
     except PySparkTypeError as error:
         raise SchemaError(
             f"column '{field.name}' has the type {field.type}, which Spark does not have.",
@@ -177,9 +182,9 @@ def to_spark(
 
     After the last batch, freed memory is returned to the system.
     """
-    target = arrow_of(schema)
+    target = to_arrow_columns(schema)
     yield from frugally(_cast_batches(batches, target, is_scan=is_scan))
-    give_back()
+    release_memory()
 
 
 def _cast_batches(
@@ -196,14 +201,14 @@ def _cast_batches(
 
 
 @name_options_in_errors
-def batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
+def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """Return the batch reader for some options."""
-    plan = ReadPlan.parse(found_options(given, schema))
-    settle_in()
+    plan = ReadPlan.parse(complete_options(options, schema))
+    freeze_loaded_objects()
     if (about := _metadata_request(plan)) is not None:
         about[0].require_batch()
         return MetadataReader(*about, schema)
-    return (PushedReader if takes_filters() else BatchReader)(plan, schema)
+    return (PushedReader if supports_filters() else BatchReader)(plan, schema)
 
 
 def _metadata_request(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
@@ -216,7 +221,7 @@ def _metadata_request(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
     return options, options.metadata
 
 
-def work_of(partition: InputPartition | None) -> Any:
+def decode_work(partition: InputPartition | None) -> Any:
     """Return a task's work; None for the empty partition that Spark adds if there is none."""
     return None if partition is None else partition.value
 
@@ -227,7 +232,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
         tell_merge(plan)
-        columns = arrow_of(schema)
+        columns = to_arrow_columns(schema)
         self._read = MergedRead(
             batch_inputs(plan, columns, KINDS), plan.query, columns=shared_columns(plan, columns)
         )
@@ -238,8 +243,8 @@ class BatchReader(DataSourceReader):
         return [InputPartition(work) for work in self._read.splits()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_in()
-        work = work_of(partition)
+        freeze_loaded_objects()
+        work = decode_work(partition)
         if work is None:
             return
         is_scan = all(isinstance(split, RowsSplit) for split in splits_of(work))
@@ -248,9 +253,9 @@ class BatchReader(DataSourceReader):
 
 @called_by_spark
 class PushedReader(BatchReader):
-    """A reader that receives a query's filters from Spark (`takes_filters`)."""
+    """A reader that receives a query's filters from Spark (`supports_filters`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Skip rows that no filter accepts, and return all filters: Spark applies them again."""
-        self._read.push(pins_of_filters(filters, self._columns))
+        self._read.push(pins_from_filters(filters, self._columns))
         return filters

@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
     Notes
     -----
     Needed with ``--packages`` and ``--py-files``, harmless with a package installed on every node.
-    Reads take their ``parallelism`` from the session at this call (`parallelism_of`); a read's own
+    Reads take their ``parallelism`` from the session at this call (`find_parallelism`); a read's own
     option takes precedence.
 
     Examples
@@ -54,10 +54,10 @@ def register(spark: SparkSession) -> None:
     >>> upsertflow.register(spark)  # doctest: +SKIP
     >>> spark.read.format("upsertflow").option("path", "/lake/orders").load()  # doctest: +SKIP
     """
-    spark.dataSource.register(by_value(archive(), parallelism_of(spark)))
+    spark.dataSource.register(by_value(archive(), find_parallelism(spark)))
 
 
-def parallelism_of(spark: SparkSession) -> int | None:
+def find_parallelism(spark: SparkSession) -> int | None:
     """Return how many tasks a session runs at once; None if it is unknown.
 
     The larger count among cores on registered executors and cores requested by the configuration:

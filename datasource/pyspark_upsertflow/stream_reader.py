@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_upsertflow.catalog import found_options
+from pyspark_upsertflow.catalog import complete_options
 from pyspark_upsertflow.python_source import KINDS
-from pyspark_upsertflow.readers import to_spark, work_of
+from pyspark_upsertflow.readers import decode_work, to_spark
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.spark import called_by_spark
 from spark_upsert.streams.planner.formats import (
@@ -28,8 +28,8 @@ from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.explain import tell_merge
 from spark_upsert.streams.reads.read_split import refuse_own_epochs, splits_of
 from spark_upsert.streams.reads.splits import RowsSplit
-from spark_upsert_sink.types import arrow_of
-from spark_upsert_sink.worker import put_off, settle_in, without_split
+from spark_upsert_sink.types import to_arrow_columns
+from spark_upsert_sink.worker import defer_reads, freeze_loaded_objects, without_split
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,8 +50,8 @@ class ChangeStreamReader(DataSourceStreamReader):
     would see its `UnboundLocalError` first.
     """
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        self._given = found_options(given, schema)
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = complete_options(options, schema)
         self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     @cached_property
     def _plan(self) -> ReadPlan:
-        return ReadPlan.parse(self._given)
+        return ReadPlan.parse(self._options)
 
     @cached_property
     def _columns(self) -> StructType:
@@ -69,7 +69,7 @@ class ChangeStreamReader(DataSourceStreamReader):
     @cached_property
     def _stream(self) -> Stream:
         tell_merge(self._plan)
-        columns = arrow_of(self._columns)
+        columns = to_arrow_columns(self._columns)
         inputs = stream_inputs(self._plan, columns, KINDS)
         return Stream(
             inputs,
@@ -98,14 +98,14 @@ class ChangeStreamReader(DataSourceStreamReader):
     # -- reading, in the tasks ----------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settle_in()
-        work = work_of(partition)
+        freeze_loaded_objects()
+        work = decode_work(partition)
         if work is None:
             return
         splits = list(splits_of(work))
         if self._plan.query.deferred:
-            schema = arrow_of(self._schema)
-            yield put_off(splits, self._plan.view.plan, schema)
+            schema = to_arrow_columns(self._schema)
+            yield defer_reads(splits, self._plan.view.plan, schema)
             return
         context = TaskContext.get()
         refuse_own_epochs(splits, context.getLocalProperty(_QUERY_ID) if context else None)

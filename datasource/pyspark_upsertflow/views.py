@@ -27,7 +27,7 @@ from spark_upsert.table.write.outcomes import NOTHING
 from spark_upsert.views.materialized import MaterializedView, made_for_rows
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.view import View
-from spark_upsert_sink.types import arrow_of
+from spark_upsert_sink.types import to_arrow_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,12 +135,12 @@ def planned(
         _require_own_checkpoint(table, checkpoint, storage)
         changes, puts = _row_options(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
-        shown = arrow_of(read_schema({**reads, **storage_options}))
+        shown = to_arrow_columns(read_schema({**reads, **storage_options}))
         reads |= _consumer_option(made_for_rows(table, text, WriteOptions.parse(writes), shown))
     else:
         reads |= _group_options(MaterializedView.made(table, view.grouping, text))
-    reads, put_off = _deferred_options({**reads, **options}, text)
-    return {**storage_options, **reads}, {**writes, **put_off}
+    reads, deferred_writes = _deferred_options({**reads, **options}, text)
+    return {**storage_options, **reads}, {**writes, **deferred_writes}
 
 
 def _deferred_options(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:

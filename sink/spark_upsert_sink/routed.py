@@ -22,15 +22,15 @@ from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
 from spark_upsert.routed.stage import RoutedStaged, stage_routed
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import LateRows
-from spark_upsert_sink.types import arrow_of, require_kept, sound
+from spark_upsert_sink.types import require_storable, to_arrow_columns, with_list_offsets
 from spark_upsert_sink.worker import (
-    of_application,
-    of_batch,
-    of_task,
+    freeze_loaded_objects,
     query_of_task,
     refuse_application,
-    settle_in,
-    task,
+    task_housekeeping,
+    transaction_of_application,
+    transaction_of_batch,
+    transaction_of_task,
 )
 from spark_upsert_sink.writers import passing_pickle
 
@@ -58,9 +58,9 @@ class _RoutedWrite:
     def __init__(
         self, options: RoutedOptions, schema: StructType, *, overwrite: bool, late_rows: LateRows
     ) -> None:
-        require_kept(schema)
+        require_storable(schema)
         self._options = options
-        self._incoming = arrow_of(schema)
+        self._incoming = to_arrow_columns(schema)
         self._overwrite = overwrite
         self._late_rows = late_rows
 
@@ -71,7 +71,7 @@ class _RoutedWrite:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        settle_in()
+        freeze_loaded_objects()
         with passing_pickle():
             return {**self.__dict__, "_plan": self._plan}
 
@@ -83,7 +83,7 @@ class _RoutedWrite:
         staged = stage_routed(
             self._plan,
             root_of(self._options),
-            sound(batches),
+            with_list_offsets(batches),
             transaction,
             context.partitionId() if context else 0,
         )
@@ -91,7 +91,7 @@ class _RoutedWrite:
 
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Commit the tasks' staged rows as one epoch per table, and one epoch for the group."""
-        settle_in()
+        freeze_loaded_objects()
         commit_routed(
             root_of(self._options),
             self._options,
@@ -117,11 +117,11 @@ class RoutedBatchWriter(DataSourceArrowWriter):
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         parsed = RoutedOptions.parse(options)
-        self._transaction = of_application(parsed.app_id, parsed.app_version)
+        self._transaction = transaction_of_application(parsed.app_id, parsed.app_version)
         self._write = _RoutedWrite(parsed, schema, overwrite=overwrite, late_rows=LateRows.FAIL)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with task():
+        with task_housekeeping():
             return self._write.stage(iterator, self._transaction)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -143,12 +143,12 @@ class RoutedStreamWriter(DataSourceStreamArrowWriter):
         self._write = _RoutedWrite(parsed, schema, overwrite=overwrite, late_rows=LateRows.REJECT)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with task():
-            return self._write.stage(iterator, of_task())
+        with task_housekeeping():
+            return self._write.stage(iterator, transaction_of_task())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         ids = [m.query_id for m in messages if isinstance(m, RoutedMessage) and m.query_id]
-        transaction = of_batch(
+        transaction = transaction_of_batch(
             ids[0] if ids else None,
             batchId,
             checkpoint=self._checkpoint,

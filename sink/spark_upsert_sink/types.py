@@ -64,7 +64,7 @@ _REMEDIES: dict[str, str] = {
 }
 
 
-def require_kept(schema: StructType) -> None:
+def require_storable(schema: StructType) -> None:
     """Raise unless a table can store every column's type.
 
     Types outside `_KEPT` are refused: in Arrow some are structs or plain strings, so a table would
@@ -117,18 +117,18 @@ SPARK_MIN = (4, 1)
 _LIMITS_SINCE = (4, 2)
 
 
-def release(version: str) -> tuple[int, ...]:
+def minor_version(version: str) -> tuple[int, ...]:
     """Return a PySpark version's major and minor number."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
-HAS_LIMITS = release(pyspark.__version__) >= _LIMITS_SINCE
+HAS_LIMITS = minor_version(pyspark.__version__) >= _LIMITS_SINCE
 """Whether Spark gives a stream reader the start and the limit for the next micro-batch."""
 
 
 def require_spark(version: str) -> None:
     """Raise if a Spark release lacks features that the source needs."""
-    if release(version) < SPARK_MIN:
+    if minor_version(version) < SPARK_MIN:
         raise ImportError(
             f"the format 'upsertflow' needs PySpark {'.'.join(map(str, SPARK_MIN))} or newer, "
             f"found {version} in {sys.executable}.\n\nHint: install a newer PySpark, the same on "
@@ -137,7 +137,7 @@ def require_spark(version: str) -> None:
         )
 
 
-def arrow_of(schema: StructType) -> pa.Schema:
+def to_arrow_columns(schema: StructType) -> pa.Schema:
     """Return the Arrow columns that Spark uses for rows, in both directions."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -150,24 +150,24 @@ def columns_of(schema: StructType | pa.Schema) -> StructType:
     """Return columns in Spark types; Sail, a Spark Connect server, passes Arrow's."""
     from pyspark.sql.types import StructType
 
-    return schema if isinstance(schema, StructType) else spark_of(schema)
+    return schema if isinstance(schema, StructType) else to_spark_columns(schema)
 
 
-def spark_of(schema: pa.Schema) -> StructType:
+def to_spark_columns(schema: pa.Schema) -> StructType:
     """Return Spark columns for Arrow columns; timestamps without zone keep having none."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def spark_type_of(type_: pa.DataType) -> DataType:
+def to_spark_type(type_: pa.DataType) -> DataType:
     """Return the Spark type for an Arrow type."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(type_, prefer_timestamp_ntz=True)
 
 
-def sound(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def with_list_offsets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield Spark's batches for a writer, with offsets for empty lists.
 
     Before 4.2, Java writes an empty list without offsets. Arrow allows that, but if the list is
@@ -185,7 +185,7 @@ def _with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.take(pa.array(np.arange(batch.num_rows)))
 
 
-def simple_latest(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
+def simple_latest_offset(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
     """Return the end offset for a batch that a simple reader read from an offset."""
     if HAS_LIMITS:
         from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -200,7 +200,7 @@ def simple_latest(reader: _SimpleStreamReaderWrapper, start: Any) -> Any:
     return end
 
 
-def ends_at_what_is_there(reader: object) -> bool:
+def supports_available_now(reader: object) -> bool:
     """Return whether a stream reader supports Spark's AvailableNow trigger."""
     if not HAS_LIMITS:
         return False

@@ -1,4 +1,4 @@
-"""Housekeeping of a reused Spark worker (`task`), and transactions that make writes idempotent.
+"""Housekeeping of a reused Spark worker (`task_housekeeping`), and write transactions (idempotence).
 
 Collector and memory settings: docs/adr/0012.
 """
@@ -31,7 +31,7 @@ _IS_USED_AGAIN = "SPARK_REUSE_WORKER"
 
 
 @cache
-def settle_in() -> None:
+def freeze_loaded_objects() -> None:
     """Exclude all present objects from garbage collection, if Spark reuses this process; once.
 
     Spark collects after each task, which would visit some 100 000 module objects (30 ms).
@@ -41,7 +41,7 @@ def settle_in() -> None:
         gc.freeze()
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return freed memory to the system, if Spark reuses this process.
 
     Takes some 0.05 ms after a task with a few rows, 2 ms after 100 000.
@@ -56,13 +56,13 @@ def give_back() -> None:
 
 
 @contextmanager
-def task() -> Iterator[None]:
+def task_housekeeping() -> Iterator[None]:
     """Run a Spark step: settled and frugal; afterwards freed memory is returned."""
-    settle_in()
+    freeze_loaded_objects()
     with frugal():
         yield
     # Not after an error: its objects are still in use, and Spark ends the process.
-    give_back()
+    release_memory()
 
 
 def _is_used_again() -> bool:
@@ -78,7 +78,7 @@ def query_of_task() -> str | None:
     return _read_local_property(_QUERY_ID)
 
 
-def of_task() -> Transaction | None:
+def transaction_of_task() -> Transaction | None:
     """Return the transaction for this task's batch; None if Spark does not report it."""
     query_id, batch_id = _read_local_property(_QUERY_ID), _read_local_property(_BATCH_ID)
     if not (query_id and batch_id):
@@ -91,7 +91,7 @@ def _read_local_property(name: str) -> str | None:
     return None if context is None else context.getLocalProperty(name)
 
 
-def of_batch(
+def transaction_of_batch(
     query_id: str | None, batch_id: int, *, checkpoint: str | None, allow_missing: bool
 ) -> Transaction:
     """Return a batch's transaction, by the query id from its tasks, else by its checkpoint."""
@@ -109,7 +109,7 @@ def of_batch(
     )
 
 
-def of_application(app_id: str | None, version: int | None) -> Transaction | None:
+def transaction_of_application(app_id: str | None, version: int | None) -> Transaction | None:
     """Return a batch write's transaction; None if it has none."""
     if app_id is None or version is None:
         return None
@@ -146,7 +146,7 @@ def without_split(columns: StructType) -> StructType:
     return StructType([column for column in columns if column.name != SPLIT])
 
 
-def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
+def defer_reads(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.RecordBatch:
     """Return one row per split, with nulls in the other columns."""
     node = plan_from_json(plan)
     records = [split_to_json(split, node) for split in splits]
@@ -155,7 +155,7 @@ def put_off(splits: Iterable[ViewSplit], plan: str, schema: pa.Schema) -> pa.Rec
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def rows_behind(
+def read_deferred_rows(
     batches: Iterator[pa.RecordBatch],
     view: ViewOptions,
     columns: pa.Schema,

@@ -40,16 +40,16 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet, remove_runs
-from spark_upsert_sink.types import arrow_of, require_kept, sound
+from spark_upsert_sink.types import require_storable, to_arrow_columns, with_list_offsets
 from spark_upsert_sink.worker import (
-    of_application,
-    of_batch,
-    of_task,
+    freeze_loaded_objects,
     query_of_task,
+    read_deferred_rows,
     refuse_application,
-    rows_behind,
-    settle_in,
-    task,
+    task_housekeeping,
+    transaction_of_application,
+    transaction_of_batch,
+    transaction_of_task,
     without_split,
 )
 
@@ -190,7 +190,7 @@ class _Write:
     ) -> None:
         if options.deferred:
             schema = without_split(schema)
-        require_kept(schema)
+        require_storable(schema)
         if overwrite and options.operation is Operation.DELETE:
             raise OptionError.conflict(
                 "operation=delete",
@@ -199,7 +199,7 @@ class _Write:
                 hint="write the keys with mode 'append'.",
             )
         self._options = options
-        self._incoming = arrow_of(schema)
+        self._incoming = to_arrow_columns(schema)
         self._overwrite = overwrite
         self._late_rows = default_late_rows(options, late_rows)
         self._transaction = transaction
@@ -218,7 +218,7 @@ class _Write:
         return plan
 
     def __getstate__(self) -> dict[str, Any]:
-        settle_in()
+        freeze_loaded_objects()
         with passing_pickle():
             return {**self.__dict__, "_plan": self._plan}
 
@@ -232,11 +232,11 @@ class _Write:
         store = open_store(plan.path, plan.storage)
         view, query_id = self._options.deferred, query_of_task()
         if view is not None:
-            batches = rows_behind(batches, view, self._incoming, query_id)
+            batches = read_deferred_rows(batches, view, self._incoming, query_id)
         base = Snapshot(store, write.base)
         staged = stage(
             base,
-            write.commands(base, sound(batches)),
+            write.commands(base, with_list_offsets(batches)),
             overwrite=self._overwrite,
             late_rows=self._late_rows,
         )
@@ -255,7 +255,7 @@ class _Write:
         Spark reports the batch to its tasks, not to the driver. If a task has no batch id, the
         commit decides.
         """
-        transaction = of_task()
+        transaction = transaction_of_task()
         head = None if transaction is None else self._plan.table().log.try_head()
         return head is not None and transaction is not None and not head.has(transaction)
 
@@ -346,14 +346,14 @@ class UpsertBatchWriter(DataSourceArrowWriter):
         )
 
     def _transaction(self) -> Transaction | None:
-        return of_application(self._options.app_id, self._options.app_version)
+        return transaction_of_application(self._options.app_id, self._options.app_version)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with task():
+        with task_housekeeping():
             return self._write.stage(iterator)
 
     def commit(self, messages: _Messages) -> None:
-        with task():
+        with task_housekeeping():
             self._write.commit(messages, self._transaction())
 
     def abort(self, messages: _Messages) -> None:
@@ -374,12 +374,12 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with task():
+        with task_housekeeping():
             return self._write.stage(iterator)
 
     def commit(self, messages: _Messages, batchId: int) -> None:
         # By one process as long as the query runs, which may look into runs, too (`moves`).
-        with task():
+        with task_housekeeping():
             self._write.commit(messages, self._transaction(messages, batchId))
 
     def abort(self, messages: _Messages, batchId: int) -> None:
@@ -387,7 +387,7 @@ class UpsertStreamWriter(DataSourceStreamArrowWriter):
 
     def _transaction(self, messages: _Messages, batch_id: int) -> Transaction:
         ids = [m.query_id for m in messages if isinstance(m, StagedMessage) and m.query_id]
-        return of_batch(
+        return transaction_of_batch(
             ids[0] if ids else None,
             batch_id,
             checkpoint=self._checkpoint,

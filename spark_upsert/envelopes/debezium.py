@@ -481,7 +481,7 @@ class PartialDecoder:
     decoder: Decoder
     has_values: bool = False
     """Whether these include the complete row."""
-    knows_after: bool = True
+    has_after: bool = True
     """Whether these show if a row exists after the change."""
 
 
@@ -564,7 +564,7 @@ class EventDecoder:
             pieces.append(_expand_structs(taken, events.type, len(rows)))
             row_indices[rows] = count + np.arange(len(rows))
             count += len(rows)
-            is_cut[rows] = not step.knows_after
+            is_cut[rows] = not step.has_after
             if step.has_values:
                 reasons = _replace_reasons(reasons, left, decoded_rows.reasons)
             left = left[~is_read]
@@ -626,7 +626,7 @@ _OP = "__op"
 _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
 
 
-def require_delete_mark(names: Iterable[str], deletes: str | None) -> None:
+def require_mark_option(names: Iterable[str], deletes: str | None) -> None:
     """Raise if rows mark deletes and no option reads the mark."""
     if deletes is None and DELETED_FIELD in names:
         raise unread_deletes()

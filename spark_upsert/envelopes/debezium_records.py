@@ -29,7 +29,7 @@ from spark_upsert.envelopes.debezium import (
     Events,
     PartialDecoder,
 )
-from spark_upsert.envelopes.inferred_schema import FoundSide
+from spark_upsert.envelopes.inferred_schema import InferredSide
 from spark_upsert.envelopes.kafka import AVRO, JSON, PayloadFormat
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.write import EnvelopeOptions, Truncates
@@ -84,7 +84,7 @@ MakeDecoder = Callable[[pa.Schema], Decoder]
 
 
 def record_form(
-    rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, FoundSide]
+    rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, InferredSide]
 ) -> RecordForm:
     """Return the form for records, from options and inferred columns."""
     payload_format, unsaid = options.payloads, options.unsaid
@@ -121,13 +121,13 @@ def record_form(
     )
 
 
-def _inferred_parts(value: FoundSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
+def _inferred_parts(value: InferredSide) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
     """Return the row's columns, the event's other fields, and a decoder factory."""
     image, envelope_fields = value.event()
-    return image, with_event_fields(envelope_fields), value.decoder
+    return image, add_event_fields(envelope_fields), value.decoder
 
 
-def with_event_fields(beside: pa.Schema) -> pa.Schema:
+def add_event_fields(beside: pa.Schema) -> pa.Schema:
     """Return the event's other fields, with types from `EVENT_FIELDS` where these are wide enough.
 
     So an order's type does not depend on a batch's schema.
@@ -168,7 +168,7 @@ def _json(
             )
 
     def make(event: pa.Schema) -> Decoder:
-        return value.behind_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
+        return value.after_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
 
     return image, EVENT_FIELDS, make
 
@@ -195,7 +195,7 @@ def _avro(
 
     def make(event: pa.Schema) -> Decoder:
         needed = frozenset(".".join(path) for path, _ in leaves(event))
-        return value.behind_header(decoder.keeping(needed))
+        return value.after_header(decoder.keeping(needed))
 
     image = pa.schema(list(fields[AFTER].type))
     envelope_fields = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
@@ -207,14 +207,14 @@ def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) ->
     if key.format == AVRO:
         if key.text is None:
             return None
-        return key.behind_header(ConnectAvroDecoder.parse(key.option, key.text, bare_name=KEY))
+        return key.after_header(ConnectAvroDecoder.parse(key.option, key.text, bare_name=KEY))
     if key.format != JSON:
         return key.decoder()
     if key.text is not None:
         columns, is_bare = parse_schema(key.option, key.text, bare_name=KEY)
         if is_bare:
             return key.decoder()
-    return key.behind_header(ConnectJsonDecoder(columns, unsaid))
+    return key.after_header(ConnectJsonDecoder(columns, unsaid))
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class RecordForm:
                 PartialDecoder(decoder=fields(set(), images, asked), has_values=True),
                 PartialDecoder(decoder=fields(keys, keys, order)),
                 PartialDecoder(decoder=fields(set(), keys, order)),
-                PartialDecoder(decoder=fields(set(), set(), order), knows_after=False),
+                PartialDecoder(decoder=fields(set(), set(), order), has_after=False),
             ),
             required=tuple(f.name for f in self.image if f.name in images and not f.nullable),
         )

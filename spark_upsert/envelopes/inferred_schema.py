@@ -1,4 +1,4 @@
-"""Inferred columns (`found_options`): from schemas in payloads, or from a schema registry.
+"""Inferred columns (`infer_options`): from schemas in payloads, or from a schema registry.
 
 Rows that exist before the plan give the columns; otherwise the newest schema of a subject does.
 """
@@ -34,7 +34,7 @@ _IMAGES, _OP = ("before", "after"), "op"
 
 
 @dataclass(frozen=True)
-class FoundSide:
+class InferredSide:
     """Inferred columns for the keys or the values."""
 
     schemas: Schemas
@@ -78,7 +78,7 @@ class FoundSide:
         return image, pa.schema([f for f in self.fields if f.name not in _IMAGES])
 
 
-def found_options(
+def infer_options(
     options: WriteOptions, batches: Iterable[pa.RecordBatch], known: TableSchema | None
 ) -> WriteOptions:
     """Return write options, completed with the columns inferred from payloads.
@@ -99,7 +99,7 @@ def found_options(
     whys: dict[str, str] = {}
     count = 0
     schemas = {side: schemas_of(envelope, side) for side in envelope.sources}
-    narrowed = {side: _RequiredFields(counted_of(envelope, side)) for side in envelope.sources}
+    narrowed = {side: _RequiredFields(field_selection(envelope, side)) for side in envelope.sources}
     is_expected = is_tolerant and known is not None
     expected = {
         side: _substitute_fields(envelope, side, None, known, 0)
@@ -227,17 +227,17 @@ def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
     return fields.append(pa.field(deletes, pa.bool_()))
 
 
-def found_sides(envelope: EnvelopeOptions) -> dict[str, FoundSide]:
+def infer_sides(envelope: EnvelopeOptions) -> dict[str, InferredSide]:
     """Return the inferred columns for keys and values without a declared schema."""
     return {
-        side: FoundSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
+        side: InferredSide(schemas_of(envelope, side), envelope.found[side], envelope.is_tolerant)
         if side in envelope.found
         else _latest_columns(envelope, side)
         for side in envelope.sources
     }
 
 
-def _latest_columns(envelope: EnvelopeOptions, side: str) -> FoundSide:
+def _latest_columns(envelope: EnvelopeOptions, side: str) -> InferredSide:
     """Return the columns in a subject's newest schema, before any row is read."""
     subject = envelope.subjects.get(side)
     schemas = schemas_of(envelope, side)
@@ -266,12 +266,12 @@ def _latest_columns(envelope: EnvelopeOptions, side: str) -> FoundSide:
             hint=f"give {side}Format=avro-confluent or json-confluent, as it is written.",
         )
     refreshed = replace(schemas, newest=newest, counted=None)
-    return FoundSide(refreshed, own_schema.fields, refused=own_schema.refused)
+    return InferredSide(refreshed, own_schema.fields, refused=own_schema.refused)
 
 
 def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
     """Return how keys or values name their schemas."""
-    counted = counted_of(envelope, side)
+    counted = field_selection(envelope, side)
     if envelope.sources[side] is SchemaFrom.INLINE:
         return Inline(bare_name=side, counted=counted)
     assert envelope.registry is not None
@@ -285,7 +285,7 @@ def schemas_of(envelope: EnvelopeOptions, side: str) -> Schemas:
     )
 
 
-def counted_of(envelope: EnvelopeOptions, side: str) -> CountedFields:
+def field_selection(envelope: EnvelopeOptions, side: str) -> CountedFields:
     """Return the field selection for key or value schemas."""
     is_event = envelope.kind is EnvelopeKind.DEBEZIUM and side == _VALUE
     return CountedFields(envelope.left_out, envelope.used, _IMAGES if is_event else ())

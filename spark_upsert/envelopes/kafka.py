@@ -373,7 +373,7 @@ class PayloadFormat:
             )
         return self.text
 
-    def behind_header(self, decoder: Decoder) -> Decoder:
+    def after_header(self, decoder: Decoder) -> Decoder:
         """Return a decoder for complete payloads, from one for the bytes after the header."""
         return ConfluentDecoder(decoder, self.schema_id) if self.has_header else decoder
 
@@ -387,4 +387,4 @@ class PayloadFormat:
         else:
             fields, is_bare = parse_schema(self.option, self.require_text(), bare_name=self.side)
             decoder = DeclaredJsonDecoder(fields, is_bare)
-        return self.behind_header(decoder)
+        return self.after_header(decoder)

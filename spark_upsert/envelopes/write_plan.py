@@ -17,9 +17,9 @@ from spark_upsert.core.names import find_columns, has_column, joined_names, refu
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type, widens
 from spark_upsert.core.source_positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
-from spark_upsert.envelopes.debezium import FlattenedReader, require_delete_mark
+from spark_upsert.envelopes.debezium import FlattenedReader, require_mark_option
 from spark_upsert.envelopes.debezium_records import ParsedForm, record_form
-from spark_upsert.envelopes.inferred_schema import found_sides
+from spark_upsert.envelopes.inferred_schema import infer_sides
 from spark_upsert.envelopes.kafka import KafkaForm, PayloadFormat, is_json
 from spark_upsert.errors import (
     ContentionError,
@@ -47,11 +47,11 @@ from spark_upsert.table.write.commands import GONE, Envelope, as_collected
 from spark_upsert.table.write.form import Form, UpsertForm, envelope_of_rows, order_names
 
 
-def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
+def create_form(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
     """Return the form for rows with these columns."""
     match options.kind:
         case EnvelopeKind.UPSERT:
-            require_delete_mark(rows.names, deletes)
+            require_mark_option(rows.names, deletes)
             reader = FlattenedReader.of_rows(rows, deletes, options.placeholder)
             return UpsertForm.of(
                 rows, deletes, nulls_as_deletes=options.nulls_as_deletes, reader=reader
@@ -59,16 +59,16 @@ def form_of(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -
         case EnvelopeKind.DEBEZIUM if options.payloads["valueFormat"] is None:
             return ParsedForm(rows, options.truncates, options.placeholder or DEFAULT_PLACEHOLDER)
         case EnvelopeKind.DEBEZIUM:
-            return record_form(rows, options, found_sides(options))
+            return record_form(rows, options, infer_sides(options))
         case EnvelopeKind.KAFKA:
-            sides = found_sides(options)
+            sides = infer_sides(options)
             key, value = (
                 sides[side].decoder()
                 if side in sides
                 else PayloadFormat.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
-            require_delete_mark(value.fields.names, deletes)
+            require_mark_option(value.fields.names, deletes)
             return KafkaForm(
                 rows,
                 key,
@@ -137,7 +137,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
         return _plan_of_keys(manifest, options, incoming)
-    form = form_of(options.envelope, incoming, deletes=options.deletes)
+    form = create_form(options.envelope, incoming, deletes=options.deletes)
     columns = _stored_columns(options, form)
     engine = options.engine
     if engine is not None:

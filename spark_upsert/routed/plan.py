@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import ErrorPolicy, TableSchema
 from spark_upsert.core.threads import in_order
-from spark_upsert.envelopes.inferred_schema import found_options
+from spark_upsert.envelopes.inferred_schema import infer_options
 from spark_upsert.envelopes.write_plan import WritePlan, plan_table_write
 from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
 from spark_upsert.options.routed import RoutedOptions
@@ -131,11 +131,11 @@ def plan_rows_of(
     *,
     new_table_id: str | None = None,
 ) -> WritePlan:
-    """Plan a write of available rows; their payloads may define the columns (`found_options`)."""
+    """Plan a write of available rows; their payloads may define the columns (`infer_options`)."""
     head = table.log.cached_head
     schema = None if head is None else head.schema
     try:
-        inferred = found_options(options, rows, schema)
+        inferred = infer_options(options, rows, schema)
         return plan_table_write(table, inferred, incoming, new_table_id=new_table_id, head=head)
     except SchemaError as error:
         if options.envelope.finds and options.on_error is None:

@@ -51,4 +51,4 @@ def _() -> Patch:
     python_promises.test_p5_a_source_whose_offset_goes_back_loses_nothing_in_silence,
 )
 def _() -> Patch:
-    return patch.object(python_source, "shrunken", lambda before, after: None)
+    return patch.object(python_source, "find_decrease", lambda before, after: None)

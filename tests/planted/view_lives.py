@@ -69,7 +69,7 @@ def _() -> Patch:
     def first(original: Any, *told: Any) -> Any:
         return islice(original(*told), 1)
 
-    return wrapped(writers, "rows_behind", first)
+    return wrapped(writers, "read_deferred_rows", first)
 
 
 @bug("a row of a deferred read may be of another view", test_p5_a_row_of_another_view_is_refused)

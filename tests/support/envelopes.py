@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.envelopes.inferred_schema import found_options
+from spark_upsert.envelopes.inferred_schema import infer_options
 from spark_upsert.envelopes.write_plan import default_late_rows, plan_table_write
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
@@ -95,7 +95,7 @@ def write_found(path: Path, rows: pa.Table, **options: Any) -> Commit | None:
     given = WriteOptions.parse({"path": str(path), **{k: str(v) for k, v in options.items()}})
     table = Table(open_store(given.path, {}))
     head = table.log.try_head()
-    found = found_options(given, rows.to_batches(2), None if head is None else head.schema)
+    found = infer_options(given, rows.to_batches(2), None if head is None else head.schema)
     planned = plan_table_write(table, found, rows.schema)
     base = Snapshot(table.store, planned.base)
     commands = (planned.envelope.commands(batch) for batch in rows.to_batches(3))

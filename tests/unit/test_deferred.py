@@ -32,7 +32,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.view import Choice, View
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
-from spark_upsert_sink.worker import SPLIT, put_off, rows_behind
+from spark_upsert_sink.worker import SPLIT, defer_reads, read_deferred_rows
 from tests.support.grouped import Row
 from tests.support.grouped import shown as shown_of
 from tests.unit.test_keeping import KeptShop
@@ -154,8 +154,8 @@ def test_a_deferred_read_is_of_streams_of_a_view_and_of_a_sink_that_knows(tmp_pa
 def test_a_sink_is_told_which_view_it_reads_and_no_secret(text: str) -> None:
     with pytest.raises(OptionError, match="expects the options of a read of a view, as a JSON"):
         WriteOptions.parse({"path": "/t", "deferred": text})
-    put_off = json.loads(deferred_read_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"}))
-    assert put_off == {"plan": "{}"}
+    deferred = json.loads(deferred_read_text({"plan": "{}", "Storage.Secret_Key": "s3cr3t"}))
+    assert deferred == {"plan": "{}"}
 
 
 class _Runs:
@@ -278,7 +278,7 @@ def test_a_kept_view_is_not_read_by_the_query_that_writes_its_table(shop: KeptSh
     given = ViewOptions.from_deferred_text(deferred_read_text({"plan": shop.view.to_json()}), {})
     columns = plan_columns(ReadPlan.parse({"plan": shop.view.to_json()}))
     schema = pa.schema([*columns, (SPLIT, pa.binary())])
-    rows = put_off([split], given.plan, schema)
-    assert list(rows_behind(iter([rows]), given, columns, "another"))
+    rows = defer_reads([split], given.plan, schema)
+    assert list(read_deferred_rows(iter([rows]), given, columns, "another"))
     with pytest.raises(OptionError, match="the query reads what it writes"):
-        list(rows_behind(iter([rows]), given, columns, "7f"))
+        list(read_deferred_rows(iter([rows]), given, columns, "7f"))

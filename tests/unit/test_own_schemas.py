@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.envelopes.inferred_schema import found_options
+from spark_upsert.envelopes.inferred_schema import infer_options
 from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.payloads.connect import by_schema, natural_type, parse_connect_json_schema
@@ -323,7 +323,7 @@ def test_rows_that_are_no_events_are_told(tmp_path: Path) -> None:
 def test_inferred_options_are_pickled(tmp_path: Path) -> None:
     options = WriteOptions.parse({"path": str(tmp_path), **INLINE})
     rows = records([(inline(KEY, {"id": 1}), inline(ROW, {"n": 5}))])
-    found = found_options(options, rows.to_batches(), None)
+    found = infer_options(options, rows.to_batches(), None)
     assert found.envelope.found["value"].names == ["id", "name", "n"]
     assert pickle.loads(pickle.dumps(found)) == found
     decoder = WriterSchemaDecoder(Inline("value"), found.envelope.found["value"])

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_upsertflow.python_source import tuple_portions
+from pyspark_upsertflow.python_source import iter_tuple_portions
 from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
 from spark_upsert.streams.reads.packing import InputSplit, read_pack
@@ -80,7 +80,7 @@ OF_TUPLES = StructType([StructField("id", LongType()), StructField("text", Strin
 
 def test_tuples_become_batches_of_so_many_bytes(sizes: list[int]) -> None:
     rows = [(index, "x" * size) for index, size in enumerate(sizes)]
-    found = list(tuple_portions(iter(rows), OF_TUPLES))
+    found = list(iter_tuple_portions(iter(rows), OF_TUPLES))
     assert [row for held in found for row in held] == rows
     for held in found:
         assert len(held) <= HAND_OFF_ROWS
@@ -89,7 +89,7 @@ def test_tuples_become_batches_of_so_many_bytes(sizes: list[int]) -> None:
 
 def test_narrow_tuples_become_large_batches() -> None:
     rows = iter([(index, None) for index in range(20_000)])
-    assert max(len(held) for held in tuple_portions(rows, OF_TUPLES)) == HAND_OFF_ROWS
+    assert max(len(held) for held in iter_tuple_portions(rows, OF_TUPLES)) == HAND_OFF_ROWS
 
 
 def test_few_wide_tuples_are_taken_at_once() -> None:
@@ -101,7 +101,7 @@ def test_few_wide_tuples_are_taken_at_once() -> None:
             yield taken, "x" * 100_000
 
     given = 0
-    for held in islice(tuple_portions(rows(), OF_TUPLES), 30):
+    for held in islice(iter_tuple_portions(rows(), OF_TUPLES), 30):
         given += len(held)
         assert taken - given <= 64
 
@@ -123,7 +123,7 @@ def test_whatever_is_no_plain_tuple_is_measured_whole(row: Any) -> None:
         ]
     )
     expected = [1] * 4 if row != 7 else [4]
-    assert [len(held) for held in tuple_portions(iter([row] * 4), kinds)] == expected
+    assert [len(held) for held in iter_tuple_portions(iter([row] * 4), kinds)] == expected
 
 
 def test_a_table_in_a_merge_is_read_in_smaller_pieces(tmp_path: Path) -> None:

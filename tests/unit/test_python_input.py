@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_upsertflow import python_source
-from pyspark_upsertflow.python_source import KINDS, PythonInput, find_source, shrunken
+from pyspark_upsertflow.python_source import KINDS, PythonInput, find_decrease, find_source
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, UpsertFlowError
 from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.streams.planner.formats import (
@@ -135,7 +135,7 @@ def test_a_source_that_forgets_is_refused_after_a_restart_unless_loss_is_allowed
     ],
 )
 def test_numbers_that_shrink_are_named(before: Any, after: Any, said: str | None) -> None:
-    assert shrunken(before, after) == said
+    assert find_decrease(before, after) == said
 
 
 def test_a_source_is_told_of_what_is_done_when_it_is_asked_again(tmp_path: Path) -> None:

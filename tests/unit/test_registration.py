@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from pyspark_upsertflow.registration import by_value, parallelism_of
+from pyspark_upsertflow.registration import by_value, find_parallelism
 
 REAL = """
 class DefaultSource:
@@ -156,7 +156,7 @@ EXECUTORS = {"executor_instances": "10", "executor_cores": "4"}
 )
 def test_how_many_tasks_a_session_runs_at_once(context: Context | None, expected: int) -> None:
     session: Any = types.SimpleNamespace(**({} if context is None else {"sparkContext": context}))
-    assert parallelism_of(session) == expected
+    assert find_parallelism(session) == expected
 
 
 def test_a_client_of_spark_connect_has_no_files_of_a_session(

@@ -15,7 +15,7 @@ from pyspark_upsertflow.source import DefaultSource
 from pyspark_upsertflow.stream_reader import SelfBoundedStreamReader
 from spark_upsert.table.table import Table
 from spark_upsert_sink import types
-from spark_upsert_sink.types import SPARK_MIN, columns_of, require_spark, sound
+from spark_upsert_sink.types import SPARK_MIN, columns_of, require_spark, with_list_offsets
 from tools.check_machine import PYSPARK_MIN
 from tools.matrix import BEGIN, CELLS, END, PAGE
 
@@ -89,7 +89,7 @@ def test_lists_of_which_there_are_none_get_their_offsets(monkeypatch: pytest.Mon
     inner = pa.Array.from_buffers(type_, 0, [None, None], children=[pa.array([], pa.int32())])
     offsets = pa.py_buffer(bytes(8))
     outer = pa.Array.from_buffers(pa.list_(type_), 1, [None, offsets], children=[inner])
-    (batch,) = sound(iter([pa.RecordBatch.from_arrays([outer], ["v"])]))
+    (batch,) = with_list_offsets(iter([pa.RecordBatch.from_arrays([outer], ["v"])]))
     assert batch.column("v").values.buffers()[1] is not None
     assert batch.to_pylist() == [{"v": []}]
 

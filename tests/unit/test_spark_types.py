@@ -26,7 +26,7 @@ from pyspark_upsertflow.readers import read_schema
 from spark_upsert.core.schema import stored
 from spark_upsert.errors import SchemaError
 from spark_upsert.table.table import Table
-from spark_upsert_sink.types import require_kept
+from spark_upsert_sink.types import require_storable
 
 FAMILIES = {
     "AnsiIntervalType",
@@ -122,7 +122,7 @@ def test_every_type_of_spark_is_decided() -> None:
 def test_a_kept_type_comes_back(type_: DataType) -> None:
     for wrapped in (type_, *(wrap(type_) for wrap in NESTED.values())):
         schema = column(wrapped)
-        require_kept(schema)
+        require_storable(schema)
         assert from_arrow_schema(stored(to_arrow_schema(schema, timezone="UTC"))) == schema
 
 
@@ -132,15 +132,15 @@ def test_a_kept_type_comes_back(type_: DataType) -> None:
 def test_another_type_is_refused_by_name(type_: DataType, remedy: str) -> None:
     wrapped = [type_, *(wrap(type_) for wrap in NESTED.values())]
     if type_ == types.NullType():
-        require_kept(column(wrapped.pop(0)))  # It may be left out, which the plan knows.
+        require_storable(column(wrapped.pop(0)))  # It may be left out, which the plan knows.
     for each in wrapped:
         with pytest.raises(SchemaError, match=f"(?s)Hint: write .*{remedy}") as caught:
-            require_kept(column(each))
+            require_storable(column(each))
         assert type_.simpleString().upper() in caught.value.message
         assert caught.value.message.startswith("'v")
     inner = StructType([StructField("when", MapType(StringType(), type_))])
     with pytest.raises(SchemaError, match=r"'v\.element\.when\.value' has the type"):
-        require_kept(column(ArrayType(inner)))
+        require_storable(column(ArrayType(inner)))
 
 
 @pytest.mark.parametrize("type_", [pa.uint32(), pa.time32("ms"), pa.list_(pa.uint64())], ids=str)

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 from pyspark_upsertflow.readers import batch_reader, read_schema
 from spark_upsert.table.run.file import is_frugal
 from spark_upsert.table.table import Table
-from spark_upsert_sink.types import arrow_of
-from spark_upsert_sink.worker import give_back, settle_in, task
+from spark_upsert_sink.types import to_arrow_columns
+from spark_upsert_sink.worker import freeze_loaded_objects, release_memory, task_housekeeping
 
 SCHEMA = StructType().add("key", "long", nullable=False)
 
@@ -30,9 +30,9 @@ PIECE_BYTES, PIECES = 60_000, 1_000
 
 @pytest.fixture(autouse=True)
 def _anew() -> Iterator[None]:
-    settle_in.cache_clear()
+    freeze_loaded_objects.cache_clear()
     yield
-    settle_in.cache_clear()
+    freeze_loaded_objects.cache_clear()
 
 
 @pytest.fixture
@@ -54,22 +54,22 @@ def test_a_process_that_spark_uses_again_puts_aside_what_is_there_once(
     tmp_path: Path,
     ask: Callable[[dict[str, str]], object] | None,
 ) -> None:
-    Table.create(str(tmp_path / "t"), arrow_of(SCHEMA), keys=["key"])
+    Table.create(str(tmp_path / "t"), to_arrow_columns(SCHEMA), keys=["key"])
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     if ask is None:
-        settle_in()
+        freeze_loaded_objects()
     else:
         ask({"path": str(tmp_path / "t")})
     assert gc.get_freeze_count() > 1_000
     gc.unfreeze()
-    settle_in()
+    freeze_loaded_objects()
     assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.usefixtures("nothing_aside")
 def test_any_other_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_REUSE_WORKER", raising=False)
-    settle_in()
+    freeze_loaded_objects()
     assert gc.get_freeze_count() == 0
 
 
@@ -94,7 +94,7 @@ def nothing_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give back what tests before have left, which would be used again and not be counted."""
     with monkeypatch.context() as patched:
         patched.setenv("SPARK_REUSE_WORKER", "1")
-        give_back()
+        release_memory()
 
 
 def left_behind(make: Callable[[], Any]) -> tuple[int, int, Any]:
@@ -103,7 +103,7 @@ def left_behind(make: Callable[[], Any]) -> tuple[int, int, Any]:
     As long as the last piece is there, the heap cannot just be cut.
     """
     before = anonymous_bytes()
-    with task():
+    with task_housekeeping():
         pieces = [make() for _ in range(PIECES)]
         within, last = anonymous_bytes() - before, pieces.pop()
         del pieces
@@ -125,6 +125,6 @@ def test_memory_that_a_task_freed_is_given_back_unless_the_process_ends_with_it(
 
 
 def test_a_task_works_frugally() -> None:
-    with task():
+    with task_housekeeping():
         assert is_frugal()
     assert not is_frugal()
