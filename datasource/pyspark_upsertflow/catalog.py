@@ -52,7 +52,10 @@ def with_stored_options(
     if at is None:
         raise _no_holder(shown)
     carrier = fields[at]
-    metadata = {**carrier.metadata, _OPTIONS: json.dumps(drop_spark_options(options), sort_keys=True)}
+    metadata = {
+        **carrier.metadata,
+        _OPTIONS: json.dumps(drop_spark_options(options), sort_keys=True),
+    }
     fields[at] = StructField(carrier.name, carrier.dataType, nullable=False, metadata=metadata)
     return StructType(fields)
 
