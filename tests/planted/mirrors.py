@@ -147,11 +147,11 @@ def _() -> Patch:
 @bug("a file whose vector changed is added without being removed", SHOWN)
 def _() -> Patch:
     def file_actions(original: Any, self: Any, planned: Any, written: Any, **how: Any) -> Any:
-        kept = {add["path"] for add, _ in planned.kept}
+        revectored = {add["path"] for add, _ in planned.revectored}
         return [
             each
             for each in original(self, planned, written, **how)
-            if each.get("remove", {}).get("path") not in kept
+            if each.get("remove", {}).get("path") not in revectored
         ]
 
     return wrapped(publish.Mirror, "_file_actions", file_actions)

@@ -106,7 +106,7 @@ def _() -> Patch:
 
 @bug("the group names the newest version of a table, whoever wrote it", EXACT)
 def _() -> Patch:
-    return patch.object(fence.Tables, "_find_version", lambda self, log: log.head().place)
+    return patch.object(fence.Tables, "_find_version", lambda self, log: log.head().version_ref)
 
 
 @bug(
@@ -114,7 +114,7 @@ def _() -> Patch:
     write_promises.test_p1_a_table_that_the_batch_compacts_stands_in_the_group_with_its_own_rows,
 )
 def _() -> Patch:
-    return patch.object(fence, "_newest_compacted", lambda log, place: log.head().place)
+    return patch.object(fence, "_newest_compacted", lambda log, place: log.head().version_ref)
 
 
 @bug(

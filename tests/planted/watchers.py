@@ -43,7 +43,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     def silent(original: Any, self: Any) -> None:
-        self._position = self._watchers.look().first_changes
+        self._position = self._watchers.poll().first_changes
 
     return wrapped(Watcher, "_gap", silent)
 
