@@ -273,7 +273,7 @@ class InputOptions:
         "data source, by its registered name or its class; it receives all other options of the "
         "input. Default `upsertflow`."
     )
-    """Format as written; compared without case up to a colon."""
+    """Format as written, except that `TABLE` and `VIEW` have their canonical case."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Query options that also apply to table reads."""
     pin: Pin | None = None
@@ -642,8 +642,15 @@ def _input(name: str, told: Mapping[str, str], shared: Mapping[str, str]) -> Inp
     texts = {key: text for key, text in told.items() if fold(key) != _PRIORITY}
     formats = [texts.pop(key) for key in list(texts) if fold(key) == _FORMAT]
     return InputOptions(
-        name=name, format=(formats or [TABLE])[-1].strip(), own=texts, shared=shared
+        name=name, format=_input_format((formats or [TABLE])[-1]), own=texts, shared=shared
     )
+
+
+def _input_format(text: str) -> str:
+    """Return an input format, `TABLE` and `VIEW` in their canonical case."""
+    name, colon, rest = text.strip().partition(":")
+    canonical = {fold(each): each for each in (TABLE, VIEW)}.get(fold(name), name)
+    return f"{canonical}{colon}{rest}"
 
 
 def _refuse_one_path_twice(inputs: tuple[InputOptions, ...]) -> None:

@@ -61,6 +61,14 @@ def test_inputs_keep_their_names_and_a_read_without_names_has_one() -> None:
     assert plan.inputs[0].of_table().columns == ("k",)
 
 
+def test_the_case_of_a_known_format_is_ignored() -> None:
+    plan = ReadPlan.parse({**TWO, "input.east.format": "UpsertFlow", "filter": "k > 1"})
+    assert [input_.format for input_ in plan.inputs] == ["upsertflow", "upsertflow"]
+    same_path = {**TWO, "input.east.format": "UPSERTFLOW", "input.west.path": "/lake/e"}
+    with pytest.raises(OptionError, match="'/lake/e'"):
+        ReadPlan.parse(same_path)
+
+
 WEST = {"inputs": "west", "input.west.path": "/lake/w"}
 NORTH = {"inputs": "west,North", "input.west.path": "/lake/w"}
 
