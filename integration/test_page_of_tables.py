@@ -76,7 +76,7 @@ def test_a_browser_shows_lagging_mirrors_and_parked_rows(browser: Path, tmp_path
     assert '<dt>mirror behind</dt><dd class="">0 versions</dd>' in shown
     assert '<dt>parked rows</dt><dd class="bad">2</dd>' in shown
     assert '<dt>parked rows</dt><dd class="">0</dd>' in shown
-    assert "see 'upsertflow parked' (1 parked rows)" in shown
+    assert "see 'upsertflow dead-letters' (1 parked rows)" in shown
 
 
 @pytest.mark.parametrize(("scheme", "color"), [("1", (251, 251, 250)), ("0", (21, 24, 27))])

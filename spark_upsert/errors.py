@@ -108,7 +108,7 @@ def as_option(given: Setting) -> str:
 
 
 def as_flag(given: Setting) -> str:
-    """Format a setting for `upsertflow unpark`: ``--set mergeSchema=true``."""
+    """Format a setting for `upsertflow replay`: ``--set mergeSchema=true``."""
     return f"--set {shlex.quote(f'{given.name}={given.value}')}"
 
 

@@ -53,7 +53,7 @@ TROUBLES: Mapping[str, str] = {
     "late": "rows are older than the deletes that are remembered: raise tombstoneRetention",
     "rejected": "rows are older than the deletes that are remembered: raise tombstoneRetention",
     "quarantined": "rows could not be applied: read them by metadata=quarantine",
-    "parked": "tables cannot take their rows: see 'upsertflow parked ROOT'",
+    "parked": "tables cannot take their rows: see 'upsertflow dead-letters ROOT'",
     "stale": "all rows are older than the table's: a replay catches up by itself; if the order of "
     "the source has restarted, as after a database was restored, take a new snapshot into a new "
     "table",

@@ -1,4 +1,4 @@
-"""Commands for routed writes: ``tables``, ``parked`` and ``unpark``, and work on all tables.
+"""Commands for routed writes: ``tables``, ``dead-letters`` and ``replay``, and work on all tables.
 
 One group table read returns its tables; each other folder costs one request.
 """
@@ -306,7 +306,7 @@ def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
     for name, hint in hints.items():
         yield f"{name or 'rows without a table'}: {hint}"
     if any(hints):
-        yield f"Then: upsertflow unpark {root} NAME, with the --set and --unset that are named."
+        yield f"Then: upsertflow replay {root} NAME, with the --set and --unset that are named."
 
 
 @upsertflow.command()
@@ -330,11 +330,11 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
         print_rows(rows, rows[0], as_json=False)
 
 
-@upsertflow.command()
+@upsertflow.command("dead-letters")
 @click.argument("root", shell_complete=folders)
 @storage_options
 @json_option
-def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
+def show_dead_letters(root: str, storage: Mapping[str, str], as_json: bool) -> None:
     """Show dead-letter rows below ROOT. Lists tables, batches, row counts and reasons.
 
     ROOT is the folder before the first column in the stream's path, or the full path.
@@ -350,7 +350,7 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
         click.echo(escaped(advice))
 
 
-@upsertflow.command("unpark")
+@upsertflow.command("replay")
 @click.argument("root", shell_complete=folders)
 @click.argument("names", nargs=-1)
 @storage_options
@@ -360,19 +360,19 @@ def parked(root: str, storage: Mapping[str, str], as_json: bool) -> None:
     multiple=True,
     metavar="OPTION=VALUE",
     callback=as_pairs,
-    help="An option of the write, instead of what the rows came with, such as mergeSchema=true.",
+    help="A write option that replaces the stored one, such as mergeSchema=true.",
 )
 @click.option(
     "--unset",
     "taken_back",
     multiple=True,
     metavar="OPTION",
-    help="An option that the rows came with, and that is not to hold.",
+    help="A stored write option to remove.",
 )
-@click.option("--drop", "drops", is_flag=True, help="Forget the rows, without applying them.")
-@click.option("--nameless", is_flag=True, help="With --drop: the rows that have no table.")
+@click.option("--drop", "drops", is_flag=True, help="Delete the rows instead of applying them.")
+@click.option("--nameless", is_flag=True, help="With --drop: the rows without a table.")
 @json_option
-def unpark_rows(
+def replay_rows(
     root: str,
     names: Sequence[str],
     storage: Mapping[str, str],
@@ -398,7 +398,7 @@ def unpark_rows(
             done = drop_dead_letters(store, names, nameless=nameless)
         else:
             options = {**dict.fromkeys(taken_back, ""), **dict(given)}
-            with progress("unpark", as_json=as_json) as shown:
+            with progress("replay", as_json=as_json) as shown:
 
                 def note(batch: ReplayResult) -> None:
                     done.append(batch)

@@ -46,7 +46,7 @@ VERSIONS_MAX = 256
 
 _THREADS = 16
 
-_NOT_THERE = "not there: its rows are parked, see 'upsertflow parked'"
+_NOT_THERE = "not there: its rows are parked, see 'upsertflow dead-letters'"
 
 _DISCOVERS_EVERY = 10
 """Polls between two table discoveries."""

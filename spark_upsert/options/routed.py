@@ -153,7 +153,7 @@ class RoutedOptions:
     park: bool = Option("onTableError", _parks, NEXT, default=False).as_field(
         "Policy for a table that rejects its rows (schema, invalid rows, corruption, replaced "
         "table). `fail`: the write fails. `park`: its rows go to the dead-letter table until "
-        "`upsertflow unpark`, and the other tables continue; an option that is invalid for all "
+        "`upsertflow replay`, and the other tables continue; an option that is invalid for all "
         "tables still fails the write. Default `fail`."
     )
     """Whether a failing table's rows become dead letters."""

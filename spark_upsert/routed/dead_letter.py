@@ -172,7 +172,7 @@ def as_dead_letter_error(error: Exception) -> UpsertFlowError | None:
     data_error = DataError(
         f"the rows cannot be written ({kind}: {error}).",
         hint="report it: that is a fault of upsertflow. Upgrade to a version without it, and run "
-        "'upsertflow unpark'.",
+        "'upsertflow replay'.",
         told=f"the rows cannot be written ({kind}).",
     )
     data_error.__cause__ = error
@@ -252,7 +252,7 @@ class DeadLetterRows:
     reason: str
     """Cause, without row values."""
     hint: str
-    """Remedy, as options for `upsertflow unpark`; empty if unknown."""
+    """Remedy, as options for `upsertflow replay`; empty if unknown."""
     options: Mapping[str, str]
     parked_ms: int
     pieces: tuple[tuple[int, int], ...]
@@ -467,6 +467,6 @@ def earlier_rows_error(name: str, root: str) -> DataError:
     """Return the error for rows that must wait for earlier dead-letter rows."""
     return DataError(
         "rows of earlier batches are parked, and these must not come before them.",
-        hint=f"apply them by 'upsertflow unpark {root} {name}', or forget them with --drop; with "
+        hint=f"apply them by 'upsertflow replay {root} {name}', or forget them with --drop; with "
         f"{setting('onTableError', 'park')} a stream parks what comes behind them.",
     )

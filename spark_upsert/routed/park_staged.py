@@ -136,7 +136,7 @@ class DeadLetterWriter:
             batch=metadata.transaction.number,
             code=error.code,
             reason=error.message_without_values,
-            hint="mend it, and run 'upsertflow unpark'; until then its rows are parked",
+            hint="mend it, and run 'upsertflow replay'; until then its rows are parked",
         )
         _LOGGER.warning("a table cannot take its rows, and they are parked: %s", fields)
 

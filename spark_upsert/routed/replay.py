@@ -318,7 +318,7 @@ def _widen(
         raise SchemaError(
             f"rows were parked as commands of a table with the keys {', '.join(schema.keys)}, and "
             f"the table at '{table.store.url}' has other keys, another order or other rules.",
-            hint="give the table the rules that it had, or drop the rows ('upsertflow unpark "
+            hint="give the table the rules that it had, or drop the rows ('upsertflow replay "
             "--drop').",
         )
     names = {name.lower() for name in except_columns} - {key.lower() for key in schema.keys}

@@ -77,7 +77,7 @@ def test_a_fault_of_this_release(hint: FollowedHint) -> None:
         write(root, 0, [("a", 1, 1), ("b", 1, 1)])
         with hint:
             replay_dead_letters(root)
-    hint("run 'upsertflow unpark'")
+    hint("run 'upsertflow replay'")
     replay_dead_letters(root)
     nothing_waits(hint)
 
@@ -141,7 +141,7 @@ def test_rows_after_those_that_are_parked(hint: FollowedHint) -> None:
         write(root, 1, rows, onTableError="fail")
     hint("with on_table_error=park a stream parks what comes behind them")
     write(root, 1, rows, **hint.options)
-    hint(f"apply them by 'upsertflow unpark {root.url} a'")
+    hint(f"apply them by 'upsertflow replay {root.url} a'")
     upsert(root.url, "a", "--set", "mergeSchema=true")
     write(root, 2, [("a", 3, 3)], onTableError="fail")
     assert rows_in(root, "a") == {1: 1, 2: 2, 3: 3}
@@ -157,7 +157,7 @@ def test_parked_rows_that_are_dropped(hint: FollowedHint) -> None:
 
 
 def upsert(*arguments: str) -> None:
-    result = CliRunner().invoke(upsertflow, ["unpark", *arguments])
+    result = CliRunner().invoke(upsertflow, ["replay", *arguments])
     assert result.exit_code == 0, result.output
 
 
@@ -173,7 +173,7 @@ def test_a_table_made_with_other_rules(hint: FollowedHint) -> None:
     Table.create(str(hint.folder / "a"), columns, keys=["id"])
     replay_dead_letters(root)
     assert rows_in(root, "a") == {1: 2}
-    hint("or drop the rows ('upsertflow unpark --drop')")
+    hint("or drop the rows ('upsertflow replay --drop')")
     write(root, 1, [("c", 1, 1)], [("c", 1, 2)], [("b", 1, 1)])
     upsert(root.url, "c", "--drop")
     nothing_waits(hint)

@@ -152,7 +152,7 @@ def test_parked_rows_mean_trouble_and_the_advice_names_the_root() -> None:
     sink = SinkNumbers(table="/lake/shop/{topic}", version=1, counters={}, parked=2, tables=1)
     numbers = numbers_of(sink=sink)
     assert numbers.troubles == ("parked",)
-    assert numbers.advice().endswith("see 'upsertflow parked /lake/shop'")
+    assert numbers.advice().endswith("see 'upsertflow dead-letters /lake/shop'")
 
 
 def test_a_batch_that_is_stale_as_a_whole_means_trouble() -> None:

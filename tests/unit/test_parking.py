@@ -271,17 +271,17 @@ def run(*arguments: str) -> Result:
 def test_the_commands_show_apply_and_drop(tmp_path: Path) -> None:
     root, path = LocalStore(str(tmp_path)), str(tmp_path)
     write(root, 0, [("a", 1, 1), (None, 5, 5)], [("a", None, 2)])
-    lines = [json.loads(line) for line in run("parked", path, "--json").stdout.splitlines()]
+    lines = [json.loads(line) for line in run("dead-letters", path, "--json").stdout.splitlines()]
     shown = [(line["name"], line["rows"], line["error"]) for line in lines]
     assert shown == [("", 1, "DATA"), ("a", 2, "DATA")]
-    assert "null" in run("unpark", path, "a").stderr
-    assert "needs NAMES" in run("unpark", path, "--drop").stderr
-    assert "--drop" in run("unpark", path, "--nameless").stderr
-    result = run("unpark", f"{path}/{{topic}}", "a", "--set", "onError=quarantine", "--json")
+    assert "null" in run("replay", path, "a").stderr
+    assert "needs NAMES" in run("replay", path, "--drop").stderr
+    assert "--drop" in run("replay", path, "--nameless").stderr
+    result = run("replay", f"{path}/{{topic}}", "a", "--set", "onError=quarantine", "--json")
     assert json.loads(result.stdout)["rows"] == 2
     assert rows_in(root, "a") == {1: 1}
-    assert run("unpark", path, "--drop", "--nameless").exit_code == 0
-    assert run("parked", path, "--json").stdout == ""
+    assert run("replay", path, "--drop", "--nameless").exit_code == 0
+    assert run("dead-letters", path, "--json").stdout == ""
 
 
 def damaged(root: MemoryStore) -> RoutedPlan:
@@ -394,10 +394,10 @@ def test_options_given_to_unpark_hold_however_they_are_spelled(root: MemoryStore
 
 def test_for_people_there_is_an_age_and_what_to_do(tmp_path: Path) -> None:
     write(LocalStore(str(tmp_path)), 0, [("b", 1, 1)], [("b", 1, 2)])
-    shown = run("parked", str(tmp_path)).stdout
+    shown = run("dead-letters", str(tmp_path)).stdout
     assert "less than a second" in shown
     assert "b: give an order, --set sequenceBy=..." in shown
-    assert f"upsertflow unpark {tmp_path} NAME" in shown
+    assert f"upsertflow replay {tmp_path} NAME" in shown
 
 
 @pytest.mark.parametrize(

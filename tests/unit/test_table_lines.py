@@ -122,7 +122,7 @@ def test_parked_rows_are_shown_beside_their_tables_and_without_one(tmp_path: Pat
     write_parked(tmp_path)
     shown = {line.table.rpartition("/")[2]: line for line in TableLines([str(tmp_path)]).poll()}
     assert {name: line.parked_rows for name, line in shown.items()} == {"a": 2, "b": 0, "": 1}
-    assert "upsertflow parked" in str(shown[""].problem)
+    assert "upsertflow dead-letters" in str(shown[""].problem)
 
 
 # -- which tables ------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Every reason for which a table is parked has a way on, and it is the one that is told.
 
-Each case parks a table, does literally what ``upsertflow parked`` tells, and runs ``upsertflow
-unpark``: the table then is what it would be had it taken its rows at once.
+Each case parks a table, does literally what ``upsertflow dead-letters`` tells, and runs ``upsertflow
+replay``: the table then is what it would be had it taken its rows at once.
 """
 
 from __future__ import annotations
@@ -251,15 +251,15 @@ def test_each_error_for_which_a_table_is_parked_has_a_case() -> None:
 @pytest.mark.sweep(5)
 def test_what_is_told_of_parked_rows_works(case: Case, tmp_path: Path) -> None:
     case.poison(tmp_path)
-    lines = [json.loads(line) for line in run("parked", str(tmp_path), "--json").splitlines()]
+    lines = [json.loads(line) for line in run("dead-letters", str(tmp_path), "--json").splitlines()]
     [parked] = [line for line in lines if line["name"] == "a"]
     assert parked["error"] == case.code
     assert case.says in parked["hint"]
     if case.says:
-        result = CliRunner().invoke(upsertflow, ["unpark", str(tmp_path), "a"])
+        result = CliRunner().invoke(upsertflow, ["replay", str(tmp_path), "a"])
         assert f"[{case.code}]" in result.stderr
     case.mend(tmp_path)
-    run("unpark", str(tmp_path), "a", *options_of(parked["hint"], case))
+    run("replay", str(tmp_path), "a", *options_of(parked["hint"], case))
     root = LocalStore(str(tmp_path))
     assert DeadLetterTable(root).counts() == {}
     table = table_below(root, "a")
