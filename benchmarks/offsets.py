@@ -130,4 +130,4 @@ def _position(draw: random.Random) -> Position:
     upper = draw.randrange(1, 1_000_000)
     table_id = f"{draw.getrandbits(32):08x}" * 4
     place = TableVersion(table_id=table_id, version=upper - 1, token=f"{draw.getrandbits(64):016x}")
-    return replace(TablePosition.at_changes(1, upper), place=place).packed()
+    return replace(TablePosition.at_changes(1, upper), place=place).to_position()

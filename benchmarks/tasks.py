@@ -77,11 +77,13 @@ def _both(
 
     def direct() -> int:
         stretches = split.stretches if isinstance(split, ChangesSplit) else (None,)
-        passes = (serving._Pass(table.store, split, each, options, columns) for each in stretches)
+        passes = (
+            serving._ScanStep(table.store, split, each, options, columns) for each in stretches
+        )
         return sum(batch.num_rows for each in passes for batch in serving._read(each))
 
     def task() -> int:
-        batches = serving.serve(table.store, split, options, columns)
+        batches = serving.read_split(table.store, split, options, columns)
         return sum(batch.num_rows for batch in batches)
 
     assert direct() == task()

@@ -160,7 +160,7 @@ def groups_at(folder: Path, at: At) -> dict[str | None, Row]:
 def _check_groups(folder: Path, newest: At) -> int:
     """Check the groups of each version at the position that it names; returns how many."""
     table = assert_sound(folder / "kept")
-    kept, count, at = MaterializedView.opened(table), 0, {}
+    kept, count, at = MaterializedView.open(table), 0, {}
     for commit in table.log.commits(1, table.log.head().upper):
         if not commit.is_epoch:
             continue

@@ -22,7 +22,7 @@ class LimitedStreamReader(ChangeStreamReader, SupportsTriggerAvailableNow):
     """A reader with a start and limit per batch from Spark, for PySpark 4.2 and newer."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # The real limits are combined in `pace`; Spark can pass only one of its own.
+        # The real limits are combined in `plan_limited_batch`; Spark can pass only one of its own.
         return ReadMaxRows(self._plan.query.rows_max or _NO_BOUND)
 
     def prepareForTriggerAvailableNow(self) -> None:

@@ -62,8 +62,8 @@ from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
 from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.streams.planner.formats import KINDS as OF_THE_ENGINE
 from spark_upsert.streams.planner.formats import Kinds
-from spark_upsert.streams.reads.columns import chosen
-from spark_upsert.streams.reads.explain import columns_field, counted
+from spark_upsert.streams.reads.columns import select_fields
+from spark_upsert.streams.reads.explain import format_columns, format_count
 from spark_upsert.streams.reads.ordered import CountedStep, StreamStep, refuse_gaps
 from spark_upsert_sink.types import (
     simple_latest_offset,
@@ -340,7 +340,7 @@ class PythonKind:
         """Return the source's columns for a read (`Kind.describe`)."""
         source, of_query = _source(options)
         columns = to_arrow_columns(source.schema)
-        return Described(chosen(columns, of_query.names("columns")), source.identity)
+        return Described(select_fields(columns, of_query.names("columns")), source.identity)
 
     def stream(self, options: InputOptions, columns: pa.Schema) -> PythonInput:
         """Return the source as a stream input (`Kind.stream`)."""
@@ -558,8 +558,8 @@ class PythonBatch:
         """Describe the read of these splits as text."""
         lines = [
             f"the Python source '{self._source.name}'",
-            *columns_field(self._columns.names),
-            counted(len(splits), "split"),
+            *format_columns(self._columns.names),
+            format_count(len(splits), "split"),
         ]
         return "\n".join(lines)
 

@@ -45,7 +45,7 @@ from spark_upsert.streams.planner.formats import (
     shared_columns,
 )
 from spark_upsert.streams.reads.columns import shown_grouping
-from spark_upsert.streams.reads.explain import tell_merge
+from spark_upsert.streams.reads.explain import log_merge
 from spark_upsert.streams.reads.read_split import splits_of
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert.table.run.file import RUNS, frugally
@@ -231,7 +231,7 @@ class BatchReader(DataSourceReader):
     """Reads rows at a version, quarantined rows, or changes, from one table or several inputs."""
 
     def __init__(self, plan: ReadPlan, schema: StructType) -> None:
-        tell_merge(plan)
+        log_merge(plan)
         columns = to_arrow_columns(schema)
         self._read = MergedRead(
             batch_inputs(plan, columns, KINDS), plan.query, columns=shared_columns(plan, columns)

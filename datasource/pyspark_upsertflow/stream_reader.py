@@ -25,7 +25,7 @@ from spark_upsert.streams.planner.formats import (
     stream_offsets,
 )
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.explain import tell_merge
+from spark_upsert.streams.reads.explain import log_merge
 from spark_upsert.streams.reads.read_split import refuse_own_epochs, splits_of
 from spark_upsert.streams.reads.splits import RowsSplit
 from spark_upsert_sink.types import to_arrow_columns
@@ -68,7 +68,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
     @cached_property
     def _stream(self) -> Stream:
-        tell_merge(self._plan)
+        log_merge(self._plan)
         columns = to_arrow_columns(self._columns)
         inputs = stream_inputs(self._plan, columns, KINDS)
         return Stream(

@@ -24,7 +24,7 @@ from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.outcomes import NOTHING
-from spark_upsert.views.materialized import MaterializedView, made_for_rows
+from spark_upsert.views.materialized import MaterializedView, create_rows_table
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.view import View
 from spark_upsert_sink.types import to_arrow_columns
@@ -136,9 +136,9 @@ def planned(
         changes, puts = _row_options(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
         shown = to_arrow_columns(read_schema({**reads, **storage_options}))
-        reads |= _consumer_option(made_for_rows(table, text, WriteOptions.parse(writes), shown))
+        reads |= _consumer_option(create_rows_table(table, text, WriteOptions.parse(writes), shown))
     else:
-        reads |= _group_options(MaterializedView.made(table, view.grouping, text))
+        reads |= _group_options(MaterializedView.create(table, view.grouping, text))
     reads, deferred_writes = _deferred_options({**reads, **options}, text)
     return {**storage_options, **reads}, {**writes, **deferred_writes}
 

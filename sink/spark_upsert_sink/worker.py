@@ -20,7 +20,7 @@ from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.views import ViewOptions
 from spark_upsert.plan.json import plan_from_json
 from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.reads.columns import conformed
+from spark_upsert.streams.reads.columns import conform_batches
 from spark_upsert.streams.reads.read_split import refuse_own_epochs
 from spark_upsert.streams.reads.views import ViewSplit, split_from_json, split_to_json
 from spark_upsert.table.log.manifest import Transaction
@@ -168,7 +168,7 @@ def read_deferred_rows(
         for cell in batch.column(SPLIT):
             split = split_from_json(cell.as_py(), plan)
             refuse_own_epochs((split,), query_id)
-            for rows in conformed(reader.read(split), columns):
+            for rows in conform_batches(reader.read(split), columns):
                 yield rows
                 RUNS.trim(rows.num_rows)
 

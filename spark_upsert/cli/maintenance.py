@@ -38,7 +38,7 @@ from spark_upsert.table.log.properties import INDEX_BY
 from spark_upsert.table.observers import PublicationResult
 from spark_upsert.table.retention.expiry import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
-from spark_upsert.views.materialized import check_settled
+from spark_upsert.views.materialized import check_result_table
 
 _EXAMPLES_MAX = 5
 """Maximum file names shown."""
@@ -132,7 +132,7 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
         report = table.check(lambda done, files: told(f"file {done + 1:,} of {files:,}"))
         all_findings = (
             *report.findings,
-            *check_settled(table),
+            *check_result_table(table),
             *check_mirror(default_mirror(table)),
         )
         findings = [str(finding) for finding in all_findings]

@@ -44,7 +44,7 @@ from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import Node, Scan
 from spark_upsert.store.open import open_store
 from spark_upsert.streams.inputs.table import open_table
-from spark_upsert.streams.planner.formats import explain_read, with_found_inputs
+from spark_upsert.streams.planner.formats import explain_read, with_discovered_inputs
 from spark_upsert.streams.reads.explain import plan_lines
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import (
@@ -338,7 +338,7 @@ def _iter_sections(text: str) -> Iterator[dict[str, Any]]:
 def _start_at_unread(plan: ReadPlan, consumer: str) -> ReadPlan:
     """Return a plan that starts at a consumer's unread changes."""
     inputs: list[InputOptions] = []
-    for source in with_found_inputs(plan).inputs:
+    for source in with_discovered_inputs(plan).inputs:
         with about("input", source.name):
             options = {
                 "startingVersion": str(_first_unread(open_table(source.of_table()), consumer))

@@ -39,11 +39,11 @@ from spark_upsert.table.published import DEFAULT_FOLDER, is_published
 from spark_upsert.table.retention.expiry import VacuumResult
 from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.views.materialized import (
-    SETTLED_FOLDER,
-    keeps_groups,
-    settle,
-    settled_at,
-    settled_below,
+    RESULT_FOLDER,
+    is_grouped,
+    open_result_table,
+    read_result_version,
+    update_result_table,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def publish(
         if to is None
         else open_mirror_store(store, to, storage_options)
     )
-    source = settle(table) if keeps_groups(head) else table
+    source = update_result_table(table) if is_grouped(head) else table
     return MIRRORS.of(source, target).publish(settings, rebuild=rebuild)
 
 
@@ -138,7 +138,7 @@ def follow(
     mirror: Mirror | None = None
     try:
         head = table.log.cached_head or table.log.head()
-        shown = settled_below(table) if keeps_groups(head) else table
+        shown = open_result_table(table) if is_grouped(head) else table
         mirror = MIRRORS.of(shown, open_published_mirror(table.store, head.properties))
         mirror.prepared.add(head.version if version is None else version, prepared_files)
         _follow(table, mirror, head)
@@ -159,8 +159,8 @@ def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
     is_known = is_published(before) and before.get(PUBLISH_PATH) == after.get(PUBLISH_PATH)
     if is_published(after) and not is_known:
         mirror = Mirror(table.log, table.store, open_published_mirror(table.store, after))
-        if head is not None and keeps_groups(head):
-            head = settled_below(table).log.try_head()
+        if head is not None and is_grouped(head):
+            head = open_result_table(table).log.try_head()
         mirror.require_place(None if head is None else head.table_id)
 
 
@@ -179,10 +179,10 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
         )
     }
     source = table
-    if keeps_groups(table.log.head()):
-        source = settled = settled_below(table)
+    if is_grouped(table.log.head()):
+        source = settled = open_result_table(table)
         if settled.log.try_head() is not None:
-            yield SETTLED_FOLDER, settled.vacuum(dry_run=dry_run)
+            yield RESULT_FOLDER, settled.vacuum(dry_run=dry_run)
     for url, target in targets.items():
         try:
             done = MIRRORS.of(source, target).vacuum(dry_run=dry_run)
@@ -208,9 +208,9 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
     # A clock that went back does not make the interval longer.
     if 0 <= table.log.now_ms() - (mirror.published_ms or 0) < interval_ms:
         return
-    if keeps_groups(head):
+    if is_grouped(head):
         # A kept table that was large before it was published is settled as a whole.
-        begins = settled_at(table, head) is None
+        begins = read_result_version(table, head) is None
         rows = sum(file.rows for file in run_files(head).values()) if begins else 0
     else:
         rows = _count_rows_without_data_file(mirror, head, mirror.prepared_data_files(head))
@@ -221,8 +221,8 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
         _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
         mirror.discard_prepared()
         return
-    if keeps_groups(head):
-        settle(table)
+    if is_grouped(head):
+        update_result_table(table)
     mirror.publish(NO_CHANGES.with_defaults(head.properties))
 
 
@@ -269,16 +269,16 @@ class MirrorStatus:
 def default_mirror(table: ObservedTable) -> Mirror:
     """Return the mirror at the location in a table's properties, even if it does not exist yet."""
     head = table.log.head()
-    shown = settled_below(table) if keeps_groups(head) else table
+    shown = open_result_table(table) if is_grouped(head) else table
     return Mirror(shown.log, shown.store, open_published_mirror(table.store, head.properties))
 
 
 def status_of_mirror(table: ObservedTable) -> MirrorStatus | None:
     """Return the mirror's status for a table or a materialized view; None without a mirror."""
     head = table.log.head()
-    if not keeps_groups(head):
+    if not is_grouped(head):
         return mirror_status(default_mirror(table))
-    at = settled_at(table, head)
+    at = read_result_version(table, head)
     facts = None if at is None else mirror_status(default_mirror(table))
     if at is None or facts is None:
         return None
@@ -322,10 +322,10 @@ def measure_mirror_lag(table: ObservedTable) -> tuple[int, int] | None:
     The time is the first newer epoch's age (`MirrorStatus.ms_behind`). None without a mirror.
     """
     head = table.log.head()
-    shown = settled_below(table) if keeps_groups(head) else table
+    shown = open_result_table(table) if is_grouped(head) else table
     if shown is table:
         return _measure_lag(MIRRORS.of(table, open_published_mirror(table.store, head.properties)))
-    at = settled_at(table, head)
+    at = read_result_version(table, head)
     if at is None:
         return None
     lag = _measure_lag(MIRRORS.of(shown, open_published_mirror(table.store, head.properties)))

@@ -117,7 +117,7 @@ def require_mirrored(schema: TableSchema, properties: Mapping[str, str]) -> None
     grouping = grouping_of(properties)
     if grouping is None or not grouping.keys:
         raise NotMirroredError.contributions(schema.keys)
-    delta_schema(grouping.result)
+    delta_schema(grouping.result_schema)
 
 
 def schema_text(columns: pa.Schema) -> str:

@@ -93,7 +93,7 @@ def rows_of(name: str, source: TableSource) -> VersionRows:
         table = Table.open(options.path, storage_options=options.storage)
         snapshot = table.at(options.version_as_of)
         grouping = None if options.raw else grouping_of(snapshot.manifest.properties)
-        columns = snapshot.manifest.schema.columns if grouping is None else grouping.result
+        columns = snapshot.manifest.schema.columns if grouping is None else grouping.result_schema
         names = list(find_columns(options.columns, columns.names, role="column"))
     fields = pa.schema([columns.field(column_name) for column_name in names]) if names else columns
     return VersionRows(fields, snapshot, grouping)

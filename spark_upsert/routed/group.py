@@ -663,7 +663,7 @@ class CompactionQueue:
         urgencies = {folder: Urgency(manual=member.priority) for folder, member in due.items()}
         return cls(
             schedule=schedule,
-            service=schedule.service(now_ms, urgencies),
+            service=schedule.plan_service(now_ms, urgencies),
             due_counts={folder: member.debt for folder, member in due.items()},
             next_ms=last_ms + 1,
             tasks=max(1, batch.tasks if batch else 1),
@@ -685,8 +685,8 @@ class CompactionQueue:
         remaining_counts = {**self.due_counts, **due_counts}
         left = [name for name in names if name in visited and remaining_counts[name]]
         paid = [name for name in names if not remaining_counts[name]]
-        served = self.schedule.served(self.service, count, {*visited, *paid}, left, now_ms)
-        return served.marked(sorted(folder for folder, debt in due_counts.items() if debt), now_ms)
+        served = self.schedule.after_service(self.service, count, {*visited, *paid}, left, now_ms)
+        return served.with_changed(sorted(folder for folder, debt in due_counts.items() if debt), now_ms)
 
 
 _LOGGER = logging.getLogger(__name__)

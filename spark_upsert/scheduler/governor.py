@@ -91,7 +91,7 @@ class Governor:
         """
         return self.sampled_ms is None or not 0 <= now_ms - self.sampled_ms < SAMPLE_MS
 
-    def after(self, sample: Sample, now_ms: int) -> Governor:
+    def after_sample(self, sample: Sample, now_ms: int) -> Governor:
         """Return the governor after a sample; the same object if none was due.
 
         Missing samples have no effect: they neither start nor end a deferral.

@@ -194,7 +194,7 @@ class DirtySet:
         since_ms = np.fromiter(self._since_ms.values(), np.int64, len(self._since_ms))
         return now_ms - since_ms
 
-    def marked(self, names: Iterable[str], now_ms: int) -> DirtySet:
+    def with_changed(self, names: Iterable[str], now_ms: int) -> DirtySet:
         """Return the queue with new inputs at its end; a queued input keeps its position.
 
         If the clock went back, start times after ``now_ms`` become ``now_ms``: a future time would
@@ -202,7 +202,7 @@ class DirtySet:
         """
         return self._with({}, names, now_ms)
 
-    def served(self, names: Iterable[str], left: Iterable[str], now_ms: int) -> DirtySet:
+    def without_served(self, names: Iterable[str], left: Iterable[str], now_ms: int) -> DirtySet:
         """Return the queue without served inputs; those in ``left`` rejoin at its end."""
         return self._with(dict.fromkeys(names), left, now_ms)
 
@@ -278,11 +278,11 @@ class Schedule:
     dirty: DirtySet = field(default_factory=DirtySet)
     turn: Turn = Turn()
 
-    def marked(self, names: Collection[str], now_ms: int) -> Schedule:
-        """Return the schedule with further inputs that have changes (`DirtySet.marked`)."""
-        return replace(self, dirty=self.dirty.marked(names, now_ms))
+    def with_changed(self, names: Collection[str], now_ms: int) -> Schedule:
+        """Return the schedule with further inputs that have changes (`DirtySet.with_changed`)."""
+        return replace(self, dirty=self.dirty.with_changed(names, now_ms))
 
-    def service(
+    def plan_service(
         self,
         now_ms: int,
         urgencies: Mapping[str, Urgency] | None = None,
@@ -308,7 +308,7 @@ class Schedule:
             turn=turn,
         )
 
-    def served(
+    def after_service(
         self,
         service: Service,
         count: int,
@@ -317,14 +317,14 @@ class Schedule:
         now_ms: int,
     ) -> Schedule:
         """Return the schedule after ``count`` inputs are served; those in ``left`` wait again."""
-        dirty = self.dirty.served(names, left, now_ms)
+        dirty = self.dirty.without_served(names, left, now_ms)
         turn = service.turn_after(count)
         if service.is_drained(turn.band, count, set(left)):
             turn = replace(turn, credit=0)
         return Schedule(dirty=dirty, turn=turn)
 
     def waiting(self, now_ms: int, urgencies: Mapping[str, Urgency] | None = None) -> list[int]:
-        """Return the waiting inputs per band, lowest band first; arguments as in `service`."""
+        """Return the waiting inputs per band, lowest band first; arguments as in `plan_service`."""
         bands = self._bands(now_ms, urgencies or {})
         return [int(count) for count in np.bincount(bands, minlength=len(WEIGHTS))]
 

@@ -1,7 +1,7 @@
 """A materialized view's group rows (`ShownGroups`): the result at a version, and its changes.
 
 A group's entries are in one hash range; read ranges are rounded to complete groups
-(`whole_groups`). An empty group has no row.
+(`align_to_groups`). An empty group has no row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_upsert.views.intervals import Pairs, RelationRows, concat
 _LOGGER = logging.getLogger(__name__)
 
 
-def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
+def compute_results(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.RecordBatch:
     """Return the result rows for groups.
 
     Notes
@@ -44,7 +44,7 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
     warning: the sums themselves are retained, so that it reappears as soon as it fits.
     """
     columns = {name: entries.column(name) for name in entries.schema.names}
-    require_possible(grouping.kept, columns, url)
+    require_possible(grouping.stored_schema, columns, url)
     counts = np.asarray(columns[grouping.multiplicity].fill_null(0))
     parts = np.where(counts > 0, np.asarray(columns[PART]), MARKER_PART)
     groups = entries.take(pa.array(np.flatnonzero(parts == GROUP_PART)))
@@ -54,14 +54,14 @@ def result(grouping: Grouping, entries: pa.RecordBatch, *, url: str) -> pa.Recor
     }
     arrays = [groups.column(key) for key in grouping.keys]
     for aggregate in grouping.aggregates:
-        shown = _shown(grouping, aggregate, groups, ends)
+        shown = _aggregate_column(grouping, aggregate, groups, ends)
         arrays.append(shown.values)
         if shown.lost:
             fields = Fields(path=url, column=aggregate.name, groups=shown.lost)
             _LOGGER.warning("groups whose values do not fit: %s", fields)
     if not arrays:
-        return pa.RecordBatch.from_pylist([{}] * groups.num_rows, schema=grouping.result)
-    return pa.RecordBatch.from_arrays(arrays, schema=grouping.result)
+        return pa.RecordBatch.from_pylist([{}] * groups.num_rows, schema=grouping.result_schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=grouping.result_schema)
 
 
 class _ResultColumn(NamedTuple):
@@ -107,7 +107,7 @@ def _owners(grouping: Grouping, groups: pa.RecordBatch, values: pa.RecordBatch) 
     return first_indices(theirs, ours)
 
 
-def _shown(
+def _aggregate_column(
     grouping: Grouping,
     aggregate: Aggregate,
     groups: pa.RecordBatch,
@@ -124,7 +124,7 @@ def _shown(
     count = groups.column(summed.count)
     if kind is AggregateKind.COUNT:
         return _ResultColumn(count)
-    type_ = grouping.result.field(aggregate.name).type
+    type_ = grouping.result_schema.field(aggregate.name).type
     is_some = pc.greater(count, 0)
     if kind is AggregateKind.SUM:
         shown_column = _total(groups, summed, type_)
@@ -143,7 +143,7 @@ def _total(groups: pa.RecordBatch, summed: SumColumns, type_: pa.DataType) -> _R
     """Return a column's sums, cast to the result type."""
     total = _whole(groups, summed)
     beyond = pc.and_(pc.is_null(total), pc.greater(groups.column(summed.count), 0))
-    shown = _fitting(total, type_)
+    shown = _cast_column(total, type_)
     shown = shown._replace(lost=shown.lost + (pc.sum(beyond).as_py() or 0))
     if not summed.apart:
         return shown
@@ -162,7 +162,7 @@ def _quotient(
     groups: pa.RecordBatch, summed: SumColumns, count: pa.Array, type_: pa.DataType
 ) -> _ResultColumn:
     """Return decimal averages, rounded half up as Spark does."""
-    return _fitting(averages(_whole(groups, summed), count, type_.scale), type_)
+    return _cast_column(averages(_whole(groups, summed), count, type_.scale), type_)
 
 
 def _whole(groups: pa.RecordBatch, summed: SumColumns) -> pa.Array:
@@ -172,7 +172,7 @@ def _whole(groups: pa.RecordBatch, summed: SumColumns) -> pa.Array:
     return total if summed.beyond is None else together(total, groups.column(summed.beyond))
 
 
-def _fitting(column: pa.Array, type_: pa.DataType) -> _ResultColumn:
+def _cast_column(column: pa.Array, type_: pa.DataType) -> _ResultColumn:
     """Return values in a type, NULL where one does not fit."""
     values, lost = try_convert(column, type_)
     return _ResultColumn(values, int(lost.sum()))
@@ -191,7 +191,7 @@ def grouping_of(properties: Mapping[str, str]) -> Grouping | None:
     return None if text is None else Grouping.from_json(text)
 
 
-def whole_groups(grouping: Grouping, hash_range: HashRange) -> HashRange:
+def align_to_groups(grouping: Grouping, hash_range: HashRange) -> HashRange:
     """Return the group-aligned range for a hash range; adjacent ranges share no group.
 
     A group of all rows has entries anywhere, and belongs to the first hash.
@@ -212,32 +212,32 @@ class ShownGroups:
     def rows(
         self, manifest: Manifest, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows at a version for a range's groups; the range is one of `whole_groups`."""
+        """Yield the rows at a version for a range's groups; the range is one of `align_to_groups`."""
         snapshot = self._snapshot(manifest)
         pieces = snapshot.chunks(hash_range) if self.grouping.keys else [hash_range]
         for piece in pieces:
-            group_range = whole_groups(self.grouping, piece)
+            group_range = align_to_groups(self.grouping, piece)
             if not group_range.is_empty:
-                yield self._result(concat([self._nothing, *snapshot.read(hash_range=group_range)]))
+                yield self._result(concat([self._no_rows, *snapshot.read(hash_range=group_range)]))
 
     def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
         """Return the rows for groups at a version; groups without rows are omitted."""
         if not groups.num_rows:
-            return no_rows(self.grouping.result)
+            return no_rows(self.grouping.result_schema)
         snapshot = self._snapshot(manifest)
         columns = [groups.column(key) for key in self.grouping.keys]
         if not self.grouping.parts:
-            parts = [self._groups_alone(snapshot, columns, groups.num_rows)]
+            parts = [self._single_entry_groups(snapshot, columns, groups.num_rows)]
         elif columns:
             parts = list(snapshot.having_prefix(columns))
         else:
             parts = list(snapshot.read())
-        return self._result(concat([self._nothing, *parts]))
+        return self._result(concat([self._no_rows, *parts]))
 
     def changes(
         self, stretch: EpochRange, hash_range: HashRange = ALL_HASHES, *, net: bool = False
     ) -> Iterator[tuple[int, Pairs]]:
-        """Yield each epoch's changes in a hash range, which is one of `whole_groups`.
+        """Yield each epoch's changes in a hash range, which is one of `align_to_groups`.
 
         Both rows of a changed group are computed from all its entries, so that a group without its
         smallest value finds the next one.
@@ -246,29 +246,31 @@ class ShownGroups:
         if stretch.is_comparison or net:
             replaced = before.slices if stretch.is_comparison else ()
             slices = () if stretch.is_comparison else before.slices
-            groups = self._touched((*replaced, *stretch.after), before, hash_range)
+            groups = self._touched_groups((*replaced, *stretch.after), before, hash_range)
             after = replace(before, slices=(*slices, *stretch.after))
             yield max(stretch.times_ms), self._pairs(groups, before, after)
             return
         for epoch in stretch.times_ms:
             added = tuple(s for s in stretch.after if s.epochs.lower == epoch)
             after = replace(before, slices=(*before.slices, *added))
-            groups = self._touched(added, before, hash_range)
+            groups = self._touched_groups(added, before, hash_range)
             yield epoch, self._pairs(groups, before, after)
             before = after
 
     def _pairs(self, groups: RelationRows, before: Manifest, after: Manifest) -> Pairs:
         old, new = (self.look_up(groups, manifest) for manifest in (before, after))
-        return _aligned(self.grouping, old, new).changed()
+        return _align_results(self.grouping, old, new).drop_equal()
 
-    def _touched(
+    def _touched_groups(
         self, slices: tuple[Slice, ...], manifest: Manifest, hash_range: HashRange
     ) -> RelationRows:
         """Return the distinct groups with an entry in the slices."""
         keys = self.grouping.keys
-        fields = pa.schema([self.grouping.kept.columns.field(name) for name in (*keys, PART)])
+        fields = pa.schema(
+            [self.grouping.stored_schema.columns.field(name) for name in (*keys, PART)]
+        )
         snapshot = self._snapshot(replace(manifest, slices=slices))
-        stored = StoredRows(self.grouping.kept, [p for p, _ in snapshot.parts(hash_range)])
+        stored = StoredRows(self.grouping.stored_schema, [p for p, _ in snapshot.parts(hash_range)])
         columns = stored.take(fields.names, np.arange(len(stored)))
         entries = pa.RecordBatch.from_arrays(columns, schema=fields)
         groups = entries.filter(pa.array(np.asarray(entries.column(PART)) != MARKER_PART))
@@ -277,7 +279,7 @@ class ShownGroups:
         [numbers] = codes([groups.column(key) for key in keys])
         return groups.take(pa.array(first_occurrences(numbers)))
 
-    def _groups_alone(
+    def _single_entry_groups(
         self, snapshot: Snapshot, columns: list[pa.Array], count: int
     ) -> RelationRows:
         """Return the entries for groups that have no other entry: each is one key."""
@@ -285,23 +287,23 @@ class ShownGroups:
         return snapshot.look_up(keys).rows
 
     def _result(self, entries: RelationRows) -> RelationRows:
-        return result(self.grouping, entries, url=self.store.url)
+        return compute_results(self.grouping, entries, url=self.store.url)
 
     def _snapshot(self, manifest: Manifest) -> Snapshot:
-        # A group with sums that do not fit leaves the others readable (`result`).
+        # A group with sums that do not fit leaves the others readable (`compute_results`).
         engine = replace(manifest.schema.engine, has_null_for_overflow=True)
         schema = replace(manifest.schema, engine=engine)
         return Snapshot(self.store, replace(manifest, schema=schema))
 
     @property
-    def _nothing(self) -> RelationRows:
-        return no_rows(self.grouping.kept.columns)
+    def _no_rows(self) -> RelationRows:
+        return no_rows(self.grouping.stored_schema.columns)
 
 
-def _aligned(grouping: Grouping, old: RelationRows, new: RelationRows) -> Pairs:
+def _align_results(grouping: Grouping, old: RelationRows, new: RelationRows) -> Pairs:
     """Return the pairs from two results; without group columns there is at most one group."""
     if grouping.keys:
-        return Pairs.aligned(old, new, grouping.keys)
+        return Pairs.from_rows(old, new, grouping.keys)
     count = max(old.num_rows, new.num_rows)
     at = [np.arange(count) if s.num_rows else np.full(count, NOWHERE) for s in (old, new)]
-    return Pairs.taken_from(old, new, at[0], at[1])
+    return Pairs.from_indices(old, new, at[0], at[1])

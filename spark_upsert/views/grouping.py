@@ -147,14 +147,14 @@ class Grouping:
     @cached_property
     def multiplicity(self) -> str:
         """The row count column's name: ``n``, unless a group column has it."""
-        return self._names.free("n")
+        return self._names.take_free("n")
 
     @cached_property
     def sums(self) -> tuple[SumColumns, ...]:
         """The stored sums, one for each column and scale."""
         _ = self.multiplicity  # The first to choose its name.
         sums = []
-        free = self._names.free
+        free = self._names.take_free
         summed = [
             aggregate
             for aggregate in self.aggregates
@@ -207,8 +207,8 @@ class Grouping:
         return {(group_sum.column, group_sum.scale): group_sum for group_sum in self.sums}
 
     @cached_property
-    def kept(self) -> TableSchema:
-        """The stored table's schema: a group's entries are adjacent (`whole_groups`)."""
+    def stored_schema(self) -> TableSchema:
+        """The stored table's schema: a group's entries are adjacent (`align_to_groups`)."""
         fields = [self.rows.field(key) for key in self.keys]
         fields.append(pa.field(PART, pa.int32()))
         for column, part in self.parts.items():
@@ -232,7 +232,7 @@ class Grouping:
         )
 
     @cached_property
-    def result(self) -> pa.Schema:
+    def result_schema(self) -> pa.Schema:
         """The result columns: the group columns, then the aggregates."""
         fields = [self.rows.field(key) for key in self.keys]
         fields += [
@@ -335,7 +335,7 @@ class _Names:
     def __init__(self, taken: Sequence[str]) -> None:
         self._taken = {name.lower() for name in taken}
 
-    def free(self, name: str) -> str:
+    def take_free(self, name: str) -> str:
         """Return a name that is free, and take it: with underscores before it, if need be."""
         while name.lower() in self._taken or name.startswith("__"):
             name = f"_{name}" if not name.startswith("_") else f"{name}_"
@@ -365,7 +365,7 @@ class Summand:
         return column
 
 
-def rounded(values: pa.Array, scale: int, digits: int) -> pa.Array:
+def round_floats(values: pa.Array, scale: int, digits: int) -> pa.Array:
     """Return floats as decimals, NULL as NULL; half-even by exact value, so that 0.15 becomes 0.1.
 
     The fraction times ``10**scale`` is a double plus its error (T. J. Dekker, "A floating-point
@@ -440,12 +440,12 @@ def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
     columns = {name: _whole(rows.column(name)) for name in grouping.rows.names}
     signs = np.repeat([sign for _, sign in sides], [side.num_rows for side, _ in sides])
-    return folded(grouping, _entries(grouping, columns, signs.astype(np.int64)))
+    return fold_entries(grouping, _entries(grouping, columns, signs.astype(np.int64)))
 
 
-def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
+def fold_entries(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
     """Return one entry per key: the sums, without all-zero entries."""
-    schema = grouping.kept
+    schema = grouping.stored_schema
     if not entries.num_rows:
         return entries
     keys = [entries.column(key) for key in schema.keys]
@@ -468,12 +468,12 @@ def folded(grouping: Grouping, entries: pa.RecordBatch) -> pa.RecordBatch:
     return folded_batch.filter(pa.array(is_live(diffs)))
 
 
-def marker(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
+def marker_entry(grouping: Grouping, *, lower: str, upper: str) -> pa.RecordBatch:
     """Return the marker entry for a write's step: from one position to another."""
     marker_fields = {PART: MARKER_PART, FROM: lower, TO: upper}
-    marker_fields |= dict.fromkeys(grouping.kept.engine.rules, 0)
-    row = {name: marker_fields.get(name) for name in grouping.kept.columns.names}
-    return pa.RecordBatch.from_pylist([row], schema=grouping.kept.columns)
+    marker_fields |= dict.fromkeys(grouping.stored_schema.engine.rules, 0)
+    row = {name: marker_fields.get(name) for name in grouping.stored_schema.columns.names}
+    return pa.RecordBatch.from_pylist([row], schema=grouping.stored_schema.columns)
 
 
 def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs) -> pa.RecordBatch:
@@ -481,7 +481,7 @@ def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs)
     keys = {key: canonical(columns[key]) for key in grouping.keys}
     of_group: dict[str, pa.Array] = {**keys, grouping.multiplicity: pa.array(signs)}
     for summed in grouping.sums:
-        of_group |= _summed(grouping, summed, columns[summed.column], signs)
+        of_group |= _sum_columns(grouping, summed, columns[summed.column], signs)
     batches = [_batch(grouping, of_group, GROUP_PART, len(signs))]
     for name, part in grouping.parts.items():
         valid = columns[name].is_valid()
@@ -500,27 +500,27 @@ def _batch(
 ) -> pa.RecordBatch:
     """Return one part's entries, with nulls in columns that it lacks."""
     all_columns = {**columns, PART: pa.repeat(pa.scalar(part, pa.int32()), count)}
-    schema = grouping.kept.columns
+    schema = grouping.stored_schema.columns
     arrays = [
         all_columns[f.name] if f.name in all_columns else pa.nulls(count, f.type) for f in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _summed(
+def _sum_columns(
     grouping: Grouping, summed: SumColumns, column: pa.Array, signs: _Signs
 ) -> dict[str, pa.Array]:
     """Return the stored columns for one row column."""
     valid = column.is_valid()
-    totals = {summed.count: _counted(valid, signs)}
+    totals = {summed.count: _signed_counts(valid, signs)}
     if summed.total is None:
         return totals
     type_ = sum_types(summed.column, grouping.rows.field(summed.column).type, summed.scale)[0]
     if summed.scale is not None:
-        for name, where in zip(summed.apart, _apart(column), strict=True):
-            totals[name] = _counted(where, signs)
+        for name, where in zip(summed.apart, _special_values(column), strict=True):
+            totals[name] = _signed_counts(where, signs)
         finite = pc.and_(valid, pc.is_finite(column)).fill_null(False)
-        values = rounded(_only(column, finite), summed.scale, DIGITS)
+        values = round_floats(_masked(column, finite), summed.scale, DIGITS)
     else:
         values = convert(column, type_)
     values = values.fill_null(pa.scalar(0, type_))
@@ -530,7 +530,7 @@ def _summed(
     return totals
 
 
-def _apart(column: pa.Array) -> tuple[pa.Array, ...]:
+def _special_values(column: pa.Array) -> tuple[pa.Array, ...]:
     """Return which floats are NaN, and which are either infinity."""
     endless = pc.is_inf(column)
     above = pc.greater(column, pa.scalar(0.0, column.type))
@@ -538,11 +538,11 @@ def _apart(column: pa.Array) -> tuple[pa.Array, ...]:
     return tuple(part.fill_null(False) for part in parts)
 
 
-def _counted(where: pa.Array, signs: _Signs) -> pa.Array:
+def _signed_counts(where: pa.Array, signs: _Signs) -> pa.Array:
     return pc.if_else(where, pa.array(signs), pa.scalar(0, pa.int64()))
 
 
-def _only(column: pa.Array, where: pa.Array) -> pa.Array:
+def _masked(column: pa.Array, where: pa.Array) -> pa.Array:
     return pc.if_else(where, column, pa.scalar(None, column.type))
 
 

@@ -54,7 +54,7 @@ class Pairs:
         return self.new.schema
 
     @classmethod
-    def none(cls, schema: pa.Schema) -> Pairs:
+    def empty(cls, schema: pa.Schema) -> Pairs:
         """Return no pairs."""
         return cls.of_inserts(no_rows(schema))
 
@@ -62,22 +62,24 @@ class Pairs:
     def of_inserts(cls, rows: RelationRows) -> Pairs:
         """Return rows that were not there before."""
         every = np.arange(rows.num_rows)
-        return cls.taken_from(rows, rows, np.full_like(every, NOWHERE), every)
+        return cls.from_indices(rows, rows, np.full_like(every, NOWHERE), every)
 
     @classmethod
-    def aligned(cls, old: RelationRows, new: RelationRows, key: Sequence[str]) -> Pairs:
+    def from_rows(cls, old: RelationRows, new: RelationRows, key: Sequence[str]) -> Pairs:
         """Return the pairs from two row sets, each with at most one row per key."""
-        before, after = codes(columns_of(old, key), columns_of(new, key))
+        before, after = codes(select_columns(old, key), select_columns(new, key))
         keys = first_occurrences(np.concatenate([before, after]))
         keys = np.concatenate([before, after])[keys]
-        return cls.taken_from(old, new, first_indices(keys, before), first_indices(keys, after))
+        return cls.from_indices(old, new, first_indices(keys, before), first_indices(keys, after))
 
     @classmethod
-    def taken_from(
+    def from_indices(
         cls, old: RelationRows, new: RelationRows, old_at: Positions, new_at: Positions
     ) -> Pairs:
         """Return pairs by row positions, `NOWHERE` for an absent row."""
-        return cls(taken(old, old_at), taken(new, new_at), old_at != NOWHERE, new_at != NOWHERE)
+        return cls(
+            take_rows(old, old_at), take_rows(new, new_at), old_at != NOWHERE, new_at != NOWHERE
+        )
 
     @classmethod
     def concat(cls, parts: Sequence[Pairs]) -> Pairs:
@@ -90,7 +92,7 @@ class Pairs:
         )
 
     @classmethod
-    def netted(cls, steps: Sequence[Pairs], key: Sequence[str]) -> Pairs:
+    def net_changes(cls, steps: Sequence[Pairs], key: Sequence[str]) -> Pairs:
         """Return consecutive steps' net changes: the first old row and the last new one."""
         if len(steps) == 1:
             return steps[0]
@@ -99,8 +101,8 @@ class Pairs:
         first = first_occurrences(numbers)
         last = len(numbers) - 1 - first_indices(numbers[first], numbers[::-1])
         return cls(
-            taken(every.old, first),
-            taken(every.new, last),
+            take_rows(every.old, first),
+            take_rows(every.new, last),
             every.has_old[first],
             every.has_new[last],
         )
@@ -126,7 +128,7 @@ class Pairs:
         """Return the new rows alone, in pair order."""
         return self.new.filter(pa.array(self.has_new))
 
-    def where(self, mask: Mask) -> Pairs:
+    def filter(self, mask: Mask) -> Pairs:
         """Return the pairs that a mask keeps."""
         chosen = pa.array(mask)
         return Pairs(
@@ -144,27 +146,27 @@ class Pairs:
         chosen = list(names)
         return Pairs(self.old.select(chosen), self.new.select(chosen), self.has_old, self.has_new)
 
-    def present(self) -> Pairs:
+    def drop_absent(self) -> Pairs:
         """Return the pairs with at least one existing row."""
-        return self.where(self.has_old | self.has_new)
+        return self.filter(self.has_old | self.has_new)
 
-    def without_same_bits(self) -> Pairs:
+    def drop_identical(self) -> Pairs:
         """Drop pairs of identical rows: no expression can distinguish them."""
-        return self.where(self.differs_by_bits())
+        return self.filter(self.bitwise_difference_mask())
 
-    def changed(self) -> Pairs:
+    def drop_equal(self) -> Pairs:
         """Drop pairs whose rows are equal by the engine's equality, for rows that leave a plan."""
-        return self.where(self.differs())
+        return self.filter(self.difference_mask())
 
-    def differs(self) -> Mask:
+    def difference_mask(self) -> Mask:
         """Return a mask: the pairs whose rows differ by the engine's equality."""
-        return self._unlike(equal_rows(self.old.columns, self.new.columns))
+        return self._difference_mask(equal_rows(self.old.columns, self.new.columns))
 
-    def differs_by_bits(self) -> Mask:
+    def bitwise_difference_mask(self) -> Mask:
         """Return a mask: the pairs that an expression may distinguish."""
-        return self._unlike(identical_rows(self.old.columns, self.new.columns))
+        return self._difference_mask(identical_rows(self.old.columns, self.new.columns))
 
-    def _unlike(self, same: Mask) -> Mask:
+    def _difference_mask(self, same: Mask) -> Mask:
         return (self.has_old != self.has_new) | (self.has_old & ~same)
 
 
@@ -173,13 +175,13 @@ def concat(parts: Sequence[RelationRows]) -> RelationRows:
     return parts[0] if len(parts) == 1 else pa.concat_batches(list(parts))
 
 
-def taken(rows: RelationRows, at: Positions) -> RelationRows:
+def take_rows(rows: RelationRows, at: Positions) -> RelationRows:
     """Return the rows at given positions; a row of NULLs for `NOWHERE`."""
     fields = [field.with_nullable(True) for field in rows.schema]
     return pa.RecordBatch.from_arrays(values_at(rows.columns, at), schema=pa.schema(fields))
 
 
-def columns_of(rows: RelationRows, names: Sequence[str]) -> list[pa.Array]:
+def select_columns(rows: RelationRows, names: Sequence[str]) -> list[pa.Array]:
     """Return columns by their names."""
     return [rows.column(name) for name in names]
 
@@ -213,20 +215,20 @@ class Spans:
         return int(self.rows.num_rows)
 
     @classmethod
-    def none(cls, schema: pa.Schema) -> Spans:
+    def empty(cls, schema: pa.Schema) -> Spans:
         """Return no rows."""
-        return cls.throughout(no_rows(schema), 0)
+        return cls.always_present(no_rows(schema), 0)
 
     @classmethod
-    def throughout(cls, rows: RelationRows, times: int) -> Spans:
+    def always_present(cls, rows: RelationRows, times: int) -> Spans:
         """Return rows that are there at all times."""
         lower = np.zeros(rows.num_rows, dtype=np.int64)
         return cls(rows, lower, lower + times + 1)
 
     @classmethod
-    def of_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
+    def from_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
         """Return the spans that result from changes."""
-        [numbers] = codes(columns_of(pairs.keys(key), key)) if len(pairs) else [at]
+        [numbers] = codes(select_columns(pairs.keys(key), key)) if len(pairs) else [at]
         order = np.lexsort((at, numbers))
         numbers, at = numbers[order], at[order]
         is_first = np.diff(numbers, prepend=-1) != 0
@@ -234,7 +236,7 @@ class Spans:
         before = is_first & pairs.has_old[order]
         has_later = pairs.has_new[order]
         return cls(
-            concat([taken(pairs.old, order[before]), taken(pairs.new, order[has_later])]),
+            concat([take_rows(pairs.old, order[before]), take_rows(pairs.new, order[has_later])]),
             np.concatenate([np.zeros(int(before.sum()), dtype=np.int64), at[has_later]]),
             np.concatenate([at[before], ends[has_later]]),
         )
@@ -249,25 +251,27 @@ class Spans:
         )
 
     @classmethod
-    def whole(cls, parts: Iterable[Spans], schema: pa.Schema) -> Spans:
+    def concat_pieces(cls, parts: Iterable[Spans], schema: pa.Schema) -> Spans:
         """Return all pieces' spans."""
-        return cls.concat([cls.none(schema), *parts])
+        return cls.concat([cls.empty(schema), *parts])
 
     def with_rows(self, rows: RelationRows) -> Spans:
         """Return other rows that are there when these are."""
         return Spans(rows, self.lower, self.upper)
 
-    def where(self, mask: Mask) -> Spans:
+    def filter(self, mask: Mask) -> Spans:
         """Return the rows that a mask keeps."""
         return Spans(self.rows.filter(pa.array(mask)), self.lower[mask], self.upper[mask])
 
-    def owning(self, rows: RelationRows, owners: Positions) -> Spans:
+    def with_owned_rows(self, rows: RelationRows, owners: Positions) -> Spans:
         """Return rows that are there when their owners among these are."""
         return Spans(rows, self.lower[owners], self.upper[owners])
 
     # -- when ------------------------------------------------------------------------
 
-    def met(self, other: Spans, at: Positions, other_at: Positions) -> tuple[Times, Positions]:
+    def intersect(
+        self, other: Spans, at: Positions, other_at: Positions
+    ) -> tuple[Times, Positions]:
         """Return the intersections of matched intervals, and the row indices of the other side."""
         lower = np.maximum(self.lower[at], other.lower[other_at])
         upper = np.minimum(self.upper[at], other.upper[other_at])
@@ -284,14 +288,14 @@ class Spans:
         is_partly[at] = True
         is_partly[at[is_whole]] = False
         never = np.flatnonzero(is_never)
-        partly = self._between(covered, is_partly)
+        partly = self._inner_gaps(covered, is_partly)
         return Times(
             np.concatenate([never, partly.at]),
             np.concatenate([self.lower[never], partly.lower]),
             np.concatenate([self.upper[never], partly.upper]),
         )
 
-    def _between(self, covered: Times, chosen: Mask) -> Times:
+    def _inner_gaps(self, covered: Times, chosen: Mask) -> Times:
         """Return the chosen rows' gaps; each row is covered at some time."""
         rows, sources = np.flatnonzero(chosen), chosen[covered.at]
         # The end of a row stands behind what covers it: what is between them is a gap.
@@ -307,9 +311,9 @@ class Spans:
         is_gap = lower > before
         return Times(at[is_gap], before[is_gap], lower[is_gap])
 
-    def at_times(self, times: Times) -> Spans:
+    def repeat_at(self, times: Times) -> Spans:
         """Return the rows repeated for the given intervals."""
-        return Spans(taken(self.rows, times.at), times.lower, times.upper)
+        return Spans(take_rows(self.rows, times.at), times.lower, times.upper)
 
     # -- what changed ----------------------------------------------------------------
 
@@ -319,7 +323,7 @@ class Spans:
         order = np.arange(len(self))
         follows = np.zeros(len(self), dtype=np.bool_)
         if len(self):
-            [numbers] = codes(columns_of(self.rows, key))
+            [numbers] = codes(select_columns(self.rows, key))
             order = np.lexsort((self.lower, numbers))
             is_same = np.diff(numbers[order], prepend=NOWHERE) == 0
             follows = is_same & (np.append(0, self.upper[order[:-1]]) == self.lower[order])
@@ -328,7 +332,7 @@ class Spans:
         new_at, before = np.flatnonzero(comes), np.append(NOWHERE, order[:-1])[: len(self)]
         old_at = np.flatnonzero(goes)
         nothing = np.full(len(old_at), NOWHERE)
-        pairs = Pairs.taken_from(
+        pairs = Pairs.from_indices(
             self.rows,
             self.rows,
             np.concatenate([np.where(follows[new_at], before[new_at], NOWHERE), order[old_at]]),

@@ -1,4 +1,4 @@
-"""Joins over two relations (`joined`), maintained from both sides' changes.
+"""Joins over two relations (`make_join`), maintained from both sides' changes.
 
 At least one side joins on its complete key, so that a change has few partners to look up. Both
 derive from joining left rows with the right side at one position.
@@ -26,7 +26,14 @@ from spark_upsert.plan.join_keys import (
     no_rows,
 )
 from spark_upsert.plan.nodes import Join, JoinType, Reverse
-from spark_upsert.views.intervals import RelationRows, Spans, Times, columns_of, concat, taken
+from spark_upsert.views.intervals import (
+    RelationRows,
+    Spans,
+    Times,
+    concat,
+    select_columns,
+    take_rows,
+)
 from spark_upsert.views.relation import (
     At,
     Driving,
@@ -34,14 +41,14 @@ from spark_upsert.views.relation import (
     Relation,
     Source,
     Step,
-    aligned,
-    among,
-    distinct,
+    align_rows,
+    concat_pieces,
+    distinct_rows,
     distinct_values,
-    matching,
-    renamed,
-    whole,
-    with_key_of,
+    filter_matching,
+    key_match_mask,
+    match_mask,
+    rename_columns,
 )
 
 _WORTH_SCANNING = 0.9
@@ -69,7 +76,7 @@ class JoinRelation:
     Parameters
     ----------
     node : Join
-        Already validated (`joined`).
+        Already validated (`make_join`).
     left, right : Relation
     """
 
@@ -95,7 +102,7 @@ class JoinRelation:
         self.dropped = None
         self.sources = left.sources
         if self.how.shows_right:
-            self.sources += _beside(right, self._shown, node)
+            self.sources += _right_sources(right, self._shown, node)
         self.driving: Driving = left.driving
         self.paths = (*left.paths, *right.paths)
         self.formulas = (*left.formulas, *right.formulas)
@@ -140,57 +147,59 @@ class JoinRelation:
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows for keys (`Relation.look_up`)."""
         assert self._left.key is not None
-        left_keys = distinct(keys.select(list(self._left.key)))
+        left_keys = distinct_rows(keys.select(list(self._left.key)))
         left_matches = self._left.look_up(left_keys, at)
         left = left_matches.rows.filter(pa.array(left_matches.present))
-        return aligned(concat([no_rows(self.schema), *self._joined(left, at)]), keys)
+        return align_rows(concat([no_rows(self.schema), *self._join_right(left, at)]), keys)
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows with some values (`Relation.having`)."""
+        """Yield the rows with some values (`Relation.find_matching`)."""
         left_names = [name for name in values.schema.names if has_column(self._left.schema, name)]
         if left_names:
-            left_values = distinct(values.select(left_names))
+            left_values = distinct_rows(values.select(left_names))
         else:
-            left_values = self._as_left(whole(self._right.having(values, at), self._right.schema))
-        for left in self._left.having(left_values, at, hash_range):
-            for rows in self._joined(left, at):
-                yield matching(rows, values)
+            left_values = self._as_left(
+                concat_pieces(self._right.find_matching(values, at), self._right.schema)
+            )
+        for left in self._left.find_matching(left_values, at, hash_range):
+            for rows in self._join_right(left, at):
+                yield filter_matching(rows, values)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
         left = self._left.scan(at, hash_range)
-        if self._right_is_whole or self._has_few(hash_range):
-            return whole(self._joined(left, at), self.schema)
+        if self._right_is_whole or self._has_few_partners(hash_range):
+            return concat_pieces(self._join_right(left, at), self.schema)
         # One reading of the right side costs less than to find much of it by an index.
-        return whole(self._combined(left, [self._right.scan(at)]), self.schema)
+        return concat_pieces(self._join_rows(left, [self._right.scan(at)]), self.schema)
 
-    def _has_few(self, hash_range: HashRange) -> bool:
+    def _has_few_partners(self, hash_range: HashRange) -> bool:
         """Return whether a range has so few partners that an index look-up is cheaper."""
         return self._is_indexed and hash_range.width * _FEW < ALL_HASHES.width
 
     def _as_left(self, right: RelationRows) -> RelationRows:
         """Return the right rows' join values, with the left side's names and types."""
-        return fitted(renamed(right, self._on_right, self._on_left), self._left.schema)
+        return fitted(rename_columns(right, self._on_right, self._on_left), self._left.schema)
 
     def _as_right(self, left: RelationRows) -> RelationRows:
         """Return the left rows' join values, with the right side's names and types."""
-        return fitted(renamed(left, self._on_left, self._on_right), self._right.schema)
+        return fitted(rename_columns(left, self._on_left, self._on_right), self._right.schema)
 
-    def _joined(self, left: RelationRows, at: At) -> Iterator[RelationRows]:
+    def _join_right(self, left: RelationRows, at: At) -> Iterator[RelationRows]:
         """Yield the join of left rows with the right side at a position."""
         if left.num_rows:
-            yield from self._combined(left, self._right.having(self._as_right(left), at))
+            yield from self._join_rows(left, self._right.find_matching(self._as_right(left), at))
 
-    def _combined(
+    def _join_rows(
         self, left: RelationRows, right: Iterable[RelationRows]
     ) -> Iterator[RelationRows]:
         """Join left rows with all their partners, among others perhaps."""
-        partners = (Spans.throughout(rows, 0) for rows in right)
-        return (spans.rows for spans in self._together(Spans.throughout(left, 0), partners))
+        partners = (Spans.always_present(rows, 0) for rows in right)
+        return (spans.rows for spans in self._join_spans(Spans.always_present(left, 0), partners))
 
-    def _together(self, left: Spans, partners: Iterable[Spans]) -> Iterator[Spans]:
+    def _join_spans(self, left: Spans, partners: Iterable[Spans]) -> Iterator[Spans]:
         """Join left rows with all their partners, possibly among others, while both exist.
 
         It holds one partner piece at a time, and earlier ones only while they cover a left
@@ -198,64 +207,66 @@ class JoinRelation:
         """
         covered, pieces = _NEVER, []
         for right in partners:
-            times, right_at = self._met(left, right)
+            times, right_at = self._overlaps(left, right)
             if self.how is not JoinType.INNER:
                 both = Times(*map(np.append, covered, times))
                 covered = left.gaps(left.gaps(both))
             if self._rest:
-                yield self._beside(left, right, times, right_at)
+                yield self._combine_columns(left, right, times, right_at)
             elif self.how.shows_right:
-                pieces.append(self._beside(left, right, times, right_at))
+                pieces.append(self._combine_columns(left, right, times, right_at))
         if self.how is JoinType.SEMI:
-            pieces.append(left.at_times(covered))
+            pieces.append(left.repeat_at(covered))
         elif self.how is JoinType.ANTI:
-            pieces.append(left.at_times(left.gaps(covered)))
+            pieces.append(left.repeat_at(left.gaps(covered)))
         elif self.how is JoinType.LEFT:
-            pieces.append(self._alone(left, left.gaps(covered)))
+            pieces.append(self._unmatched(left, left.gaps(covered)))
         if pieces:
             yield Spans.concat(pieces)
 
-    def _met(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
+    def _overlaps(self, left: Spans, right: Spans) -> tuple[Times, Positions]:
         """Return the intervals in which left rows overlap partners, and the partners' positions."""
         left_columns, right_columns = (
-            columns_of(left.rows, self._on_left),
-            columns_of(right.rows, self._on_right),
+            select_columns(left.rows, self._on_left),
+            select_columns(right.rows, self._on_right),
         )
         left_codes, right_codes = join_codes(*alike(left_columns, right_columns))
         if not self.how.shows_right:  # Whether there is any: of those alike one is enough.
-            right, right_codes = _each_once(right, right_codes)
-        return left.met(right, *matches(left_codes, right_codes))
+            right, right_codes = _deduplicate(right, right_codes)
+        return left.intersect(right, *matches(left_codes, right_codes))
 
-    def _beside(self, left: Spans, right: Spans, times: Times, right_at: Positions) -> Spans:
+    def _combine_columns(
+        self, left: Spans, right: Spans, times: Times, right_at: Positions
+    ) -> Spans:
         """Return left rows joined with right ones."""
-        shown = taken(right.rows.select(self._shown), right_at)
+        shown = take_rows(right.rows.select(self._shown), right_at)
         rows = pa.RecordBatch.from_arrays(
-            [*taken(left.rows, times.at).columns, *shown.columns], schema=self.schema
+            [*take_rows(left.rows, times.at).columns, *shown.columns], schema=self.schema
         )
         return Spans(rows, times.lower, times.upper)
 
-    def _alone(self, left: Spans, times: Times) -> Spans:
+    def _unmatched(self, left: Spans, times: Times) -> Spans:
         """Return left rows that have no partner at some times."""
-        nobody = Spans.none(self._right.schema)
-        return self._beside(left, nobody, times, np.full(len(times.at), NOWHERE))
+        nobody = Spans.empty(self._right.schema)
+        return self._combine_columns(left, nobody, times, np.full(len(times.at), NOWHERE))
 
     # -- between positions -----------------------------------------------------------
 
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows for keys that a step touched (`Relation.spans`)."""
-        right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
+        right = Spans.concat_pieces(self._right.spans(step.unrestricted()), self._right.schema)
         changed: list[RelationRows] = []
         for left in self._left.spans(step):
             if len(right):
                 assert self._left.key is not None
                 changed.append(left.rows.select(list(self._left.key)))
-            yield from self._together(left, self._partners(left.rows, right, step))
+            yield from self._join_spans(left, self._partners(left.rows, right, step))
         for rows in self._touched(changed, right, step):
-            touched = Spans.throughout(rows, step.times)
+            touched = Spans.always_present(rows, step.last_time)
             if self._rest:
-                yield self._of_touched(touched, right, step)
+                yield self._join_touched(touched, right, step)
             else:
-                yield from self._together(touched, self._partners(rows, right, step))
+                yield from self._join_spans(touched, self._partners(rows, right, step))
 
     def _touched(
         self, changed: Sequence[RelationRows], right: Spans, step: Step
@@ -265,11 +276,11 @@ class JoinRelation:
             return
         assert self._left.key is not None
         changed_rows = concat(changed) if changed else None
-        for rows in self._left.having(self._as_left(right.rows), step.after, step.within):
+        for rows in self._left.find_matching(self._as_left(right.rows), step.after, step.within):
             if changed_rows is None:
                 yield rows
             else:
-                yield rows.filter(pa.array(~with_key_of(rows, changed_rows, self._left.key)))
+                yield rows.filter(pa.array(~key_match_mask(rows, changed_rows, self._left.key)))
 
     def _partners(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[Spans]:
         """Yield all right rows that may be the left rows' partners at any time in a step.
@@ -278,30 +289,34 @@ class JoinRelation:
         are those that the step touched.
         """
         yield moved
-        for rows in self._stayed(left, moved, step):
-            yield Spans.throughout(rows, step.times)
+        for rows in self._unchanged_partners(left, moved, step):
+            yield Spans.always_present(rows, step.last_time)
 
-    def _stayed(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[RelationRows]:
+    def _unchanged_partners(
+        self, left: RelationRows, moved: Spans, step: Step
+    ) -> Iterator[RelationRows]:
         """Yield the right rows that join some left rows and that a step did not touch."""
         assert self._right.key is not None
-        for rows in self._right.having(self._as_right(left), step.before):
-            yield rows.filter(pa.array(~with_key_of(rows, moved.rows, self._right.key)))
+        for rows in self._right.find_matching(self._as_right(left), step.before):
+            yield rows.filter(pa.array(~key_match_mask(rows, moved.rows, self._right.key)))
 
-    def _of_touched(self, touched: Spans, right: Spans, step: Step) -> Spans:
+    def _join_touched(self, touched: Spans, right: Spans, step: Step) -> Spans:
         """Return the output for left rows with many partners, some of which changed.
 
         It includes only those partners, and the row without a partner, which depends on the last
         and the first of all: if the changed ones leave a gap, another one may exist throughout.
         """
-        times, right_at = self._met(touched, right)
-        partners = self._beside(touched, right, times, right_at)
+        times, right_at = self._overlaps(touched, right)
+        partners = self._combine_columns(touched, right, times, right_at)
         if self.how is not JoinType.LEFT:
             return partners
         alone = touched.gaps(times)
-        for others in self._stayed(taken(touched.rows, np.unique(alone.at)), right, step):
-            has_other = among(touched.rows, distinct_values(self._as_left(others)))[alone.at]
+        for others in self._unchanged_partners(
+            take_rows(touched.rows, np.unique(alone.at)), right, step
+        ):
+            has_other = match_mask(touched.rows, distinct_values(self._as_left(others)))[alone.at]
             alone = Times(*(interval_rows[~has_other] for interval_rows in alone))
-        return Spans.concat([partners, self._alone(touched, alone)])
+        return Spans.concat([partners, self._unmatched(touched, alone)])
 
 
 class FullJoinRelation:
@@ -318,7 +333,7 @@ class FullJoinRelation:
         self.key = (on.left,)
         self.may_lack_key = left.may_lack_key or right.may_lack_key
         self.dropped = None
-        self.sources = (*left.sources, *_beside(right, self._shown, node))
+        self.sources = (*left.sources, *_right_sources(right, self._shown, node))
         self.driving: Driving = left.driving._replace(columns=self.key)
         self.paths = (*left.paths, *right.paths)
         self.formulas = (*left.formulas, *right.formulas)
@@ -343,16 +358,16 @@ class FullJoinRelation:
         """Return the rows for keys (`Relation.look_up`)."""
         left = self._left.look_up(keys, at)
         right = self._right.look_up(self._as_right(keys), at)
-        return self._beside(left, right)
+        return self._merge_sides(left, right)
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows with some values (`Relation.having`)."""
+        """Yield the rows with some values (`Relation.find_matching`)."""
         for keys in self._keys_having(values, at):
-            inside = keys.filter(pa.array(self.driving.within(keys, hash_range)))
-            looked_up = self.look_up(distinct(inside), at)
-            yield matching(looked_up.rows.filter(pa.array(looked_up.present)), values)
+            inside = keys.filter(pa.array(self.driving.range_mask(keys, hash_range)))
+            looked_up = self.look_up(distinct_rows(inside), at)
+            yield filter_matching(looked_up.rows.filter(pa.array(looked_up.present)), values)
 
     def _keys_having(self, values: RelationRows, at: At) -> Iterator[RelationRows]:
         """Yield distinct keys, including at least those of the rows with given values."""
@@ -361,10 +376,10 @@ class FullJoinRelation:
         if self._on.left in names:
             yield distinct_values(values.select(list(self.key)))
         elif left_names:
-            for rows in self._left.having(distinct(values.select(left_names)), at):
+            for rows in self._left.find_matching(distinct_rows(values.select(left_names)), at):
                 yield rows.select(list(self.key))
         else:
-            for rows in self._right.having(values, at):
+            for rows in self._right.find_matching(values, at):
                 yield self._as_left(rows)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
@@ -372,36 +387,38 @@ class FullJoinRelation:
         left = self._left.scan(at, hash_range)
         right = self._right.scan(at)
         left_rows = self._as_left(right)
-        inside = pa.array(self.driving.within(left_rows, hash_range))
+        inside = pa.array(self.driving.range_mask(left_rows, hash_range))
         right, left_rows = right.filter(inside), left_rows.filter(inside)
-        keys = distinct(concat([left.select(list(self.key)), left_rows]))
-        return self._beside(aligned(left, keys), aligned(right, self._as_right(keys))).rows
+        keys = distinct_rows(concat([left.select(list(self.key)), left_rows]))
+        return self._merge_sides(
+            align_rows(left, keys), align_rows(right, self._as_right(keys))
+        ).rows
 
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows for keys that a step touched (`Relation.spans`)."""
-        right = Spans.whole(self._right.spans(step.whole()), self._right.schema)
-        right = right.where(self.driving.within(self._as_left(right.rows), step.within))
+        right = Spans.concat_pieces(self._right.spans(step.unrestricted()), self._right.schema)
+        right = right.filter(self.driving.range_mask(self._as_left(right.rows), step.within))
         assert self._right.key is not None
         for left in self._left.spans(step):
-            keys = distinct(left.rows.select(list(self.key)))
-            right_keys = with_key_of(right.rows, self._as_right(keys), [self._on.right])
-            yield self._put_together(left, right.where(right_keys), keys, step)
-            right = right.where(~right_keys)
-        keys = distinct(self._as_left(right.rows))
-        yield self._put_together(Spans.none(self._left.schema), right, keys, step)
+            keys = distinct_rows(left.rows.select(list(self.key)))
+            right_keys = key_match_mask(right.rows, self._as_right(keys), [self._on.right])
+            yield self._join_touched(left, right.filter(right_keys), keys, step)
+            right = right.filter(~right_keys)
+        keys = distinct_rows(self._as_left(right.rows))
+        yield self._join_touched(Spans.empty(self._left.schema), right, keys, step)
 
-    def _put_together(self, left: Spans, right: Spans, keys: RelationRows, step: Step) -> Spans:
+    def _join_touched(self, left: Spans, right: Spans, keys: RelationRows, step: Step) -> Spans:
         """Return the joined rows for keys, given each side's rows that the step touched."""
-        left = _completed(left, self._left, keys, step)
-        right = _completed(right, self._right, self._as_right(keys), step)
+        left = _add_unchanged(left, self._left, keys, step)
+        right = _add_unchanged(right, self._right, self._as_right(keys), step)
         sides = left.rows.select(list(self.key)), self._as_left(right.rows)
         at, right_at = matches(*join_codes(*(side.columns for side in sides)))
-        both, right_at = left.met(right, at, right_at)
+        both, right_at = left.intersect(right, at, right_at)
         times = Times(right_at, both.lower, both.upper)
         alone = left.gaps(both), right.gaps(times)
         nowhere = [np.full(len(unmatched.at), NOWHERE) for unmatched in alone]
         looked = [
-            LookedUpRows(taken(spans.rows, row_indices), row_indices != NOWHERE)
+            LookedUpRows(take_rows(spans.rows, row_indices), row_indices != NOWHERE)
             for spans, row_indices in (
                 (left, np.concatenate([both.at, alone[0].at, nowhere[1]])),
                 (right, np.concatenate([right_at, nowhere[0], alone[1].at])),
@@ -411,17 +428,17 @@ class FullJoinRelation:
             np.concatenate([getattr(matched, name) for matched in (both, *alone)])
             for name in ("lower", "upper")
         )
-        return Spans(self._beside(*looked).rows, lower, upper)
+        return Spans(self._merge_sides(*looked).rows, lower, upper)
 
     def _as_left(self, right: RelationRows) -> RelationRows:
         """Return the right rows' keys, renamed to the left side's."""
-        return renamed(right, [self._on.right], self.key)
+        return rename_columns(right, [self._on.right], self.key)
 
     def _as_right(self, keys: RelationRows) -> RelationRows:
         """Return keys, renamed to the right side's."""
-        return renamed(keys, self.key, [self._on.right])
+        return rename_columns(keys, self.key, [self._on.right])
 
-    def _beside(self, left: LookedUpRows, right: LookedUpRows) -> LookedUpRows:
+    def _merge_sides(self, left: LookedUpRows, right: LookedUpRows) -> LookedUpRows:
         """Return the joined rows from both sides' rows with the same keys."""
         present = left.present | right.present
         key = pc.if_else(
@@ -433,11 +450,11 @@ class FullJoinRelation:
             key if name == self._on.left else left.rows.column(name)
             for name in self._left.schema.names
         ]
-        arrays += columns_of(right.rows, self._shown)
+        arrays += select_columns(right.rows, self._shown)
         return LookedUpRows(pa.RecordBatch.from_arrays(arrays, schema=self.schema), present)
 
 
-def joined(node: Join, left: Relation, right: Relation) -> Relation:
+def make_join(node: Join, left: Relation, right: Relation) -> Relation:
     """Return a join's relation."""
     assert left.key is not None
     assert right.key is not None
@@ -518,28 +535,30 @@ def _require_columns(node: Join, left: Relation, right: Relation) -> None:
             )
 
 
-def _beside(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, ...]:
+def _right_sources(right: Relation, shown: Sequence[str], node: Join) -> tuple[Source, ...]:
     """Return the right side's sources, with a join's column names."""
     names = {on.right: on.left for on in node.on} | {name: name for name in shown}
     return tuple(
-        renamed_source for source in right.sources for renamed_source in source.renamed(names)
+        renamed_source for source in right.sources for renamed_source in source.rename(names)
     )
 
 
-def _completed(spans: Spans, relation: Relation, keys: RelationRows, step: Step) -> Spans:
+def _add_unchanged(spans: Spans, relation: Relation, keys: RelationRows, step: Step) -> Spans:
     """Return spans extended by the rows for further keys, which a step did not touch."""
     stored_rows = relation.look_up(keys, step.before)
     assert relation.key is not None
-    stayed = stored_rows.present & ~with_key_of(keys, spans.rows, keys.schema.names)
+    stayed = stored_rows.present & ~key_match_mask(keys, spans.rows, keys.schema.names)
     rows = stored_rows.rows.filter(pa.array(stayed))
-    return Spans.concat([spans, Spans.throughout(rows, step.times)])
+    return Spans.concat([spans, Spans.always_present(rows, step.last_time)])
 
 
-def _each_once(spans: Spans, numbers: Positions) -> tuple[Spans, Positions]:
+def _deduplicate(spans: Spans, numbers: Positions) -> tuple[Spans, Positions]:
     """Deduplicate spans with equal numbers and times; return them and their numbers."""
     width = int(spans.upper.max(initial=0)) + 1
     _, first = np.unique((numbers * width + spans.lower) * width + spans.upper, return_index=True)
-    return Spans(taken(spans.rows, first), spans.lower[first], spans.upper[first]), numbers[first]
+    return Spans(take_rows(spans.rows, first), spans.lower[first], spans.upper[first]), numbers[
+        first
+    ]
 
 
 _NEVER = Times(*3 * (np.empty(0, dtype=np.int64),))

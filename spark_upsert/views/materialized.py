@@ -1,6 +1,6 @@
 """Materialized views: tables with a grouped view's sums (`MaterializedView`), or a view's rows.
 
-Each step is one epoch and applied once (`table.write.outcomes`; docs/adr/0037). `KeptBase` reads a
+Each step is one epoch and applied once (`table.write.outcomes`; docs/adr/0037). `MaterializedBase` reads a
 materialized table in a plan.
 """
 
@@ -34,10 +34,10 @@ from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.outcomes import recorded_position
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
-from spark_upsert.views.group_rows import PLAN, RESULT, ShownGroups, grouping_of, whole_groups
-from spark_upsert.views.grouping import Grouping, marker
+from spark_upsert.views.group_rows import PLAN, RESULT, ShownGroups, align_to_groups, grouping_of
+from spark_upsert.views.grouping import Grouping, marker_entry
 from spark_upsert.views.intervals import Pairs, RelationRows, concat
-from spark_upsert.views.relation import LookedUpRows, aligned
+from spark_upsert.views.relation import LookedUpRows, align_rows
 from spark_upsert.views.scan import require_columns
 
 
@@ -49,11 +49,11 @@ class MaterializedView:
     grouping: Grouping
 
     @classmethod
-    def made(cls, table: Table, grouping: Grouping, plan: str) -> MaterializedView:
+    def create(cls, table: Table, grouping: Grouping, plan: str) -> MaterializedView:
         """Return the table that keeps a view; it is made if there is none."""
         text = grouping.to_json()
         properties = {PLAN: plan, RESULT: text}
-        head = table.ensure(grouping.kept, internal=properties)
+        head = table.ensure(grouping.stored_schema, internal=properties)
         recorded = {name: head.properties.get(name) for name in properties}
         if recorded != properties:
             raise PlanError(
@@ -64,9 +64,9 @@ class MaterializedView:
         return cls(table, grouping)
 
     @classmethod
-    def opened(cls, table: Table) -> MaterializedView:
+    def open(cls, table: Table) -> MaterializedView:
         """Return a table as a materialized view, by its properties."""
-        return cls(table, grouping_kept(table))
+        return cls(table, require_grouping(table))
 
     # -- steps -----------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class MaterializedView:
         """Return the table's position in its view; initially `moves.NOTHING`."""
         return recorded_position(self.table.at())
 
-    def take(
+    def apply(
         self,
         contributions: RelationRows,
         *,
@@ -83,7 +83,7 @@ class MaterializedView:
         transaction: Transaction | None = None,
     ) -> bool:
         """Apply one step's contributions, if the table does not have it yet."""
-        entries = [contributions, marker(self.grouping, lower=lower, upper=upper)]
+        entries = [contributions, marker_entry(self.grouping, lower=lower, upper=upper)]
         step = pa.Table.from_batches(entries)
         return self.table.upsert(step, transaction=transaction) is not None
 
@@ -92,7 +92,7 @@ class MaterializedView:
     def rows(self, version: int | None = None) -> RelationRows:
         """Return the result at a version, by default the newest."""
         manifest = self.table.at(version).manifest
-        return concat([no_rows(self.grouping.result), *self._shown.rows(manifest)])
+        return concat([no_rows(self.grouping.result_schema), *self._shown.rows(manifest)])
 
     def look_up(self, groups: RelationRows, version: int) -> RelationRows:
         """Return the rows for groups at a version; groups without rows are omitted."""
@@ -107,7 +107,7 @@ class MaterializedView:
         return ShownGroups(self.grouping, self.table.store)
 
 
-def grouping_kept(table: ObservedTable) -> Grouping:
+def require_grouping(table: ObservedTable) -> Grouping:
     """Return the grouping of a table that keeps a view; raise if it keeps none."""
     grouping = grouping_of(table.log.head().properties)
     if grouping is None:
@@ -126,7 +126,7 @@ def group_changes(
         yield from groups.changes(stretch)
 
 
-class KeptBase:
+class MaterializedBase:
     """A table of contributions as a plan reads it: a row per group (`Base`).
 
     A group's hash is the first in its entries' range.
@@ -141,7 +141,7 @@ class KeptBase:
     """
 
     def __init__(self, scan: Scan, table: Table, grouping: Grouping) -> None:
-        require_columns(scan, grouping.result, grouping.keys)
+        require_columns(scan, grouping.result_schema, grouping.keys)
         self.may_lack_key = True  # NULL is a group.
         self._names = scan.schema.names
         self._table = table
@@ -150,19 +150,19 @@ class KeptBase:
         self._schema = table.log.head().schema
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
-        """Return the groups' hashes (`Base.hashes`)."""
+        """Return the groups' hashes (`BaseTable.hashes`)."""
         return prefix_ends(keys, seed=self._schema.hash_seed)[0]
 
     def is_indexed(self, column: str) -> bool:
-        """Return False: groups are found by their columns (`Base.is_indexed`)."""
+        """Return False: groups are found by their columns (`BaseTable.is_indexed`)."""
         return False
 
     def index(self, column: str) -> Index | None:
-        """Return None (`Base.index`)."""
+        """Return None (`BaseTable.index`)."""
         return None
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
-        """Cut a hash range (`Base.chunks`)."""
+        """Cut a hash range (`BaseTable.chunks`)."""
         if version is None:
             return [hash_range]
         return Snapshot(self._table.store, self._table.log.at(version)).chunks(hash_range)
@@ -170,20 +170,23 @@ class KeptBase:
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return the changes between two versions, with their times (`Base.changes`)."""
-        group_range, log = whole_groups(self._grouping, hash_range), self._table.log
-        changes, versions = [Pairs.none(self._grouping.result)], [np.empty(0, dtype=np.int64)]
+        """Return the changes between two versions, with their times (`BaseTable.changes`)."""
+        group_range, log = align_to_groups(self._grouping, hash_range), self._table.log
+        changes, versions = (
+            [Pairs.empty(self._grouping.result_schema)],
+            [np.empty(0, dtype=np.int64)],
+        )
         for stretch in cut_into_ranges(log, before + 1, after + 1, self._schema, net=net):
             for version, pairs in self._shown.changes(stretch, group_range, net=net):
                 changes.append(pairs)
                 versions.append(np.full(len(pairs), version))
         every = Pairs.concat(changes).select(self._names)
-        differs = every.differs_by_bits()
-        return every.where(differs), np.concatenate(versions)[differs]
+        differs = every.bitwise_difference_mask()
+        return every.filter(differs), np.concatenate(versions)[differs]
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
-        """Return the rows for groups (`Base.look_up`)."""
-        rows = no_rows(self._grouping.result)
+        """Return the rows for groups (`BaseTable.look_up`)."""
+        rows = no_rows(self._grouping.result_schema)
         if version is not None and keys.num_rows:
             rows = self._shown.look_up(keys, self._table.log.at(version))
         rows = rows.select(self._names)
@@ -191,18 +194,20 @@ class KeptBase:
             arrays = [pa.nulls(keys.num_rows, field.type) for field in rows.schema]
             absent = pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
             return LookedUpRows(absent, np.zeros(keys.num_rows, dtype=np.bool_))
-        return aligned(rows, keys)
+        return align_rows(rows, keys)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
-        """Return all groups with hashes in a range (`Base.scan`)."""
-        rows = [no_rows(self._grouping.result)]
-        group_range = whole_groups(self._grouping, hash_range)
+        """Return all groups with hashes in a range (`BaseTable.scan`)."""
+        rows = [no_rows(self._grouping.result_schema)]
+        group_range = align_to_groups(self._grouping, hash_range)
         if version is not None and not group_range.is_empty:
             rows += self._shown.rows(self._table.log.at(version), group_range)
         return concat(rows).select(self._names)
 
 
-def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.Schema) -> Manifest:
+def create_rows_table(
+    table: Table, plan: str, options: WriteOptions, incoming: pa.Schema
+) -> Manifest:
     """Return the table that materializes a view's rows; create it if it does not exist.
 
     Rows are ordered by their step's version, so only one query may write: another query may process
@@ -223,7 +228,7 @@ def made_for_rows(table: Table, plan: str, options: WriteOptions, incoming: pa.S
     return head
 
 
-SETTLED_FOLDER = "_mirror/rows"
+RESULT_FOLDER = "_mirror/rows"
 """Its folder below the materialized table."""
 
 _VERSIONS_MAX = 64
@@ -232,29 +237,29 @@ _VERSIONS_MAX = 64
 _SAFETY_MS = 3_600_000
 """Expiry margin: its only reader, the mirror's publisher, has advanced by then."""
 
-_GONE = "__gone"
+_IS_DELETED = "__gone"
 
 
-def keeps_groups(manifest: Manifest) -> bool:
+def is_grouped(manifest: Manifest) -> bool:
     """Return whether a table materializes a view's groups."""
     return VIEW_RESULT in manifest.properties
 
 
-def settled_below(table: ObservedTable) -> Table:
+def open_result_table(table: ObservedTable) -> Table:
     """Return a materialized table's settled table, whether or not it exists."""
-    return Table(StoreBelow(table.store, SETTLED_FOLDER), clock=lambda: table.log.now_ms() / 1000)
+    return Table(StoreBelow(table.store, RESULT_FOLDER), clock=lambda: table.log.now_ms() / 1000)
 
 
-def settled_at(table: ObservedTable, head: Manifest) -> int | None:
+def read_result_version(table: ObservedTable, head: Manifest) -> int | None:
     """Return the materialized table's version in its settled table; None if there is none."""
-    own_head = settled_below(table).log.try_head()
+    own_head = open_result_table(table).log.try_head()
     return None if own_head is None else own_head.transactions.get(head.table_id)
 
 
-def settle(table: ObservedTable) -> Table:
+def update_result_table(table: ObservedTable) -> Table:
     """Return a materialized table's settled table, updated to its newest version."""
-    head, result_table = table.log.head(), settled_below(table)
-    groups = ShownGroups(grouping_kept(table), table.store)
+    head, result_table = table.log.head(), open_result_table(table)
+    groups = ShownGroups(require_grouping(table), table.store)
     result_table.ensure(_schema(groups.grouping), allow_non_empty_path=True)
     at = result_table.log.head().transactions.get(head.table_id)
     if at is not None and at > head.version:
@@ -263,16 +268,16 @@ def settle(table: ObservedTable) -> Table:
             f"the groups at a version up to {head.version}",
             f"those of version {at}",
         )
-    if at is None or not _by_change(table.log, groups, result_table, at, head):
-        _whole(groups, result_table, head)
-    _keep_up(result_table)
+    if at is None or not _apply_changes(table.log, groups, result_table, at, head):
+        _replace_all(groups, result_table, head)
+    _maintain(result_table)
     return result_table
 
 
-def check_settled(table: ObservedTable) -> Iterator[Finding]:
+def check_result_table(table: ObservedTable) -> Iterator[Finding]:
     """Yield the differences between a materialized table's groups and its settled table."""
-    head, result_table = table.log.head(), settled_below(table)
-    grouping, at = grouping_of(head.properties), settled_at(table, head)
+    head, result_table = table.log.head(), open_result_table(table)
+    grouping, at = grouping_of(head.properties), read_result_version(table, head)
     if grouping is None or at is None:
         return
     try:
@@ -298,10 +303,12 @@ def check_settled(table: ObservedTable) -> Iterator[Finding]:
 
 
 def _schema(grouping: Grouping) -> TableSchema:
-    return TableSchema.of(grouping.result, keys=grouping.keys, scope=Scope.ARRIVAL, hash_seed=0)
+    return TableSchema.of(
+        grouping.result_schema, keys=grouping.keys, scope=Scope.ARRIVAL, hash_seed=0
+    )
 
 
-def _by_change(log: Log, groups: ShownGroups, own: Table, at: int, head: Manifest) -> bool:
+def _apply_changes(log: Log, groups: ShownGroups, own: Table, at: int, head: Manifest) -> bool:
     """Settle the versions after one, each separately; return False if they are expired."""
     envelope = _Rows(schema=own.log.head().schema)
     try:
@@ -321,18 +328,20 @@ def _rows(pairs: Pairs) -> pa.Table:
     """Return the new rows, and the old ones for removed groups."""
     gone = pairs.has_old & ~pairs.has_new
     parts = [
-        side.filter(pa.array(chosen)).append_column(_GONE, pa.repeat(is_gone, int(chosen.sum())))
+        side.filter(pa.array(chosen)).append_column(
+            _IS_DELETED, pa.repeat(is_gone, int(chosen.sum()))
+        )
         for side, chosen, is_gone in ((pairs.new, pairs.has_new, False), (pairs.old, gone, True))
     ]
     return pa.Table.from_batches(parts)
 
 
-def _whole(groups: ShownGroups, own: Table, head: Manifest) -> None:
+def _replace_all(groups: ShownGroups, own: Table, head: Manifest) -> None:
     """Settle all groups, range by range."""
     base = own.at()
     envelope = _Rows(schema=base.manifest.schema)
     commands = (
-        envelope.commands(row.append_column(_GONE, pa.repeat(False, row.num_rows)))
+        envelope.commands(row.append_column(_IS_DELETED, pa.repeat(False, row.num_rows)))
         for row in groups.rows(head)
     )
     staged = stage(Snapshot(own.store, base.manifest), commands, overwrite=True)
@@ -346,7 +355,7 @@ def _whole(groups: ShownGroups, own: Table, head: Manifest) -> None:
     )
 
 
-def _keep_up(own: Table) -> None:
+def _maintain(own: Table) -> None:
     for job in own.compaction_jobs()[:1]:
         own.commit_compactions([compact_runs(own.store, own.log.head(), job)])
     head = own.log.head()
@@ -363,7 +372,7 @@ class _Rows:
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch's commands (`Envelope.commands`)."""
         names = self.schema.columns.names
-        gone = np.asarray(batch.column(_GONE).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        gone = np.asarray(batch.column(_IS_DELETED).to_numpy(zero_copy_only=False), dtype=np.bool_)
         decoded = DecodedRows(
             columns={name: batch.column(name) for name in names},
             order=(),

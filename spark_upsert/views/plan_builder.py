@@ -45,7 +45,7 @@ from spark_upsert.table.log.manifest import KeptPosition
 from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.outcomes import NOTHING
-from spark_upsert.views.group_rows import result
+from spark_upsert.views.group_rows import compute_results
 from spark_upsert.views.grouping import contributions
 from spark_upsert.views.intervals import Pairs, concat
 from spark_upsert.views.materialized import MaterializedView
@@ -57,10 +57,10 @@ from spark_upsert.views.view import (
     bind,
     bind_below_group,
     bind_group,
-    made_from,
+    list_base_tables,
+    make_scan,
     open_base,
     pairs_by_piece,
-    scan_of,
 )
 
 
@@ -72,7 +72,7 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
     table without a writer may be compacted and expired, too.
     """
     assert view.grouping is not None
-    view_table = MaterializedView.made(table, view.grouping, view.plan.to_json())
+    view_table = MaterializedView.create(table, view.grouping, view.plan.to_json())
     recorded, consumer = view_table.position(), f"refresh-{table.log.head().table_id}"
     begun = _begin(view, recorded)
 
@@ -82,20 +82,20 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
         return newest
 
     newest = retry_after_expiry(held, view.urls)
-    view = view.following()
+    view = view.rebind_if_altered()
     grouping = view.grouping
     assert grouping is not None
     at, cut = begun or (newest, 0)
-    with view.resting():
-        upper = view.kept_position(newest).text
+    with view.use_cached_heads():
+        upper = view.materialized_position(newest).text
         if upper == recorded:
             return False
         every = (contributions(grouping, pairs) for pairs in _pairs(view, at, cut, newest))
         nonempty = [batch for batch in every if batch.num_rows]
     # What several pieces contribute to one group the table sums up, as it does of several tasks.
-    view.judge_failures(newest, on_error)
-    group_rows = concat(nonempty or [no_rows(grouping.kept.columns)])
-    has_moved = view_table.take(group_rows, lower=recorded, upper=upper)
+    view.report_failures(newest, on_error)
+    group_rows = concat(nonempty or [no_rows(grouping.stored_schema.columns)])
+    has_moved = view_table.apply(group_rows, lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved
 
@@ -105,7 +105,7 @@ def _begin(view: View, recorded: str) -> tuple[At, int | None] | None:
     if recorded == NOTHING:
         return None
     position = KeptPosition.read(recorded)
-    view.require_kept(position)
+    view.require_materialized_from(position)
     return {path: table_ref.version for path, table_ref in position.at.items()}, position.snapshot
 
 
@@ -116,40 +116,44 @@ def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
         for piece in relation.driving.chunks(at, HashRange(cut, HASH_END)):
             yield Pairs.of_inserts(relation.scan(at, piece))
     if dict(at) != dict(newest):
-        step, moved = Step(at, newest), list(view.moved(at, newest))
+        step, moved = Step(at, newest), list(view.iter_epochs(at, newest))
         rows = sum(moved_table.rows for moved_table in moved)
-        yield from pairs_by_piece(relation, step, view.choice(step, moved).way, rows=rows)
+        yield from pairs_by_piece(
+            relation, step, view.choose_strategy(step, moved).strategy, rows=rows
+        )
 
 
 Wanted: TypeAlias = frozenset[str] | None
 """Column names, case-folded as in SQL; None: all. Names that do not exist are ignored."""
 
 
-def pruned(node: Node, wanted: Wanted = None) -> Node:
+def prune_columns(node: Node, wanted: Wanted = None) -> Node:
     """Return an equivalent plan whose scans read only the columns that the plan uses."""
     match node:
         case Scan():
             return _scan(node, wanted)
         case Filter():
-            needed = _with(wanted, _used([node.where]))
-            return replace(node, input=pruned(node.input, needed))
+            needed = _with(wanted, _used_columns([node.where]))
+            return replace(node, input=prune_columns(node.input, needed))
         case Project():
-            needed = _used(column.formula for column in node.columns)
-            return _chosen(replace(node, input=pruned(node.input, needed)))
+            needed = _used_columns(column.formula for column in node.columns)
+            return _projected_scan(replace(node, input=prune_columns(node.input, needed)))
         case Unnest():
-            return replace(node, input=pruned(node.input, _with(wanted, _names(node.column))))
+            return replace(
+                node, input=prune_columns(node.input, _with(wanted, _names(node.column)))
+            )
         case Join():
             left, right = (_names(*names) for names in zip(*node.on, strict=True))
             return replace(
                 node,
-                left=pruned(node.left, _with(wanted, left)),
-                right=pruned(node.right, _with(wanted, right)),
+                left=prune_columns(node.left, _with(wanted, left)),
+                right=prune_columns(node.right, _with(wanted, right)),
             )
         case Group():
             columns = (
                 aggregate.column for aggregate in node.aggregates if aggregate.column is not None
             )
-            return replace(node, input=pruned(node.input, _names(*node.keys, *columns)))
+            return replace(node, input=prune_columns(node.input, _names(*node.keys, *columns)))
         case _:
             return node
 
@@ -161,7 +165,7 @@ def _scan(node: Scan, wanted: Wanted) -> Scan:
     return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in needed))
 
 
-def _chosen(node: Project) -> Node:
+def _projected_scan(node: Project) -> Node:
     """Return a projection, or the scan itself if that has these very columns."""
     child = node.input
     if isinstance(child, Scan):
@@ -171,7 +175,7 @@ def _chosen(node: Project) -> Node:
     return node
 
 
-def _used(formulas: Iterable[Formula]) -> Wanted:
+def _used_columns(formulas: Iterable[Formula]) -> Wanted:
     """Return the columns that formulas read."""
     needed: Wanted = frozenset()
     for formula in formulas:
@@ -204,7 +208,8 @@ class Plan:
         """Return all rows in a table, with its current columns."""
         storage_options = dict(storage or {})
         return cls(
-            scan_of(absolute_path(path), Table(open_store(path, storage_options))), storage_options
+            make_scan(absolute_path(path), Table(open_store(path, storage_options))),
+            storage_options,
         )
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -283,13 +288,13 @@ class Plan:
     def schema(self) -> pa.Schema:
         """The columns; for a grouped view, its result columns."""
         if isinstance(self.node, Group):
-            return bind_group(self.node, self._open)[1].result
-        return self._bound().schema
+            return bind_group(self.node, self._open)[1].result_schema
+        return self._bind().schema
 
     @property
     def key(self) -> tuple[str, ...] | None:
         """The columns that identify a row; None if a projection drops them."""
-        return self.node.keys if isinstance(self.node, Group) else self._bound().key
+        return self.node.keys if isinstance(self.node, Group) else self._bind().key
 
     def to_json(self) -> str:
         """Return the plan as text, for the option ``plan``."""
@@ -304,12 +309,12 @@ class Plan:
         self.to_json()
         view, policy = View(self.node, self.storage), member("onError", on_error, OnError)
         newest = view.newest()
-        view = view.following()
+        view = view.rebind_if_altered()
         rows = view.relation.scan(newest)
-        view.judge_failures(newest, policy)
+        view.report_failures(newest, policy)
         if view.grouping is not None:
             entries = contributions(view.grouping, Pairs.of_inserts(rows))
-            rows = result(view.grouping, entries, url="memory")
+            rows = compute_results(view.grouping, entries, url="memory")
         return pa.Table.from_batches([rows])
 
     def refresh(self, path: str, *, on_error: str = "fail") -> bool:
@@ -325,7 +330,7 @@ class Plan:
 
     def _require_one_version(self, other: Plan) -> None:
         """Raise if a table may be included at two versions, because one side materializes it."""
-        mine, theirs = self._made_from(), other._made_from()
+        mine, theirs = self._base_tables(), other._base_tables()
         for path in mine.keys() & theirs.keys():
             if len(mine[path] | theirs[path]) > 1:
                 label = path.rstrip("/").rpartition("/")[2]
@@ -336,12 +341,12 @@ class Plan:
                     table=label,
                 )
 
-    def _made_from(self) -> dict[str, set[str]]:
+    def _base_tables(self) -> dict[str, set[str]]:
         """Return the tables that the plan shows, and through which tables it reads each."""
         sources_by_name: dict[str, set[str]] = {}
         for node in self.node.walk():
             if isinstance(node, Scan):
-                for path in made_from(node.path, self._table(node.path)):
+                for path in list_base_tables(node.path, self._table(node.path)):
                     sources_by_name.setdefault(path, set()).add(node.path)
         return sources_by_name
 
@@ -354,11 +359,13 @@ class Plan:
         if isinstance(node, Group):
             bind_group(node, self._open)
         else:
-            grown._bound()
+            grown._bind()
         # Behind the check, because its errors tell of all columns that there are.
-        return replace(self, node=pruned(node)) if isinstance(node, Group | Project) else grown
+        return (
+            replace(self, node=prune_columns(node)) if isinstance(node, Group | Project) else grown
+        )
 
-    def _bound(self) -> Relation:
+    def _bind(self) -> Relation:
         return bind_below_group(self.node, self._open)
 
     def _open(self, scan: Scan) -> BaseTable:

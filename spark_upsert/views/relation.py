@@ -26,7 +26,14 @@ from spark_upsert.plan.join_keys import (
     no_rows,
 )
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.views.intervals import Pairs, RelationRows, Spans, columns_of, concat, taken
+from spark_upsert.views.intervals import (
+    Pairs,
+    RelationRows,
+    Spans,
+    concat,
+    select_columns,
+    take_rows,
+)
 
 At: TypeAlias = Mapping[str, int]
 """A position: the version of each live table, by its path. A table that is missing is
@@ -54,15 +61,15 @@ class Step:
     within: HashRange = field(default=ALL_HASHES, kw_only=True)
     """Key hash range in the driving table: the step covers only changes to the rows that
     derive from its rows there. Valid for any step; all changes are read from other tables
-    (`whole`).
+    (`concat_pieces`).
     """
 
     @property
-    def times(self) -> int:
+    def last_time(self) -> int:
         """The step's last time; the position before it is the time 0."""
         return max(1, len(self.epochs))
 
-    def whole(self) -> Step:
+    def unrestricted(self) -> Step:
         """Return the step, whatever drives."""
         return self if self.within == ALL_HASHES else replace(self, within=ALL_HASHES)
 
@@ -88,13 +95,13 @@ class Driving(NamedTuple):
     chunks: Callable[[At, HashRange], list[HashRange]]
     """Cuts a range at a position so that each piece's rows fit in memory."""
 
-    def within(self, rows: RelationRows, hash_range: HashRange) -> Mask:
+    def range_mask(self, rows: RelationRows, hash_range: HashRange) -> Mask:
         """Return which rows have a driving key with a hash in a range."""
         if hash_range == ALL_HASHES:
             return np.ones(rows.num_rows, dtype=np.bool_)
         if not rows.num_rows:
             return np.zeros(0, dtype=np.bool_)
-        hashes = self.hashes(columns_of(rows, self.columns))
+        hashes = self.hashes(select_columns(rows, self.columns))
         inside = (hashes >= np.uint64(hash_range.first)) & (hashes <= np.uint64(hash_range.last))
         return np.asarray(inside, dtype=np.bool_)
 
@@ -108,7 +115,7 @@ class Source(NamedTuple):
     is_kept: bool
     """Whether the table materializes a view, so that its rows are repaired in the base tables."""
 
-    def renamed(self, names: Mapping[str, str]) -> Iterator[Source]:
+    def rename(self, names: Mapping[str, str]) -> Iterator[Source]:
         """Yield the source with renamed columns, if all of them have a new name."""
         if names.keys() >= set(self.columns):
             yield self._replace(columns=tuple(names[column] for column in self.columns))
@@ -124,7 +131,7 @@ class Formulas(Protocol):
         """Raise if a recorded row lacks a value at every given position."""
         ...
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the recorded rows."""
         ...
 
@@ -184,7 +191,7 @@ class Relation(Protocol):
         ...
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless `having` finds rows by some of these columns without a full read."""
+        """Raise unless `find_matching` finds rows by some of these columns without a full read."""
         ...
 
     def spans(self, step: Step) -> Iterator[Spans]:
@@ -200,7 +207,7 @@ class Relation(Protocol):
         """Return the rows for distinct keys (columns `key`), in any order."""
         ...
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
         """Yield the rows that match one row in ``values`` on its columns.
@@ -224,71 +231,73 @@ def changes_of(relation: Relation, step: Step) -> Pairs:
         hash_range = step.hash_range.intersect(step.within)
         return Pairs.of_inserts(relation.scan(step.after, hash_range))
     pieces = [pairs for pairs, _ in timed_changes_of(relation, step)]
-    return Pairs.concat([Pairs.none(relation.schema), *pieces])
+    return Pairs.concat([Pairs.empty(relation.schema), *pieces])
 
 
 def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Positions]]:
     """Yield each epoch's changes in a step (`changes_of`), with each pair's time."""
     assert relation.key is not None
     for spans in relation.spans(step):
-        pairs, at = spans.changes(relation.key, step.times)
-        differs = pairs.differs()
-        yield pairs.where(differs), at[differs]
+        pairs, at = spans.changes(relation.key, step.last_time)
+        differs = pairs.difference_mask()
+        yield pairs.filter(differs), at[differs]
 
 
-def whole(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
+def concat_pieces(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
     """Return all pieces' rows."""
     return concat([no_rows(schema), *pieces])
 
 
-def aligned(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
+def align_rows(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
     """Return looked-up rows, which include their key columns, aligned with the keys."""
-    wanted_codes, row_codes = codes(keys.columns, columns_of(looked, keys.schema.names))
+    wanted_codes, row_codes = codes(keys.columns, select_columns(looked, keys.schema.names))
     at = first_indices(wanted_codes, row_codes)
-    return LookedUpRows(taken(looked, at), at != NOWHERE)
+    return LookedUpRows(take_rows(looked, at), at != NOWHERE)
 
 
-def among(rows: RelationRows, values: RelationRows) -> Mask:
+def match_mask(rows: RelationRows, values: RelationRows) -> Mask:
     """Return a mask: the rows that match one of ``values`` on its columns; NULL joins none."""
-    row_columns = columns_of(rows, values.schema.names)
+    row_columns = select_columns(rows, values.schema.names)
     return first_indices(*join_codes(row_columns, values.columns)) != NOWHERE
 
 
-def with_key_of(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
+def key_match_mask(rows: RelationRows, others: RelationRows, key: Sequence[str]) -> Mask:
     """Return a mask: the rows whose key is among the others'; NULL equals NULL, as in keys."""
-    return is_among(columns_of(rows, key), columns_of(others, key))
+    return is_among(select_columns(rows, key), select_columns(others, key))
 
 
-def matching(rows: RelationRows, values: RelationRows) -> RelationRows:
-    """Return the rows that `among` keeps."""
-    return rows.filter(pa.array(among(rows, values)))
+def filter_matching(rows: RelationRows, values: RelationRows) -> RelationRows:
+    """Return the rows that `match_mask` keeps."""
+    return rows.filter(pa.array(match_mask(rows, values)))
 
 
-def distinct(rows: RelationRows) -> RelationRows:
+def distinct_rows(rows: RelationRows) -> RelationRows:
     """Return the distinct rows, by the engine's equality."""
     if not rows.num_columns:
         return rows.slice(0, 1)
     first_rows = first_occurrences(codes(rows.columns)[0])
     if len(first_rows) == rows.num_rows:
-        return pa.RecordBatch.from_arrays(rows.columns, schema=nullable(rows.schema))
-    return taken(rows, first_rows)
+        return pa.RecordBatch.from_arrays(rows.columns, schema=as_nullable(rows.schema))
+    return take_rows(rows, first_rows)
 
 
 def distinct_values(rows: RelationRows) -> RelationRows:
     """Return the distinct rows that can join: without NULL."""
     can = joinable(rows.columns)
-    return distinct(rows if can is None else rows.filter(pa.array(can)))
+    return distinct_rows(rows if can is None else rows.filter(pa.array(can)))
 
 
-def renamed(rows: RelationRows, columns: Sequence[str], names: Sequence[str]) -> RelationRows:
+def rename_columns(
+    rows: RelationRows, columns: Sequence[str], names: Sequence[str]
+) -> RelationRows:
     """Return some columns under other names."""
     fields = [
         rows.schema.field(column).with_name(name)
         for column, name in zip(columns, names, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns_of(rows, columns), schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(select_columns(rows, columns), schema=pa.schema(fields))
 
 
-def nullable(schema: pa.Schema) -> pa.Schema:
+def as_nullable(schema: pa.Schema) -> pa.Schema:
     """Return the columns, all nullable."""
     return pa.schema([pa.field(own_field.name, own_field.type) for own_field in schema])

@@ -16,9 +16,9 @@ from spark_upsert.core.keys import Mask
 from spark_upsert.errors import DataError, setting
 from spark_upsert.plan.nodes import Node
 from spark_upsert.views.intervals import RelationRows, concat
-from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct
+from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct_rows
 
-NOTED_MAX = 1 << 20
+RECORDED_ROWS_MAX = 1 << 20
 """Maximum failing row keys that a task holds until they are resolved; more are no accident."""
 
 
@@ -59,14 +59,14 @@ class NodeFormulas:
 
     def of(self, rows: RelationRows) -> list[pa.Array]:
         """Return each formula's values, NULL where it has none."""
-        result, failing = self._tried(rows)
+        result, failing = self._evaluate(rows)
         if failing is not None:
             bad = rows.filter(pa.array(failing))
             self.failed += bad.num_rows
             self._note(bad)
         return result
 
-    def _tried(self, rows: RelationRows) -> tuple[list[pa.Array], Mask | None]:
+    def _evaluate(self, rows: RelationRows) -> tuple[list[pa.Array], Mask | None]:
         """Return the values, and the rows without one; None if all have theirs."""
         pieces, failing = [], None
         for bound in self._bounds:
@@ -81,29 +81,29 @@ class NodeFormulas:
     def _note(self, bad: RelationRows) -> None:
         """Record the rows' distinct keys, up to the maximum."""
         self._noted.append(bad.select(self._key))
-        if sum(batch.num_rows for batch in self._noted) > NOTED_MAX:
-            every = distinct(concat(self._noted))
-            self._has_more = self._has_more or every.num_rows > NOTED_MAX
-            self._noted = [every.slice(0, NOTED_MAX)]
+        if sum(batch.num_rows for batch in self._noted) > RECORDED_ROWS_MAX:
+            every = distinct_rows(concat(self._noted))
+            self._has_more = self._has_more or every.num_rows > RECORDED_ROWS_MAX
+            self._noted = [every.slice(0, RECORDED_ROWS_MAX)]
 
     def require_values(self, positions: Sequence[At]) -> None:
         """Raise if a recorded row lacks a value at every given position (`Formulas`)."""
         if not self._noted:
             return
-        bad = distinct(concat(self._noted))
+        bad = distinct_rows(concat(self._noted))
         for at in positions:
             looked = self._input.look_up(bad.select(self._key), at)
             there = looked.rows.filter(pa.array(looked.present))
-            failing = self._tried(there)[1]
+            failing = self._evaluate(there)[1]
             if failing is None:
                 if self._has_more:
-                    raise self._error_of_more()
+                    raise self._overflow_error()
                 return
             bad = there.filter(pa.array(failing))
         raise self._error(bad, positions[-1])
 
-    def forget(self) -> None:
-        """Clear the recorded rows (`Formulas.forget`)."""
+    def clear(self) -> None:
+        """Clear the recorded rows (`Formulas.clear`)."""
         self._noted, self._has_more, self.failed = [], False, 0
 
     @property
@@ -123,7 +123,7 @@ class NodeFormulas:
         sources = [
             source for source in self._input.sources if _is_there(bad, source)
         ] or self._input.sources[:1]
-        row = " beside ".join(_told(bad, source, at) for source in sources)
+        row = " beside ".join(_describe_row(bad, source, at) for source in sources)
         beyond = set(self._key) - {name for source in sources for name in source.columns}
         if beyond:
             row += f" (of which {_values(bad, [n for n in self._key if n in beyond])})"
@@ -137,10 +137,10 @@ class NodeFormulas:
             example=row,
         )
 
-    def _error_of_more(self) -> DataError:
+    def _overflow_error(self) -> DataError:
         return DataError(
             f"formulas of the node '{self._node.title}' of the plan have no value for more than "
-            f"{NOTED_MAX} rows, which is how many are held to be looked at again. Nothing was "
+            f"{RECORDED_ROWS_MAX} rows, which is how many are held to be looked at again. Nothing was "
             "committed.",
             hint="let formulas be NULL where they have no value, by "
             f"{setting('onError', 'null')}: rows that were repaired since come out repaired.",
@@ -152,7 +152,7 @@ def _is_there(rows: RelationRows, source: Source) -> bool:
     return any(rows.column(name)[0].is_valid for name in source.columns)
 
 
-def _told(rows: RelationRows, source: Source, at: At) -> str:
+def _describe_row(rows: RelationRows, source: Source, at: At) -> str:
     """Return a description of the first row's base row in a table, and its version."""
     values = _values(rows, source.columns, source.scan.key)
     version = at.get(source.scan.path) if source.scan.version is None else source.scan.version
@@ -199,10 +199,10 @@ def _by_halves(bound: ComputeColumn, rows: RelationRows) -> tuple[pa.Array, Mask
     return pa.concat_arrays(parts), failing
 
 
-def forget(formulas: Iterable[Formulas]) -> None:
+def clear_failures(formulas: Iterable[Formulas]) -> None:
     """Clear the recorded rows of all formulas."""
     for formula in formulas:
-        formula.forget()
+        formula.clear()
 
 
 def require_values(formulas: Iterable[Formulas], positions: Sequence[At]) -> None:

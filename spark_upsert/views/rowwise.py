@@ -16,16 +16,16 @@ from spark_upsert.errors import PlanError
 from spark_upsert.plan import expressions
 from spark_upsert.plan.join_keys import NOWHERE, no_rows
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest, unnest, unnested_schema
-from spark_upsert.views.intervals import RelationRows, Spans, taken
+from spark_upsert.views.intervals import RelationRows, Spans, take_rows
 from spark_upsert.views.relation import (
     At,
     LookedUpRows,
     Relation,
     Step,
-    aligned,
-    distinct,
-    matching,
-    renamed,
+    align_rows,
+    distinct_rows,
+    filter_matching,
+    rename_columns,
 )
 from spark_upsert.views.row_errors import ComputeColumn, NodeFormulas
 
@@ -38,7 +38,7 @@ def plain_column(formula: Formula, columns: pa.Schema) -> str | None:
     return name if name is not None and has_column(columns, name) else None
 
 
-def quoted(name: str) -> str:
+def quote_column(name: str) -> str:
     """Return the formula that is a column, whatever its name."""
     return f"`{name.replace('`', '``')}`"
 
@@ -104,13 +104,13 @@ class FilterRelation:
         self._where = BoundFormula.to_condition(node.where, self.schema)
         self._own = NodeFormulas(node, [self._where], input_)
         self.formulas = (*input_.formulas, self._own)
-        self.may_lack_key = input_.may_lack_key and not self._refuses_null(node.where)
+        self.may_lack_key = input_.may_lack_key and not self._rejects_null_keys(node.where)
 
-    def _refuses_null(self, where: Formula) -> bool:
+    def _rejects_null_keys(self, where: Formula) -> bool:
         """Return whether a row without a key does not pass, whatever else is in it."""
         if not (columns_read(where) or {""}) <= set(self.key or ()):
             return False  # What does not read the key alone may let it pass.
-        [passes] = is_true(self._where.of(taken(no_rows(self.schema), np.array([NOWHERE]))))
+        [passes] = is_true(self._where.of(take_rows(no_rows(self.schema), np.array([NOWHERE]))))
         return not passes
 
     def depends_on_one_row(self, path: str) -> bool:
@@ -124,31 +124,31 @@ class FilterRelation:
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the passing rows for keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
-            yield spans.where(self._holds(spans.rows))
+            yield spans.filter(self._condition_mask(spans.rows))
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows for keys (`Relation.look_up`)."""
         matches = self._input.look_up(keys, at)
-        return self._passing_of(_Side(matches.rows, matches.present))
+        return self._filter_side(_Side(matches.rows, matches.present))
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows with some values (`Relation.having`)."""
-        return map(self._passing, self._input.having(values, at, hash_range))
+        """Yield the rows with some values (`Relation.find_matching`)."""
+        return map(self._filter_rows, self._input.find_matching(values, at, hash_range))
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
-        return self._passing(self._input.scan(at, hash_range))
+        return self._filter_rows(self._input.scan(at, hash_range))
 
-    def _passing_of(self, side: _Side) -> LookedUpRows:
-        present = side.spread(self._holds(side.rows))
-        return LookedUpRows(taken(side.rows, np.where(present, side.at, NOWHERE)), present)
+    def _filter_side(self, side: _Side) -> LookedUpRows:
+        present = side.spread(self._condition_mask(side.rows))
+        return LookedUpRows(take_rows(side.rows, np.where(present, side.at, NOWHERE)), present)
 
-    def _passing(self, rows: RelationRows) -> RelationRows:
-        return rows.filter(pa.array(self._holds(rows)))
+    def _filter_rows(self, rows: RelationRows) -> RelationRows:
+        return rows.filter(pa.array(self._condition_mask(rows)))
 
-    def _holds(self, rows: RelationRows) -> Mask:
+    def _condition_mask(self, rows: RelationRows) -> Mask:
         """Return a mask: the rows for which the condition is TRUE; rows without a value do not
         pass.
         """
@@ -191,7 +191,7 @@ class ProjectRelation:
         plain: list[tuple[str | None, str]] = [
             (plain_column(column.formula, input_.schema), column.name) for column in node.columns
         ]
-        carried = _carried(input_, plain) if carries else []
+        carried = _hidden_key_columns(input_, plain) if carries else []
         plain += carried
         names += [name for _, name in carried]
         self._bound += [
@@ -216,7 +216,7 @@ class ProjectRelation:
         self.sources = tuple(
             renamed_source
             for source in input_.sources
-            for renamed_source in source.renamed(name_by_source)
+            for renamed_source in source.rename(name_by_source)
         )
         driving = input_.driving
         if keeps:
@@ -243,39 +243,41 @@ class ProjectRelation:
     def spans(self, step: Step) -> Iterator[Spans]:
         """Yield the rows for keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
-            yield spans.with_rows(self._projected(spans.rows))
+            yield spans.with_rows(self._project(spans.rows))
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows for keys (`Relation.look_up`)."""
         assert self.key is not None
-        inner = renamed(keys, self.key, [self._sources[name] for name in self.key])
+        inner = rename_columns(keys, self.key, [self._sources[name] for name in self.key])
         matches = self._input.look_up(inner, at)
         side = _Side(matches.rows, matches.present)
-        return LookedUpRows(taken(self._projected(side.rows), side.at), matches.present)
+        return LookedUpRows(take_rows(self._project(side.rows), side.at), matches.present)
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows with some values (`Relation.having`)."""
+        """Yield the rows with some values (`Relation.find_matching`)."""
         stored = [name for name in values.schema.names if name in self._sources]
         input_rows: Iterator[RelationRows]
         if stored:
-            inner = renamed(values, stored, [self._sources[name] for name in stored])
-            input_rows = map(self._projected, self._input.having(inner, at, hash_range))
+            inner = rename_columns(values, stored, [self._sources[name] for name in stored])
+            input_rows = map(self._project, self._input.find_matching(inner, at, hash_range))
         else:
             input_rows = iter([self.scan(at, hash_range)])
         is_all = len(stored) == values.num_columns
-        return input_rows if is_all else (matching(rows, values) for rows in input_rows)
+        return input_rows if is_all else (filter_matching(rows, values) for rows in input_rows)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
-        return self._projected(self._input.scan(at, hash_range))
+        return self._project(self._input.scan(at, hash_range))
 
-    def _projected(self, rows: RelationRows) -> RelationRows:
+    def _project(self, rows: RelationRows) -> RelationRows:
         return pa.RecordBatch.from_arrays(self._own.of(rows), schema=self.schema)
 
 
-def _carried(input_: Relation, plain: Sequence[tuple[str | None, str]]) -> list[tuple[str, str]]:
+def _hidden_key_columns(
+    input_: Relation, plain: Sequence[tuple[str | None, str]]
+) -> list[tuple[str, str]]:
     """Return the key columns that a projection drops, each with an unused name."""
     needed = [*(input_.key or ()), *(name for source in input_.sources for name in source.columns)]
     pairs: list[tuple[str, str]] = []
@@ -320,7 +322,7 @@ class UnnestRelation:
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
         """Raise unless the input finds rows by one of its plain columns."""
-        stored = self._stored(columns)
+        stored = self._input_columns(columns)
         if not stored:
             raise PlanError(
                 f"an index is on stored columns, and '{columns[0]}' is unnested.",
@@ -333,34 +335,34 @@ class UnnestRelation:
         """Yield the rows for keys that a step touched (`Relation.spans`)."""
         for spans in self._input.spans(step):
             unnested = unnest(self._node, spans.rows, self.schema)
-            yield spans.owning(unnested.rows, unnested.owners)
+            yield spans.with_owned_rows(unnested.rows, unnested.owners)
 
     def look_up(self, keys: RelationRows, at: At) -> LookedUpRows:
         """Return the rows for keys (`Relation.look_up`)."""
         assert self._input.key is not None
-        matches = self._input.look_up(distinct(keys.select(list(self._input.key))), at)
-        return aligned(self._exploded(matches.rows.filter(pa.array(matches.present))), keys)
+        matches = self._input.look_up(distinct_rows(keys.select(list(self._input.key))), at)
+        return align_rows(self._explode(matches.rows.filter(pa.array(matches.present))), keys)
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows with some values (`Relation.having`)."""
-        stored = self._stored(values.schema.names)
+        """Yield the rows with some values (`Relation.find_matching`)."""
+        stored = self._input_columns(values.schema.names)
         if not stored:
-            yield matching(self.scan(at, hash_range), values)
+            yield filter_matching(self.scan(at, hash_range), values)
             return
-        for rows in self._input.having(values.select(stored), at, hash_range):
-            yield matching(self._exploded(rows), values)
+        for rows in self._input.find_matching(values.select(stored), at, hash_range):
+            yield filter_matching(self._explode(rows), values)
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`Relation.scan`)."""
-        return self._exploded(self._input.scan(at, hash_range))
+        return self._explode(self._input.scan(at, hash_range))
 
-    def _stored(self, columns: Sequence[str]) -> list[str]:
+    def _input_columns(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that come from the input unchanged."""
         return [name for name in columns if name not in (self._node.column, self._node.position)]
 
-    def _exploded(self, rows: RelationRows) -> RelationRows:
+    def _explode(self, rows: RelationRows) -> RelationRows:
         return unnest(self._node, rows, self.schema).rows
 
 

@@ -31,17 +31,17 @@ from spark_upsert.table.log.manifest import stores_rows
 from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.views.intervals import Pairs, RelationRows, Spans, concat, taken
+from spark_upsert.views.intervals import Pairs, RelationRows, Spans, concat, take_rows
 from spark_upsert.views.relation import (
     At,
     Driving,
     LookedUpRows,
     Source,
     Step,
-    distinct,
+    distinct_rows,
     distinct_values,
-    matching,
-    with_key_of,
+    filter_matching,
+    key_match_mask,
 )
 
 _LOGGER = logging.getLogger(__name__)
@@ -136,11 +136,11 @@ class ScanRelation:
     def _spans(self, step: Step) -> Spans:
         before, after = self._version(step.before), self._version(step.after)
         if before == after:
-            return Spans.none(self.schema)
+            return Spans.empty(self.schema)
         hash_range = step.hash_range.intersect(step.within)
         if not step.epochs or before is None:
             pairs = self._pairs(before, after, hash_range)
-            at = np.full(len(pairs), step.times)
+            at = np.full(len(pairs), step.last_time)
         else:
             assert after is not None
             pairs, versions = self._base.changes(before, after, hash_range, net=False)
@@ -149,7 +149,7 @@ class ScanRelation:
             ]
             epoch_versions, times = np.array(own_versions, dtype=np.int64).T
             at = times[np.searchsorted(epoch_versions, versions)]
-        return Spans.of_changes(pairs, at, self.key, step.times)
+        return Spans.from_changes(pairs, at, self.key, step.last_time)
 
     def _pairs(self, before: int | None, after: int | None, hash_range: HashRange) -> Pairs:
         """Return the changes between two versions, once per key; from None, all rows."""
@@ -163,32 +163,32 @@ class ScanRelation:
         with about("table", self.node.path):
             return self._base.look_up(keys, self._version(at))
 
-    def having(
+    def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows with some values (`Relation.having`)."""
+        """Yield the rows with some values (`Relation.find_matching`)."""
         values = distinct_values(values)
         if not values.num_rows:
             return
         names, version = values.schema.names, self._version(at)
         if set(self.key) <= set(names):
-            keys = iter([distinct(values.select(list(self.key)))])
+            keys = iter([distinct_rows(values.select(list(self.key)))])
         else:
             by = next((name for name in names if self._base.index(name)), None)
-            proposed = None if by is None else self._proposed(by, values, version, hash_range)
+            proposed = None if by is None else self._candidate_keys(by, values, version, hash_range)
             if proposed is None:
-                yield matching(self.scan(at, hash_range), values)
+                yield filter_matching(self.scan(at, hash_range), values)
                 return
             keys = proposed
         for piece in keys:
             looked = self.look_up(self._within(piece, hash_range), at)
             matches = looked.rows.filter(pa.array(looked.present))
-            yield matches if set(names) == set(self.key) else matching(matches, values)
+            yield matches if set(names) == set(self.key) else filter_matching(matches, values)
 
     def _within(self, keys: RelationRows, hash_range: HashRange) -> RelationRows:
-        return keys.filter(pa.array(self.driving.within(keys, hash_range)))
+        return keys.filter(pa.array(self.driving.range_mask(keys, hash_range)))
 
-    def _proposed(
+    def _candidate_keys(
         self, by: str, values: RelationRows, version: int | None, hash_range: HashRange
     ) -> Iterator[RelationRows] | None:
         """Return a range's candidate keys for the values: those in the index, and the bridge.
@@ -199,7 +199,7 @@ class ScanRelation:
         """
         index = self._base.index(by)
         assert index is not None
-        wanted_values = distinct(values.select([by])).column(0)
+        wanted_values = distinct_rows(values.select([by])).column(0)
         try:
             shows, pieces = index.iter_keys_having(wanted_values, near=version)
             first = list(islice(pieces, 2))
@@ -213,9 +213,9 @@ class ScanRelation:
             fields = Fields(path=self.node.path, column=by)
             _LOGGER.warning("damaged index, all rows are read: %s error=%s", fields, error.message)
             return None
-        return self._bridged(chain(first, pieces), shows, version, hash_range)
+        return self._iter_index_keys(chain(first, pieces), shows, version, hash_range)
 
-    def _bridged(
+    def _iter_index_keys(
         self, pieces: Iterable[RelationRows], shows: int, version: int | None, hash_range: HashRange
     ) -> Iterator[RelationRows]:
         """Yield the bridge's keys, then the index's other keys; the index has each key once."""
@@ -229,7 +229,7 @@ class ScanRelation:
         for piece in pieces:
             keys = pa.RecordBatch.from_arrays(piece.columns, schema=fields)
             if bridge.num_rows:
-                keys = keys.filter(pa.array(~with_key_of(keys, bridge, self.key)))
+                keys = keys.filter(pa.array(~key_match_mask(keys, bridge, self.key)))
             yield keys
 
     def scan(self, at: At, hash_range: HashRange = ALL_HASHES) -> RelationRows:
@@ -267,28 +267,28 @@ class TableBase:
         """The table with an unfrozen log: an index may show versions newer than the reader's."""
 
     def hashes(self, keys: Sequence[pa.Array]) -> Words:
-        """Return the keys' hashes (`Base.hashes`)."""
+        """Return the keys' hashes (`BaseTable.hashes`)."""
         return hash_keys(keys, seed=self._own.hash_seed, prefix=self._own.hash_prefix)
 
     def is_indexed(self, column: str) -> bool:
-        """Return whether there is an index on a column (`Base.is_indexed`)."""
+        """Return whether there is an index on a column (`BaseTable.is_indexed`)."""
         return any(index.column == column for index in self._newest.indexes())
 
     def index(self, column: str) -> Index | None:
-        """Return the index on a column (`Base.index`)."""
+        """Return the index on a column (`BaseTable.index`)."""
         return self._newest.index_of(column)
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
-        """Cut a hash range (`Base.chunks`)."""
-        return [hash_range] if version is None else self._at(version).chunks(hash_range)
+        """Cut a hash range (`BaseTable.chunks`)."""
+        return [hash_range] if version is None else self._snapshot(version).chunks(hash_range)
 
     def changes(
         self, before: int, after: int, hash_range: HashRange, *, net: bool
     ) -> tuple[Pairs, Positions]:
-        """Return the changes between two versions, with their times (`Base.changes`)."""
+        """Return the changes between two versions, with their times (`BaseTable.changes`)."""
         newest = self._table.log.head().version
         log = self._table.log if after <= newest else self._newest.log
-        pieces = [(Pairs.none(self._schema), np.empty(0, dtype=np.int64))]
+        pieces = [(Pairs.empty(self._schema), np.empty(0, dtype=np.int64))]
         for stretch in cut_into_ranges(log, before + 1, after + 1, self._own, net=net):
             pieces += changes_by_piece(
                 self._table.store, stretch, self._as_pairs, net=net, hash_range=hash_range
@@ -298,27 +298,27 @@ class TableBase:
         if len(self._names) == len(self._own.columns):
             return pairs, versions
         # Changes in other columns do not affect the plan, so it need not look these rows up.
-        differs = pairs.differs_by_bits()
-        return pairs.where(differs), versions[differs]
+        differs = pairs.bitwise_difference_mask()
+        return pairs.filter(differs), versions[differs]
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
-        """Return the rows for keys (`Base.look_up`)."""
+        """Return the rows for keys (`BaseTable.look_up`)."""
         if version is None or not keys.num_rows:
-            return self._none_of(keys.num_rows)
+            return self._absent_rows(keys.num_rows)
         columns = [keys.column(name) for name in self._own.keys]
-        matches = self._at(version).look_up(columns, self._names)
+        matches = self._snapshot(version).look_up(columns, self._names)
         rows = pa.RecordBatch.from_arrays(matches.rows.columns, schema=self._schema)
-        return LookedUpRows(taken(rows, matches.at), matches.at != ABSENT)
+        return LookedUpRows(take_rows(rows, matches.at), matches.at != ABSENT)
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
-        """Return all rows (`Base.scan`)."""
+        """Return all rows (`BaseTable.scan`)."""
         if version is None:
             return no_rows(self._schema)
-        batches = self._at(version).read(self._names, hash_range=hash_range)
+        batches = self._snapshot(version).read(self._names, hash_range=hash_range)
         projected = (pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in batches)
         return concat([no_rows(self._schema), *projected])
 
-    def _at(self, version: int) -> Snapshot:
+    def _snapshot(self, version: int) -> Snapshot:
         manifest = self._table.log.at(version)
         return Snapshot(self._table.store, replace(manifest, schema=self._own))
 
@@ -333,14 +333,14 @@ class TableBase:
         """Return the rows at given positions, all NULL for `ABSENT`."""
         hit = places != ABSENT
         if not bool(hit.any()):
-            return self._none_of(len(places)).rows
+            return self._absent_rows(len(places)).rows
         rows = pa.RecordBatch.from_arrays(take(self._names, places[hit]), schema=self._schema)
         if bool(hit.all()):
             return rows
         row_indices = np.where(hit, np.cumsum(hit) - 1, NOWHERE)
         return rows.take(pa.array(row_indices, mask=~hit))
 
-    def _none_of(self, count: int) -> LookedUpRows:
+    def _absent_rows(self, count: int) -> LookedUpRows:
         arrays = [pa.nulls(count, field.type) for field in self._schema]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return LookedUpRows(rows, np.zeros(count, dtype=np.bool_))

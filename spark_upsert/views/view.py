@@ -51,21 +51,21 @@ from spark_upsert.table.table import Table
 from spark_upsert.views.group_rows import PLAN, grouping_of
 from spark_upsert.views.grouping import DIGITS, Grouping, Summand
 from spark_upsert.views.intervals import Pairs
-from spark_upsert.views.join import joined
-from spark_upsert.views.materialized import KeptBase
+from spark_upsert.views.join import make_join
+from spark_upsert.views.materialized import MaterializedBase
 from spark_upsert.views.relation import At, Relation, Step, timed_changes_of
-from spark_upsert.views.row_errors import forget, require_values
-from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation, quoted
+from spark_upsert.views.row_errors import clear_failures, require_values
+from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation, quote_column
 from spark_upsert.views.scan import BaseTable, OpenBase, ScanRelation, TableBase
 
 
 def open_base(scan: Scan, table: Table) -> BaseTable:
     """Return a table as a scan reads it."""
     grouping = grouping_of(table.log.head().properties)
-    return TableBase(scan, table) if grouping is None else KeptBase(scan, table, grouping)
+    return TableBase(scan, table) if grouping is None else MaterializedBase(scan, table, grouping)
 
 
-def scan_of(path: str, table: Table) -> Scan:
+def make_scan(path: str, table: Table) -> Scan:
     """Return a table's scan, with its current columns."""
     head = table.log.head()
     grouping = grouping_of(head.properties)
@@ -76,10 +76,10 @@ def scan_of(path: str, table: Table) -> Scan:
             f"the table at '{path}' keeps one group of all rows, which has no key.",
             hint="read it as a table, or group by a column that is always the same.",
         )
-    return Scan.of(path, grouping.result, grouping.keys)
+    return Scan.of(path, grouping.result_schema, grouping.keys)
 
 
-def made_from(path: str, table: Table) -> frozenset[str]:
+def list_base_tables(path: str, table: Table) -> frozenset[str]:
     """Return the base tables that a table shows: itself, or those of its materialized view."""
     plan = table.log.head().properties.get(PLAN)
     return frozenset([path]) if plan is None else frozenset(_paths(read_text(plan)))
@@ -112,13 +112,15 @@ def bind(plan: Node, open_base: OpenBase) -> Relation:
 def bind_group(plan: Group, open_base: OpenBase) -> tuple[Relation, Grouping]:
     """Return the relation of a plan's input rows, and its grouping."""
     relation = bind_below_group(plan.input, open_base, carries=True)
-    shown = pa.schema([relation.schema.field(name) for name in _shown(plan.input, relation)])
+    shown = pa.schema(
+        [relation.schema.field(name) for name in _output_columns(plan.input, relation)]
+    )
     with about("node", plan.title):
         grouping = Grouping(shown, plan.keys, plan.aggregates)
-    return _summable(plan, relation, grouping), grouping
+    return _drop_unsummable(plan, relation, grouping), grouping
 
 
-def _shown(plan: Node, relation: Relation) -> list[str]:
+def _output_columns(plan: Node, relation: Relation) -> list[str]:
     """Return a plan's columns, without additionally carried ones."""
     chosen = next((node for node in _chain(plan) if isinstance(node, Project)), None)
     return (
@@ -135,7 +137,7 @@ def _chain(plan: Node) -> Iterator[Node]:
         plan = plan.input
 
 
-def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
+def _drop_unsummable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
     """Return the rows in which floats that have too many digits for their sum are no values."""
     like = {
         summed.column: Summand(
@@ -146,7 +148,7 @@ def _summable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
     }
     if not like:
         return relation
-    columns = tuple(ProjectedColumn(name, quoted(name)) for name in relation.schema.names)
+    columns = tuple(ProjectedColumn(name, quote_column(name)) for name in relation.schema.names)
     return ProjectRelation(Project(input=plan.input, columns=columns), relation, like)
 
 
@@ -173,7 +175,7 @@ def bind_below_group(plan: Node, open_base: OpenBase, *, carries: bool = False) 
                 case Unnest():
                     return UnnestRelation(node, *inputs)
                 case Join() if not node.shows_both_keys:
-                    return joined(node, *inputs)
+                    return make_join(node, *inputs)
                 case Group():
                     raise PlanError(
                         "'group' gives no rows with changes.",
@@ -219,7 +221,7 @@ class RefreshStrategy(Enum):
 class Choice:
     """A strategy, and its reason."""
 
-    way: RefreshStrategy = RefreshStrategy.LOOK_UPS
+    strategy: RefreshStrategy = RefreshStrategy.LOOK_UPS
     share: float = 0.0
     """Share of possibly changed rows; 0 if it was not computed."""
     worth_scanning: float = 1.0
@@ -235,7 +237,9 @@ class Choice:
 LOOK_UPS = Choice()
 
 
-def chosen(relation: Relation, changed: Mapping[str, int], live: Mapping[str, int]) -> Choice:
+def choose_strategy(
+    relation: Relation, changed: Mapping[str, int], live: Mapping[str, int]
+) -> Choice:
     """Return a step's strategy.
 
     The share of rows that may have changed is ``1 - (1 - changed / rows) * ...`` over all tables,
@@ -277,18 +281,18 @@ def timed_pairs_by_piece(
         for piece in relation.driving.chunks(step.after, hash_range):
             yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
     elif way is RefreshStrategy.SNAPSHOTS:
-        for pairs in _compared(relation, step, hash_range):
+        for pairs in _compare_snapshots(relation, step, hash_range):
             yield _at_the_end(step, pairs)
     else:
         for piece in hash_range.cut(1 + rows // PIECE_ROWS):
-            yield from timed_changes_of(relation, cut(relation, step, piece))
+            yield from timed_changes_of(relation, restrict_step(relation, step, piece))
 
 
 def _at_the_end(step: Step, pairs: Pairs) -> tuple[Pairs, Positions]:
-    return pairs, np.full(len(pairs), step.times)
+    return pairs, np.full(len(pairs), step.last_time)
 
 
-def cut(relation: Relation, step: Step, hash_range: HashRange) -> Step:
+def restrict_step(relation: Relation, step: Step, hash_range: HashRange) -> Step:
     """Return a step's part in a hash range; parts that cover all hashes make up the step."""
     moved = [path for path, version in step.after.items() if step.before.get(path) != version]
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
@@ -296,20 +300,20 @@ def cut(relation: Relation, step: Step, hash_range: HashRange) -> Step:
     return replace(step, within=hash_range)
 
 
-def _compared(relation: Relation, step: Step, hash_range: HashRange) -> Iterator[Pairs]:
+def _compare_snapshots(relation: Relation, step: Step, hash_range: HashRange) -> Iterator[Pairs]:
     """Yield the differences between the rows before and after a step."""
     chunks = [relation.driving.chunks(at, hash_range) for at in (step.before, step.after)]
     for piece in max(chunks, key=len):
         old, new = (relation.scan(at, piece) for at in (step.before, step.after))
         assert relation.key is not None
-        yield Pairs.aligned(old, new, relation.key).changed()
+        yield Pairs.from_rows(old, new, relation.key).drop_equal()
 
 
 class TableEpoch(NamedTuple):
     """A table's epoch, in step order."""
 
     time_ms: int
-    place: int
+    table_index: int
     """The table's position among those in the plan."""
     version: int
     path: str
@@ -327,7 +331,7 @@ class TimedStep(NamedTuple):
     """Strategy for computing the step's changes."""
 
 
-class StepStretch(NamedTuple):
+class StepRange(NamedTuple):
     """Steps that are computed in one pass, with a time for each (`spans`)."""
 
     step: Step
@@ -335,32 +339,32 @@ class StepStretch(NamedTuple):
     steps: tuple[TimedStep, ...]
 
     @property
-    def way(self) -> RefreshStrategy:
+    def strategy(self) -> RefreshStrategy:
         """How it is computed."""
-        return self.steps[0].choice.way
+        return self.steps[0].choice.strategy
 
 
-def in_stretches(found: Sequence[TimedStep]) -> list[StepStretch]:
+def combine_steps(found: Sequence[TimedStep]) -> list[StepRange]:
     """Return steps in few epoch ranges: consecutive steps with look-ups form one."""
     return [
         stretch
         for is_looked_up, part in groupby(found, key=_is_looked_up)
-        for stretch in ([_stretch(tuple(part))] if is_looked_up else map(alone, part))
+        for stretch in ([_combine(tuple(part))] if is_looked_up else map(single_step_range, part))
     ]
 
 
 def _is_looked_up(timed: TimedStep) -> bool:
-    return bool(timed.step.before) and timed.choice.way is RefreshStrategy.LOOK_UPS
+    return bool(timed.step.before) and timed.choice.strategy is RefreshStrategy.LOOK_UPS
 
 
-def alone(timed: TimedStep) -> StepStretch:
+def single_step_range(timed: TimedStep) -> StepRange:
     """Return a step as a separate epoch range."""
-    return StepStretch(timed.step, (timed,))
+    return StepRange(timed.step, (timed,))
 
 
-def _stretch(found: tuple[TimedStep, ...]) -> StepStretch:
+def _combine(found: tuple[TimedStep, ...]) -> StepRange:
     if len(found) == 1:
-        return alone(found[0])
+        return single_step_range(found[0])
     epochs = [
         (path, version)
         for timed in found
@@ -369,10 +373,10 @@ def _stretch(found: tuple[TimedStep, ...]) -> StepStretch:
     ]
     assert len(epochs) == len(found), "each of several steps is of one epoch"
     step = Step(found[0].step.before, found[-1].step.after, tuple(epochs))
-    return StepStretch(step, found)
+    return StepRange(step, found)
 
 
-def in_order(moved: Iterable[TableEpoch]) -> list[TableEpoch]:
+def sort_epochs(moved: Iterable[TableEpoch]) -> list[TableEpoch]:
     """Return epochs in the order in which steps take them.
 
     The order is commit time, then the table's position in the plan, then version: a function of
@@ -392,7 +396,9 @@ def steps(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) 
     return planned
 
 
-def netted(before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]) -> list[TimedStep]:
+def net_step(
+    before: At, moved: Sequence[TableEpoch], times_ms: Mapping[str, int]
+) -> list[TimedStep]:
     """Return the single step over all epochs; an empty list if nothing changed."""
     every = steps(before, moved, times_ms)
     if not every:
@@ -448,7 +454,7 @@ class View:
             self._schemas[scan.path] = log.head().schema
             return open_base(scan, self.tables[scan.path])
 
-    def following(self) -> View:
+    def rebind_if_altered(self) -> View:
         """Return the view for reads at its newest position, bound again if a table was altered.
 
         A position can be newer than the schemas to which the plan is bound.
@@ -469,9 +475,9 @@ class View:
     def pins(self) -> dict[str, int]:
         """Return the oldest fixed version of each table that has one."""
         # From the newest to the oldest, which stays.
-        return dict(sorted(self._pinned(), reverse=True))
+        return dict(sorted(self._pinned_scans(), reverse=True))
 
-    def _pinned(self) -> set[tuple[str, int]]:
+    def _pinned_scans(self) -> set[tuple[str, int]]:
         """Return each table with each fixed version that the plan reads."""
         return {
             (node.path, node.version)
@@ -491,13 +497,14 @@ class View:
         for path, version in self._held_at(at).items():
             self.tables[path].keep_held(consumer, version)
 
-    def not_beyond(self, consumer: str, at: At) -> At:
+    def clamp_to_leases(self, consumer: str, at: At) -> At:
         """Return a position, or an older one where the consumer has a readable lease."""
         return {
-            path: min([version, *self._standing(path, consumer)]) for path, version in at.items()
+            path: min([version, *self._lease_versions(path, consumer)])
+            for path, version in at.items()
         }
 
-    def _standing(self, path: str, consumer: str) -> list[int]:
+    def _lease_versions(self, path: str, consumer: str) -> list[int]:
         table = self.tables[path]
         now_ms, since = table.log.now_ms(), table.log.head().since
         consumer_leases = [
@@ -517,7 +524,7 @@ class View:
         return {**at, **pins}
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
+    def use_cached_heads(self) -> Iterator[None]:
         """Use the newest versions seen as the newest within the context (`Log.pin_snapshot`)."""
         with ExitStack() as stack:
             for table in self.tables.values():
@@ -535,7 +542,7 @@ class View:
         version = at.get(node.path) if node.version is None else node.version
         return None if version is None else self.log(node.path).at(version)
 
-    def judge_failures(self, at: At, on_error: OnError) -> None:
+    def report_failures(self, at: At, on_error: OnError) -> None:
         """Raise or log if a formula has no value for a row that was read (`OnError`)."""
         failed = sum(formula.failed for formula in self.relation.formulas)
         if not failed:
@@ -546,7 +553,7 @@ class View:
             newest = self.newest()
             positions = [at, newest] if self.is_bound() else [at]
             require_values(self.relation.formulas, positions)
-        forget(self.relation.formulas)
+        clear_failures(self.relation.formulas)
 
     @property
     def urls(self) -> str:
@@ -565,33 +572,35 @@ class View:
         heads = {path: self._head(path) for path in self.paths}
         return {path: max(head.changed, head.since) for path, head in heads.items()}
 
-    def places(self, at: At) -> dict[str, TableVersion]:
-        """Return the table versions to record for a position (`require`)."""
+    def table_versions(self, at: At) -> dict[str, TableVersion]:
+        """Return the table versions to record for a position (`require_same_tables`)."""
         return {path: self.log(path).version_ref(version) for path, version in at.items()}
 
-    def pinned(self) -> dict[str, TableVersion]:
+    def pinned_versions(self) -> dict[str, TableVersion]:
         """Return the table versions to record for fixed versions.
 
-        By ``path@version`` (`require`).
+        By ``path@version`` (`require_same_tables`).
         """
         return {
             f"{path}@{version}": self.log(path).version_ref(version)
-            for path, version in sorted(self._pinned())
+            for path, version in sorted(self._pinned_scans())
         }
 
-    def require(self, at: VersionsByInput, pinned: VersionsByInput, who: str, hint: str) -> None:
+    def require_same_tables(
+        self, at: VersionsByInput, pinned: VersionsByInput, who: str, hint: str
+    ) -> None:
         """Raise unless these are the very tables that a checkpoint, or another record, names."""
         remembered = [*at.items(), *((name.rpartition("@")[0], pinned[name]) for name in pinned)]
         for path, version_ref in remembered:
             self.log(path).require(version_ref, who, hint=hint)
 
-    def kept_position(self, at: At) -> KeptPosition:
+    def materialized_position(self, at: At) -> KeptPosition:
         """Return a position in a materialized table's format; the first snapshot is complete."""
-        return KeptPosition(at=self.places(at), pinned=self.pinned())
+        return KeptPosition(at=self.table_versions(at), pinned=self.pinned_versions())
 
-    def require_kept(self, position: KeptPosition) -> None:
-        """Raise unless a table was materialized from the existing tables (`require`)."""
-        self.require(
+    def require_materialized_from(self, position: KeptPosition) -> None:
+        """Raise unless a table was materialized from the existing tables (`require_same_tables`)."""
+        self.require_same_tables(
             position.at,
             position.pinned,
             "the table that keeps this view",
@@ -623,16 +632,16 @@ class View:
         """Return the commit times of a position's versions."""
         return {path: self.time_ms(path, version) for path, version in at.items()}
 
-    def moved(self, before: At, after: At) -> Iterator[MovedBy]:
+    def iter_epochs(self, before: At, after: At) -> Iterator[MovedBy]:
         """Yield the epochs between two positions, in step order."""
         moves = [
-            self._moved(index, path, before[path], after[path])
+            self._iter_table_epochs(index, path, before[path], after[path])
             for index, path in enumerate(self.paths)
         ]
         # Commit times of one table never fall, so that each way is in order.
         return heapq.merge(*moves, key=lambda each: each.moved)
 
-    def choice(self, step: Step, moved: Iterable[MovedBy]) -> Choice:
+    def choose_strategy(self, step: Step, moved: Iterable[MovedBy]) -> Choice:
         """Return the strategy for a step with the given epochs."""
         changed: dict[str, int] = {}
         for moved_table in moved:
@@ -642,9 +651,11 @@ class View:
         if sum(changed.values()) < STEP_ROWS_MIN:
             return LOOK_UPS
         live = {path: self.log(path).at(step.after[path]).live_rows for path in changed}
-        return chosen(self.relation, changed, live)
+        return choose_strategy(self.relation, changed, live)
 
-    def _moved(self, place: int, path: str, before: int, after: int) -> Iterator[MovedBy]:
+    def _iter_table_epochs(
+        self, place: int, path: str, before: int, after: int
+    ) -> Iterator[MovedBy]:
         log = self.log(path)
         if before < after:
             log.require_changes(before + 1)

@@ -131,7 +131,7 @@ def build() -> Seen:
         if number == 0:
             view = View(plan, {})
             assert view.grouping is not None
-            MaterializedView.made(Table(open_store(PUT_OFF)), view.grouping, plan.to_json())
+            MaterializedView.create(Table(open_store(PUT_OFF)), view.grouping, plan.to_json())
         refresh_all()
         query = Keeping(plan.to_json(), offset, number)
         records.append(query.run())
@@ -185,7 +185,7 @@ def _tables() -> Seen:
     found: Seen = {}
     for path in _paths():
         table = Table.open(path)
-        kept = MaterializedView.opened(table)
+        kept = MaterializedView.open(table)
         head = table.log.head()
         versions = range(max(1, head.since), head.version + 1)
         found[path] = {

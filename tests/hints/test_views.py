@@ -27,7 +27,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import UnchangedRowsGuard
 from spark_upsert.table.write.outcomes import Move, refused
 from spark_upsert.views import row_errors
-from spark_upsert.views.materialized import made_for_rows
+from spark_upsert.views.materialized import create_rows_table
 from spark_upsert.views.plan_builder import Plan
 from tests.hints.followed_hint import FollowedHint
 from tests.support.queries import lake
@@ -67,7 +67,7 @@ def table_of(hint: FollowedHint, name: str) -> Table:
 def keeper(folder: Path, plan: str = "a plan") -> Table:
     table = Table(open_store(str(folder)))
     options = WriteOptions.parse({**KEPT, "path": str(folder)})
-    made_for_rows(table, plan, options, CHANGES)
+    create_rows_table(table, plan, options, CHANGES)
     return table
 
 
@@ -204,7 +204,7 @@ def test_rows_that_were_repaired_since(hint: FollowedHint) -> None:
     while kept.run():
         pass
     write_rows(table_of(hint, "orders"), (1, 7, 0), (2, 7, 0))
-    with patch.object(row_errors, "NOTED_MAX", 1):
+    with patch.object(row_errors, "RECORDED_ROWS_MAX", 1):
         with pytest.raises(DataError, match="row id="):
             kept.run()
         write_rows(table_of(hint, "orders"), (1, 7, 1), (2, 7, 1))

@@ -59,7 +59,7 @@ def test_any_samples_at_any_times_leave_a_governor_that_can_be(
 ) -> None:
     governor = Governor(target_ms=1000)
     for sample, now_ms in samples:
-        governor = governor.after(sample, now_ms)
+        governor = governor.after_sample(sample, now_ms)
         assert 0 <= governor.pressure <= 1
         assert 0 <= governor.high_count <= SUSTAINED_SAMPLES
         assert 0 <= governor.rung <= 4
@@ -72,7 +72,7 @@ def test_a_deferral_begins_only_behind_a_second_of_high_samples(pressures: list[
     governor, begun, released = Governor(target_ms=1000), [], []
     for index, pressure in enumerate(pressures):
         was = governor.is_deferring
-        governor = governor.after(Sample(busy=pressure), index * SAMPLE_MS)
+        governor = governor.after_sample(Sample(busy=pressure), index * SAMPLE_MS)
         if governor.is_deferring and not was:
             assert all(each > 0.8 for each in pressures[index - SUSTAINED_SAMPLES + 1 : index + 1])
             begun.append(index)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from spark_upsert.errors import CorruptionError, DataError, PlanError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.views.group_rows import result
-from spark_upsert.views.grouping import Grouping, contributions, folded
+from spark_upsert.views.group_rows import compute_results
+from spark_upsert.views.grouping import Grouping, contributions, fold_entries
 from tests.support.grouped import Row, expected, pairs_of, shown
 
 ROWS = pa.schema(
@@ -87,10 +87,12 @@ def test_steps_add_up_to_the_groups_of_the_last_rows(
     steps = data.draw(st.permutations(steps))
     cut = data.draw(st.integers(0, len(steps)))
     parts = [
-        folded(grouping, pa.concat_batches(part)) for part in (steps[:cut], steps[cut:]) if part
+        fold_entries(grouping, pa.concat_batches(part))
+        for part in (steps[:cut], steps[cut:])
+        if part
     ]
-    entries = folded(grouping, pa.concat_batches(parts))
-    found = shown(grouping, result(grouping, entries, url="memory"))
+    entries = fold_entries(grouping, pa.concat_batches(parts))
+    found = shown(grouping, compute_results(grouping, entries, url="memory"))
     assert found == expected(grouping, history[-1].values())
     assert bool(entries.num_rows) == bool(history[-1])
 
@@ -104,14 +106,16 @@ def test_a_step_contributes_nothing_but_what_it_changes(
     there = contributions(grouping, pairs_of(before, after, ROWS))
     back = contributions(grouping, pairs_of(after, before, ROWS))
     assert there.num_rows == back.num_rows
-    assert folded(grouping, pa.concat_batches([there, back])).num_rows == 0
+    assert fold_entries(grouping, pa.concat_batches([there, back])).num_rows == 0
     assert contributions(grouping, pairs_of(before, before, ROWS)).num_rows == 0
 
 
 def made_of(column: str, values: list[Any]) -> pa.RecordBatch:
     grouping = Grouping(ROWS, (), (Aggregate(name="s", kind=AggregateKind.SUM, column=column),))
     rows = {i: tuple(v if n == column else None for n in ROWS.names) for i, v in enumerate(values)}
-    return result(grouping, contributions(grouping, pairs_of({}, rows, ROWS)), url="memory")
+    return compute_results(
+        grouping, contributions(grouping, pairs_of({}, rows, ROWS)), url="memory"
+    )
 
 
 def test_an_average_that_does_not_fit_is_null() -> None:
@@ -119,7 +123,7 @@ def test_an_average_that_does_not_fit_is_null() -> None:
     grouping = Grouping(ROWS, (), (mean,))
     row = tuple(NINES if name == "money" else None for name in ROWS.names)
     steps = contributions(grouping, pairs_of({}, {0: row}, ROWS))
-    assert result(grouping, steps, url="memory").to_pylist() == [{"m": None}]
+    assert compute_results(grouping, steps, url="memory").to_pylist() == [{"m": None}]
 
 
 def test_a_sum_that_does_not_fit_is_null_and_never_wraps() -> None:
@@ -137,7 +141,7 @@ def test_an_average_of_a_sum_beyond_38_digits_is_exact() -> None:
     most = Decimal("9" * 32 + ".99")
     row = tuple(most if name == "money" else None for name in ROWS.names)
     steps = contributions(grouping, pairs_of({}, dict.fromkeys(range(20_000), row), ROWS))
-    assert result(grouping, steps, url="memory").to_pylist() == [{"m": most}]
+    assert compute_results(grouping, steps, url="memory").to_pylist() == [{"m": most}]
 
 
 @pytest.mark.parametrize("text", ["v", '"v":3', '"v":1'])
@@ -162,10 +166,10 @@ def test_a_bound_that_no_state_passes_may_be_passed_between() -> None:
         contributions(grouping, pairs_of(old, new, ROWS))
         for old, new in zip([{}, *contents], contents, strict=False)
     ]
-    rest = folded(grouping, pa.concat_batches(steps[1:]))
+    rest = fold_entries(grouping, pa.concat_batches(steps[1:]))
     assert rest.column("s_long").to_pylist() == [Decimal(2**62 + 2**61 + 2**63)]
-    entries = folded(grouping, pa.concat_batches([steps[0], rest]))
-    assert result(grouping, entries, url="memory").to_pylist() == [{"s": 2**62 + 2**61}]
+    entries = fold_entries(grouping, pa.concat_batches([steps[0], rest]))
+    assert compute_results(grouping, entries, url="memory").to_pylist() == [{"s": 2**62 + 2**61}]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +180,9 @@ def test_what_was_never_added_cannot_be_taken_back(taken_back: dict[int, Row]) -
     row = {0: (1.0, "a", 2, 1, None, None)}
     added = contributions(grouping, pairs_of({}, taken_back, ROWS))
     gone = contributions(grouping, pairs_of(row, {}, ROWS))
-    entries = folded(grouping, pa.concat_batches([added, gone]))
+    entries = fold_entries(grouping, pa.concat_batches([added, gone]))
     with pytest.raises(CorruptionError, match="each of its entries must be of one row or more"):
-        result(grouping, entries, url="memory")
+        compute_results(grouping, entries, url="memory")
 
 
 @pytest.mark.parametrize("value", [1e37, -math.nextafter(1e37, math.inf)])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import OptionError
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.streams.reads.read_split import serve
+from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import history_splits
 from spark_upsert.table.changelog.history import AT, IS_PUT, VERSION, validity
 from spark_upsert.table.changelog.render import HistoryOptions, ValidBy
@@ -148,7 +148,9 @@ def test_any_number_of_splits_has_the_same_history(
         table = played.table
         cut = history_splits(table.log, options, wanted, 0, played.upper)
         assert len(cut) <= max(splits, 1)
-        read = [rows for split in cut for rows in serve(table.store, split, options, ("k", "v"))]
+        read = [
+            rows for split in cut for rows in read_split(table.store, split, options, ("k", "v"))
+        ]
         whole = table.history(0, columns=WANTED.columns, by=ValidBy.VERSION)
         assert told_by(read) == told_by(whole)
 

@@ -59,7 +59,7 @@ class Play:
     def deliver(self, lower: int, upper: int) -> bool:
         """Deliver a step from one epoch of the input to another."""
         pairs = pairs_of(self.contents[lower], self.contents[upper], ROWS)
-        return self.kept.take(contributions(GROUPING, pairs), lower=at(lower), upper=at(upper))
+        return self.kept.apply(contributions(GROUPING, pairs), lower=at(lower), upper=at(upper))
 
     def rows(self, version: int | None = None) -> dict[Row, Row]:
         return shown(GROUPING, self.kept.rows(version))

@@ -28,7 +28,7 @@ from spark_upsert.plan.nodes import (
     Scan,
 )
 from spark_upsert.task import TableLookup
-from spark_upsert.views.group_rows import result
+from spark_upsert.views.group_rows import compute_results
 from spark_upsert.views.grouping import contributions
 from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.view import bind
@@ -88,7 +88,7 @@ def play_groups(seed: int) -> bool:
     if has_failed or is_of_views or "huge" in rows.schema.names or not rows.num_rows:
         return False
     entries = contributions(grouping, Pairs.of_inserts(rows.select(grouping.rows.names)))
-    expected = result(grouping, entries, url="memory")
+    expected = compute_results(grouping, entries, url="memory")
     found = rows_by_task(group, world, at, cuts=chance.choice([1, 3]))
     for batch in found:
         assert batch.schema.names == expected.schema.names

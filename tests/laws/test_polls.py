@@ -40,12 +40,12 @@ class Life:
             for over_s, name in [each for each in under_way if each[0] <= now_s]:
                 under_way.remove((over_s, name))
                 if draw.random() < 0.02:
-                    schedule.failed(name, now_s, may_pass=draw.random() < 0.5)
+                    schedule.record_failure(name, now_s, may_pass=draw.random() < 0.5)
                 else:
                     has_moved = name in busy and draw.random() < 0.8
-                    schedule.looked(name, now_s, has_moved=has_moved)
+                    schedule.record_poll(name, now_s, has_moved=has_moved)
             free = self.threads - len(under_way)
-            for name in schedule.take(now_s, free) if free > 0 else ():
+            for name in schedule.take_due(now_s, free) if free > 0 else ():
                 self.looks.append((now_s, name, 1))
                 under_way.append((now_s + draw.random() * 0.05, name))
             self.longest_s = max(self.longest_s, schedule.most_s)

@@ -92,13 +92,13 @@ TURNS = st.sampled_from(
     TURNS,
 )
 def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: Turn) -> None:
-    schedule = Schedule(turn=turn).marked(list(manuals), 0)
+    schedule = Schedule(turn=turn).with_changed(list(manuals), 0)
     urgencies = {name: Urgency(manual=value) for name, value in manuals.items()}
     bands: list[Band] = [[] for _ in BANDS]
     for name, value in manuals.items():
         bands[int(bands_of(np.array([value]))[0])].append(name)
     expected = [*rounds_of(bands, turn)]
-    service = schedule.service(0, urgencies)
+    service = schedule.plan_service(0, urgencies)
     assert service.names == [name for name, _ in expected]
     turns = [service.turn_after(count + 1) for count in range(len(expected))]
     assert turns == [each for _, each in expected]
@@ -110,12 +110,12 @@ def test_an_order_is_that_of_rounds_band_by_band(manuals: dict[str, int], turn: 
     st.integers(0, 40),
 )
 def test_a_cut_decides_nothing(manuals: dict[str, int], turn: Turn, count: int) -> None:
-    schedule = Schedule(turn=turn).marked(list(manuals), 0)
+    schedule = Schedule(turn=turn).with_changed(list(manuals), 0)
     urgencies = {name: Urgency(manual=value) for name, value in manuals.items()}
-    whole = schedule.service(0, urgencies)
+    whole = schedule.plan_service(0, urgencies)
     first = whole.names[:count]
-    behind = schedule.served(whole, len(first), first, [], 0)
-    assert first + behind.service(0, urgencies).names == whole.names
+    behind = schedule.after_service(whole, len(first), first, [], 0)
+    assert first + behind.plan_service(0, urgencies).names == whole.names
 
 
 @given(
@@ -124,8 +124,8 @@ def test_a_cut_decides_nothing(manuals: dict[str, int], turn: Turn, count: int) 
 def test_all_that_wait_are_served_once_and_the_lowest_band_alone_is_deferred(
     urgencies: dict[str, Urgency], names: list[str], now_ms: int, defers: bool, turn: Turn
 ) -> None:
-    schedule = Schedule(turn=turn).marked(names, 0)
-    service = schedule.service(now_ms, urgencies, defers_lowest=defers)
+    schedule = Schedule(turn=turn).with_changed(names, 0)
+    service = schedule.plan_service(now_ms, urgencies, defers_lowest=defers)
     tick_ms = now_ms - now_ms % TICK_MS
     lowest = {
         name
@@ -142,7 +142,7 @@ def test_a_place_and_a_time_are_those_of_the_first_mark(
     schedule = Schedule()
     expected: dict[str, int] = {}
     for names, now_ms in sorted(marks, key=lambda mark: mark[1]):
-        schedule = schedule.marked(names, now_ms)
+        schedule = schedule.with_changed(names, now_ms)
         for name in names:
             expected.setdefault(name, now_ms)
     assert list(schedule.dirty.items()) == list(expected.items())
@@ -166,13 +166,13 @@ class Life:
         self.since_aged: dict[str, int] = {}
 
     def mark(self, names: list[str]) -> None:
-        self.schedule = self.schedule.marked(names, self.now_ms)
+        self.schedule = self.schedule.with_changed(names, self.now_ms)
         for name in names:
             self.since.setdefault(name, self.turns)
 
     def serve(self, count: int, dice: Any, *, defers: bool) -> None:
         """Serve some in their turn, one perhaps out of it, and let some have more."""
-        service = self.schedule.service(self.now_ms, self.urgencies, defers_lowest=defers)
+        service = self.schedule.plan_service(self.now_ms, self.urgencies, defers_lowest=defers)
         self._note_ages()
         served = service.names[:count]
         behind = service.names[count + 1 :]
@@ -181,7 +181,7 @@ class Life:
             self._check(name, self.turns + place)
         self.turns += len(served)
         left = [name for name in served + extra if dice.draw(st.booleans())]
-        self.schedule = self.schedule.served(
+        self.schedule = self.schedule.after_service(
             service, len(served), served + extra, left, self.now_ms
         )
         for name in served + extra:
@@ -246,13 +246,13 @@ def test_while_bands_have_somebody_yet_to_serve_service_follows_their_weights(
     urgencies = {
         name: Urgency(manual=[-500, 0, 300, 600, 900][band]) for name, band in names.items()
     }
-    schedule = Schedule().marked(list(names), 0)
+    schedule = Schedule().with_changed(list(names), 0)
     order: list[str] = []
     cut = iter(cuts * (skipped + counted))
     while len(order) < skipped + counted:
-        service = schedule.service(0, urgencies)
+        service = schedule.plan_service(0, urgencies)
         served = service.names[: next(cut)]
-        schedule = schedule.served(service, len(served), served, served, 0)
+        schedule = schedule.after_service(service, len(served), served, served, 0)
         order += served
     found = Counter(names[name] for name in order[skipped : skipped + counted])
     per_weight = [found[band] / weight for band, weight in enumerate(WEIGHTS)]

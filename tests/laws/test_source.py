@@ -14,7 +14,7 @@ from spark_upsert.core.key_hash import HASH_END
 from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece
 from spark_upsert.streams.inputs.table import TablePosition
 from spark_upsert.streams.offsets.offset import Offset, Position, canonical
-from spark_upsert.streams.planner.rate_limit import Limits, pace
+from spark_upsert.streams.planner.rate_limit import Limits, plan_limited_batch
 from spark_upsert.table.log.manifest import TableVersion
 from tests.support.streams import Lived, folded, ordered
 
@@ -75,7 +75,7 @@ def test_an_offset_comes_back_from_sparks_text_as_it_was(
 
 @given(TABLE_POSITIONS)
 def test_a_position_in_a_table_comes_back_as_it_was(position: TablePosition) -> None:
-    again = TablePosition.unpacked(position.packed())
+    again = TablePosition.from_position(position.to_position())
     assert (again, again.place) == (position, position.place)
 
 
@@ -107,7 +107,7 @@ def test_a_batch_is_the_longest_prefix_that_fits_or_holds_one_epoch_only(
     ]
     whole = at(len(sizes))
     backlog = Backlog(start=at(0), pieces=pieces, reach=lambda: whole, end=lambda: whole)
-    taken = pace({"": backlog}, limits, {}).positions[""].record["at"]
+    taken = plan_limited_batch({"": backlog}, limits, {}).positions[""].record["at"]
     prefixes = (sizes[:count] for count in range(len(sizes) + 1))
     allowed = [p for p in prefixes if fits(p, limits) or sum(map(any, p)) <= 1]
     assert taken == max(map(len, allowed))
@@ -120,7 +120,7 @@ def test_of_what_is_divisible_as_many_steps_are_taken_as_fit_and_at_least_one(
     piece = ReadPiece(steps=steps, rows=rows, bytes=size, after=at)
     whole = at(steps)
     backlog = Backlog(start=at(0), pieces=[piece], reach=lambda: whole, end=lambda: whole)
-    taken = pace({"": backlog}, limits, {}).positions[""].record["at"]
+    taken = plan_limited_batch({"": backlog}, limits, {}).positions[""].record["at"]
     fitting = [
         count
         for count in range(1, steps + 1)
@@ -153,7 +153,7 @@ def test_of_several_inputs_each_is_served_within_as_many_batches_as_there_are_in
     state: Any = {}
     for _ in range(100):
         backlogs = {name: backlog_of(sizes, taken[name]) for name, sizes in ahead.items()}
-        offset = pace(backlogs, limits, state)
+        offset = plan_limited_batch(backlogs, limits, state)
         state = offset.state
         reached = {name: p.record["at"] for name, p in offset.positions.items()}
         batch = [size for name in ahead for size in ahead[name][taken[name] : reached[name]]]

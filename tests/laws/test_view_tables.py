@@ -395,12 +395,12 @@ class Groups(Play):
     def __init__(self, chance: random.Random, world: RealWorld, folder: Path) -> None:
         super().__init__(chance, world, folder)
         relation, self.grouping, self.node = random_group(chance, world.open, world.known_versions)
-        self.paths, self.names = relation.paths, self.grouping.result.names
+        self.paths, self.names = relation.paths, self.grouping.result_schema.names
         self._latest: Keeper | None = None
         """The query that brought the table to where it is, if one did."""
 
     def position(self) -> At | None:
-        recorded = MaterializedView.opened(self.table).position()
+        recorded = MaterializedView.open(self.table).position()
         if recorded == NOTHING or (found := KeptPosition.read(recorded)).snapshot is not None:
             return None
         return {path: place.version for path, place in found.at.items()}
@@ -412,9 +412,7 @@ class Groups(Play):
         return Contents(canonical((*key, *values)) for key, values in groups.items())
 
     def held(self, version: int | None = None) -> Contents:
-        return contents_of(
-            MaterializedView.opened(self.table).rows(version).to_pylist(), self.names
-        )
+        return contents_of(MaterializedView.open(self.table).rows(version).to_pylist(), self.names)
 
     def step(self) -> bool:
         way = self.chance.random()

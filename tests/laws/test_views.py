@@ -139,7 +139,9 @@ class Groups:
         self.chance, self.world = chance, world
         relation, self.grouping, self.node = random_group(chance, world.open, world.known_versions)
         self.paths = relation.paths
-        self.kept = MaterializedView.made(Table(MemoryStore()), self.grouping, self.node.to_json())
+        self.kept = MaterializedView.create(
+            Table(MemoryStore()), self.grouping, self.node.to_json()
+        )
         self.query: Query | None = None
 
     @property

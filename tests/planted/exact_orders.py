@@ -94,7 +94,7 @@ OTHER_OPTIONS = (
 
 @bug("rows that were counted by other options are passed by", OTHER_OPTIONS)
 def _() -> Patch:
-    return patch.object(ordered, "require_same_reads", lambda before, now: None)
+    return patch.object(ordered, "require_same_row_options", lambda before, now: None)
 
 
 @bug("inputs in another order go on in that", OTHER_OPTIONS)

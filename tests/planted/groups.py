@@ -98,7 +98,7 @@ def _() -> Patch:
     def of_rows(where: Any, signs: Any) -> Any:
         return pa.array(signs)
 
-    return patch.object(grouping_module, "_counted", of_rows)
+    return patch.object(grouping_module, "_signed_counts", of_rows)
 
 
 @bug("group keys and values keep the sign of a zero", test_p2_what_is_stored_of_rows)
@@ -128,7 +128,7 @@ def _() -> Patch:
         raised = np.where((parts > 0) & (counts < 0), 0, counts)
         return found.set_column(index, found.schema.field(index), pa.array(raised))
 
-    return wrapped(grouping_module, "folded", for_ever)
+    return wrapped(grouping_module, "fold_entries", for_ever)
 
 
 @bug("infinities are added to the sum as the greatest number", test_p2_the_cases_of_groups)
@@ -136,7 +136,7 @@ def _() -> Patch:
     def none(column: pa.Array) -> Any:
         return tuple(pa.array(np.zeros(len(column), dtype=np.bool_)) for _ in range(3))
 
-    return patch.object(grouping_module, "_apart", none)
+    return patch.object(grouping_module, "_special_values", none)
 
 
 @bug("a sum of int64 is kept as int64", test_p2_what_is_stored_of_rows)
@@ -204,12 +204,12 @@ def test_p4_a_view_is_kept_from_its_own_tables() -> None:
 
 @bug("a kept table goes on from any tables", test_p4_a_view_is_kept_from_its_own_tables)
 def _() -> Patch:
-    return patch.object(View, "require_kept", lambda view, position: None)
+    return patch.object(View, "require_materialized_from", lambda view, position: None)
 
 
 @bug("tables at fixed versions are not told apart", test_p4_a_view_is_kept_from_its_own_tables)
 def _() -> Patch:
-    return patch.object(View, "pinned", lambda view: {})
+    return patch.object(View, "pinned_versions", lambda view: {})
 
 
 @bug("a step that comes again counts again", test_p4_steps_are_taken_once)
@@ -264,7 +264,7 @@ def _() -> Patch:
         found = original(self, *args)
         return found.filter(pa.array(np.asarray(found.column(PART)) == GROUP_PART))
 
-    return wrapped(shown.ShownGroups, "_touched", of_groups_alone)
+    return wrapped(shown.ShownGroups, "_touched_groups", of_groups_alone)
 
 
 @bug("pieces of a read cut groups", test_p2_reads_show_whole_groups)
@@ -272,7 +272,7 @@ def _() -> Patch:
     def cut(original: Any, own: Any, hash_range: Any) -> Any:
         return hash_range
 
-    return wrapped(splits, "whole_groups", cut)
+    return wrapped(splits, "align_to_groups", cut)
 
 
 @bug("sums of 64 bits are taken to fit whatever the values", test_p2_sums_never_wrap)

@@ -90,4 +90,4 @@ def _() -> Patch:
         found: Governor = original(self, *args)
         return replace(found, is_deferring=self.is_deferring or found.is_deferring)
 
-    return wrapped(Governor, "after", hold)
+    return wrapped(Governor, "after_sample", hold)

@@ -23,7 +23,7 @@ def left_over(rule: Callable[[Schedule, Schedule], Schedule]) -> Patch:
     def served(original: Any, self: Schedule, *args: Any) -> Schedule:
         return rule(self, original(self, *args))
 
-    return wrapped(Schedule, "served", served)
+    return wrapped(Schedule, "after_service", served)
 
 
 @bug(
@@ -79,7 +79,7 @@ def _() -> Patch:
     def marked(original: Any, self: Any, names: Any, now_ms: int) -> Any:
         return original(DirtySet(), names, now_ms)
 
-    return wrapped(DirtySet, "marked", marked)
+    return wrapped(DirtySet, "with_changed", marked)
 
 
 @bug(
@@ -90,7 +90,7 @@ def _() -> Patch:
     def served(original: Any, self: Any, names: Any, left: Any, now_ms: int) -> Any:
         return original(self, set(names) - set(left), (), now_ms)
 
-    return wrapped(DirtySet, "served", served)
+    return wrapped(DirtySet, "without_served", served)
 
 
 @bug(
@@ -121,7 +121,7 @@ def _() -> Patch:
     def service(original: Any, self: Any, *args: Any, **_: Any) -> Any:
         return original(self, *args, defers_lowest=True)
 
-    return wrapped(Schedule, "service", service)
+    return wrapped(Schedule, "plan_service", service)
 
 
 @bug(
@@ -160,4 +160,4 @@ def _() -> Patch:
     def served(original: Any, self: Any, names: Any, left: Any, now_ms: int) -> Any:
         return original(self, (), left, now_ms)
 
-    return wrapped(DirtySet, "served", served)
+    return wrapped(DirtySet, "without_served", served)

@@ -144,7 +144,7 @@ def test_p5_a_kept_view_is_right_or_asks_for_another_plan() -> None:
     test_p5_a_kept_view_is_right_or_asks_for_another_plan,
 )
 def _() -> Patch:
-    return patch.object(View, "following", lambda self: self)
+    return patch.object(View, "rebind_if_altered", lambda self: self)
 
 
 def test_p2_a_kept_history_has_dropped_columns() -> None:

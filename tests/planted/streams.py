@@ -146,8 +146,8 @@ def _() -> Patch:
 
     def splits(original: Any, self: TableInput, start: Any, end: Any) -> Any:
         if start is not None:
-            known = TablePosition.unpacked(start)
-            start = replace(known, upper=max(1, known.upper - 1)).packed()
+            known = TablePosition.from_position(start)
+            start = replace(known, upper=max(1, known.upper - 1)).to_position()
         return original(self, start, end)
 
     return wrapped(TableInput, "splits", splits)

@@ -114,7 +114,7 @@ def _() -> Patch:
             if self.log(each.moved.path).commit(each.moved.version).restored is None:
                 yield each
 
-    return wrapped(View, "_moved", unseen)
+    return wrapped(View, "_iter_table_epochs", unseen)
 
 
 @bug("an error entry is the row of its key", STREAM)
@@ -146,7 +146,9 @@ def test_p7_an_epoch_costs_the_same() -> None:
 
 @bug("each epoch of a batch is computed by itself", test_p7_an_epoch_costs_the_same)
 def _() -> Patch:
-    return patch.object(views, "in_stretches", lambda found: [*map(steps.alone, found)])
+    return patch.object(
+        views, "combine_steps", lambda found: [*map(steps.single_step_range, found)]
+    )
 
 
 def test_p7_a_limited_batch_looks_at_its_own() -> None:
@@ -215,7 +217,7 @@ def _() -> Patch:
         except pa.ArrowInvalid as error:
             raise DataError("a sum does not fit.") from error
 
-    return patch.object(group_rows, "_fitting", none_fits)
+    return patch.object(group_rows, "_cast_column", none_fits)
 
 
 def test_p2_hot_rows_are_right() -> None:
@@ -234,7 +236,7 @@ def _() -> Patch:
     def at_once(original: Any, *asked: Any) -> Any:
         yield pa.Table.from_batches(list(original(*asked))).combine_chunks().to_batches()[0]
 
-    return wrapped(ScanRelation, "_bridged", at_once)
+    return wrapped(ScanRelation, "_iter_index_keys", at_once)
 
 
 @bug("the partners of a row are those of the first piece", test_p2_hot_rows_are_right)
@@ -242,7 +244,7 @@ def _() -> Patch:
     def first(original: Any, *asked: Any) -> Any:
         return islice(original(*asked), 1)
 
-    return wrapped(ScanRelation, "_bridged", first)
+    return wrapped(ScanRelation, "_iter_index_keys", first)
 
 
 def test_p6_a_view_is_read_of_the_tables_that_are_there() -> None:

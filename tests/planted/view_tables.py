@@ -51,7 +51,7 @@ def test_p2_a_full_join_has_no_key_twice() -> None:
     test_p5_a_query_that_begins_leaves_the_lease_of_another,
 )
 def _() -> Patch:
-    return patch.object(View, "not_beyond", lambda self, consumer, at: at)
+    return patch.object(View, "clamp_to_leases", lambda self, consumer, at: at)
 
 
 def test_p2_the_group_null_is_kept() -> None:
@@ -68,7 +68,9 @@ def _() -> Patch:
 @bug("two rows of the group NULL share a key in a full join", test_p2_a_full_join_has_no_key_twice)
 def _() -> Patch:
     return patch.object(
-        materialized.KeptBase, "__init__", _without_null(materialized.KeptBase.__init__)
+        materialized.MaterializedBase,
+        "__init__",
+        _without_null(materialized.MaterializedBase.__init__),
     )
 
 
@@ -105,7 +107,7 @@ def _() -> Patch:
 
 @bug("a view is kept on from a table that was put in the place of another", ROWS)
 def _() -> Patch:
-    return patch.object(View, "require", lambda *_: None)
+    return patch.object(View, "require_same_tables", lambda *_: None)
 
 
 @bug("a kept table is where its oldest run was", GROUPS)

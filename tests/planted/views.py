@@ -18,7 +18,7 @@ from spark_upsert.streams.inputs import view as view_input
 from spark_upsert.views import join, plan_builder, relation, rowwise, view
 from spark_upsert.views.intervals import Pairs, Spans, Times
 from spark_upsert.views.join import JoinRelation
-from spark_upsert.views.relation import Step, whole
+from spark_upsert.views.relation import Step, concat_pieces
 from spark_upsert.views.rowwise import UnnestRelation
 from spark_upsert.views.scan import ScanRelation, TableBase
 from tests.planted.bug import Patch, bug, together, wrapped
@@ -51,8 +51,8 @@ MANY = test_p2_the_cases_of_many_partners
 @bug("rows that stayed are looked up behind a step, and those that moved are not", FOLDED)
 def _() -> Patch:
     def unmoved(original: Any, self: Any, left: Any, moved: Spans, step: Step) -> Any:
-        for rows in self._stayed(left, Spans.none(moved.rows.schema), step):
-            yield Spans.throughout(rows, step.times)
+        for rows in self._stayed(left, Spans.empty(moved.rows.schema), step):
+            yield Spans.always_present(rows, step.last_time)
 
     return wrapped(JoinRelation, "_partners", unmoved)
 
@@ -60,9 +60,9 @@ def _() -> Patch:
 @bug("a partner that changed stands beside itself", FOLDED)
 def _() -> Patch:
     def beside(original: Any, self: Any, left: Any, moved: Spans, step: Step) -> Any:
-        return original(self, left, Spans.none(moved.rows.schema), step)
+        return original(self, left, Spans.empty(moved.rows.schema), step)
 
-    return wrapped(JoinRelation, "_stayed", beside)
+    return wrapped(JoinRelation, "_unchanged_partners", beside)
 
 
 @bug("rows are joined that are never there at one time", FOLDED)
@@ -72,22 +72,22 @@ def _() -> Patch:
             self, replace(other, lower=0 * other.lower, upper=0 * other.upper + 99), *at
         )
 
-    return wrapped(Spans, "met", always)
+    return wrapped(Spans, "intersect", always)
 
 
 @bug("a left row is alone only if it never had a partner", FOLDED)
 def _() -> Patch:
     nothing = np.empty(0, dtype=np.int64)
-    return patch.object(Spans, "_between", lambda *_: Times(nothing, nothing, nothing))
+    return patch.object(Spans, "_inner_gaps", lambda *_: Times(nothing, nothing, nothing))
 
 
 @bug("a key that goes and comes back in one step was there throughout", FOLDED)
 def _() -> Patch:
     def without_gaps(original: Any, pairs: Pairs, at: Any, *told: Any) -> Any:
         comes_back = pairs.has_new | (at == at.max(initial=0))
-        return original(pairs.where(comes_back), at[comes_back], *told)
+        return original(pairs.filter(comes_back), at[comes_back], *told)
 
-    return wrapped(Spans, "of_changes", without_gaps)
+    return wrapped(Spans, "from_changes", without_gaps)
 
 
 @bug("a change is told at the time before it", FOLDED)
@@ -105,9 +105,9 @@ def _() -> Patch:
         found: Spans = original(spans, side, keys, step)
         if side.driving.columns == keys.schema.names:
             return found
-        return Spans.throughout(found.rows, step.times)
+        return Spans.always_present(found.rows, step.last_time)
 
-    return wrapped(join, "_completed", throughout)
+    return wrapped(join, "_add_unchanged", throughout)
 
 
 @bug("a left join gives no rows without a partner", FOLDED)
@@ -117,16 +117,16 @@ def _() -> Patch:
         with patch.object(self, "how", how):
             yield from original(self, left, right)
 
-    return wrapped(JoinRelation, "_together", inner)
+    return wrapped(JoinRelation, "_join_spans", inner)
 
 
 @bug("a row without a partner stays where another partner is left", MANY)
 def _() -> Patch:
     def lonely(original: Any, self: Any, touched: Any, right: Spans, step: Step) -> Any:
-        with patch.object(self, "_stayed", lambda *_: iter([])):
+        with patch.object(self, "_unchanged_partners", lambda *_: iter([])):
             return original(self, touched, right, step)
 
-    return wrapped(JoinRelation, "_of_touched", lonely)
+    return wrapped(JoinRelation, "_join_touched", lonely)
 
 
 @bug("a change of the right side reaches nobody", FOLDED)
@@ -137,7 +137,7 @@ def _() -> Patch:
 @bug("only what the right side has now is looked at, and not what it had", FOLDED)
 def _() -> Patch:
     def new_only(original: Any, self: Any, left: Any, right: Spans, step: Step) -> Any:
-        return original(self, left, right.where(right.upper > step.times), step)
+        return original(self, left, right.filter(right.upper > step.last_time), step)
 
     return wrapped(JoinRelation, "_touched", new_only)
 
@@ -147,7 +147,7 @@ def _() -> Patch:
     def unbridged(original: Any, self: Any, pieces: Any, shows: Any, *asked: Any) -> Any:
         return original(self, pieces, None, None, asked[-1])
 
-    return wrapped(ScanRelation, "_bridged", unbridged)
+    return wrapped(ScanRelation, "_iter_index_keys", unbridged)
 
 
 @bug("NULL joins NULL", FOLDED)
@@ -176,7 +176,7 @@ def _() -> Patch:
 
 @bug("a cut of a step takes a range of every table", FOLDED)
 def _() -> Patch:
-    return patch.object(Step, "whole", lambda self: self)
+    return patch.object(Step, "unrestricted", lambda self: self)
 
 
 @bug("rows that the other side touches are in each cut of a step", FOLDED)
@@ -184,7 +184,7 @@ def _() -> Patch:
     def everywhere(original: Any, self: Any, values: Any, at: Any, hash_range: Any = None) -> Any:
         return original(self, values, at)
 
-    return wrapped(ScanRelation, "having", everywhere)
+    return wrapped(ScanRelation, "find_matching", everywhere)
 
 
 @bug("rows that are gone are not seen by comparing snapshots", FOLDED)
@@ -193,7 +193,7 @@ def _() -> Patch:
         for pairs in original(own, step, hash_range):
             yield pairs.where(pairs.has_new)
 
-    return wrapped(view, "_compared", of_new)
+    return wrapped(view, "_compare_snapshots", of_new)
 
 
 @bug("who begins before the first write of a table gets what came behind it", BOUNDS)
@@ -202,7 +202,7 @@ def _() -> Patch:
         start = original(*args)
         return start and start._replace(has_rows=False)
 
-    return wrapped(view_input, "start_of", without_rows)
+    return wrapped(view_input, "starting_position", without_rows)
 
 
 @bug("a join that finds its partners by an index gives lone rows for those of others", FOLDED)
@@ -211,7 +211,7 @@ def _() -> Patch:
         if hash_range == ALL_HASHES or self._right_is_whole:
             return original(self, at, hash_range)
         sides = self._left.scan(at, hash_range), [self._right.scan(at, hash_range)]
-        return whole(self._combined(*sides), self.schema)
+        return concat_pieces(self._combined(*sides), self.schema)
 
     return wrapped(JoinRelation, "scan", narrow)
 
@@ -222,7 +222,7 @@ def _() -> Patch:
         found = original(self, rows)
         return found.filter(pc.equal(found.column("pos"), 0))
 
-    return wrapped(UnnestRelation, "_exploded", first)
+    return wrapped(UnnestRelation, "_explode", first)
 
 
 @bug("changes of several epochs are those of the last one", REAL)
@@ -240,14 +240,14 @@ def _() -> Patch:
 
 @bug("a column that only a condition reads is left out", REAL)
 def _() -> Patch:
-    return patch.object(plan_builder, "_used", lambda formulas: frozenset())
+    return patch.object(plan_builder, "_used_columns", lambda formulas: frozenset())
 
 
 def test_p2_a_plan_names_what_a_join_compares() -> None:
     joined = P(plan_of('O.join(C,"c=id","left")')).project("id", "n")
     names = [
         scan.schema.names
-        for scan in plan_builder.pruned(joined.node).walk()
+        for scan in plan_builder.prune_columns(joined.node).walk()
         if isinstance(scan, Scan)
     ]
     assert names == [["id", "c"], ["id", "n"]]
@@ -257,8 +257,8 @@ def test_p2_a_plan_names_what_a_join_compares() -> None:
 def _() -> Patch:
     def as_wanted(original: Any, node: Any, wanted: Any = None) -> Any:
         if isinstance(node, Join):
-            left, right = (plan_builder.pruned(side, wanted) for side in node.inputs)
+            left, right = (plan_builder.prune_columns(side, wanted) for side in node.inputs)
             return replace(node, left=left, right=right)
         return original(node, wanted)
 
-    return wrapped(plan_builder, "pruned", as_wanted)
+    return wrapped(plan_builder, "prune_columns", as_wanted)

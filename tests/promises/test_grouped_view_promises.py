@@ -31,12 +31,12 @@ def play(chance: random.Random) -> None:
     for number in range(5):
         step = contributions(grouping, pairs)
         lower, upper = position(number - 1), position(number)
-        assert kept.take(step, lower=lower, upper=upper)
+        assert kept.apply(step, lower=lower, upper=upper)
         rows = [tuple(r.values()) for r in rows_of(group.input, world.contents(at))]
         assert shown(grouping, kept.rows()) == expected(grouping, rows)
         if chance.random() < 0.3:
             kept.table.compact(full=True)
-            assert not kept.take(step, lower=lower, upper=upper)
+            assert not kept.apply(step, lower=lower, upper=upper)
             assert shown(grouping, kept.rows()) == expected(grouping, rows)
         end = {**at, **dict(advanced(chance, world, relation))}
         pairs = changes_of(relation, Step(at, end))

@@ -168,7 +168,7 @@ class Moded(Told):
 
     mode = "none"
 
-    def decides(self) -> dict[str, str]:
+    def row_options(self) -> dict[str, str]:
         return {"deduplicationMode": self.mode}
 
 

@@ -83,11 +83,11 @@ def test_p7_a_deferral_ends_when_the_pressure_does(seed: int) -> None:
     for _ in range(20):
         for _ in range(SUSTAINED_SAMPLES + dice.randint(0, 5)):
             now_ms += SAMPLE_MS
-            governor = governor.after(Sample(busy=dice.uniform(0.81, 1)), now_ms)
+            governor = governor.after_sample(Sample(busy=dice.uniform(0.81, 1)), now_ms)
         assert governor.is_deferring
         now_ms += SAMPLE_MS
-        governor = governor.after(Sample(busy=dice.uniform(0.6, 0.8)), now_ms)
+        governor = governor.after_sample(Sample(busy=dice.uniform(0.6, 0.8)), now_ms)
         assert governor.is_deferring, "between the marks it stays"
         now_ms += SAMPLE_MS
-        governor = governor.after(Sample(busy=dice.uniform(0, 0.59)), now_ms)
+        governor = governor.after_sample(Sample(busy=dice.uniform(0, 0.59)), now_ms)
         assert not governor.is_deferring

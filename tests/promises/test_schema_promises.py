@@ -200,7 +200,7 @@ def test_p5_a_kept_view_is_right_or_asks_for_another_plan(alter: Callable[[Table
                 refused += 1
                 continue
         found = {
-            row["c"]: row["rows"] for row in MaterializedView.opened(Table(kept)).rows().to_pylist()
+            row["c"]: row["rows"] for row in MaterializedView.open(Table(kept)).rows().to_pylist()
         }
         newest = Counter(Table(raw).snapshot(columns=["c"]).column("c").to_pylist())
         assert found in ({"a": 1, "b": 1, "z": 1}, newest)

@@ -16,7 +16,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.errors import UpsertFlowError
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.views.intervals import Pairs, RelationRows
-from spark_upsert.views.plan_builder import pruned
+from spark_upsert.views.plan_builder import prune_columns
 from spark_upsert.views.relation import Relation, Step, changes_of, timed_changes_of
 from spark_upsert.views.view import RefreshStrategy, bind, pairs_by_piece
 from tests.support.seeds import seeds
@@ -94,7 +94,7 @@ def delta(chance: random.Random, relation: Relation, step: Step) -> Pairs:
                 relation, step, RefreshStrategy.SNAPSHOTS, rows=0, hash_range=piece
             )
         ]
-        return Pairs.concat([Pairs.none(relation.schema), *compared])
+        return Pairs.concat([Pairs.empty(relation.schema), *compared])
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]) and chance.random() < 0.5:
         cut = [Step(step.before, step.after, hash_range=piece) for piece in pieces]
     else:
@@ -123,9 +123,9 @@ def fold_each(
     at = dict(step.before)
     for time, (path, version) in enumerate(step.epochs, 1):
         at[path] = version
-        fold(relation, state, pairs.where(times == time))
+        fold(relation, state, pairs.filter(times == time))
         assert state == by_key(relation, batch(plan, tables, at)), f"at the time {time}"
-    assert set(times) <= set(range(1, step.times + 1))
+    assert set(times) <= set(range(1, step.last_time + 1))
 
 
 def check_reads(
@@ -169,7 +169,7 @@ def check_having(
     found = [
         row
         for piece in ranges
-        for rows in relation.having(values, at, piece)
+        for rows in relation.find_matching(values, at, piece)
         for row in records(rows)
     ]
     assert by_key(relation, found) == by_key(relation, having)
@@ -204,7 +204,7 @@ def play(chance: random.Random, tables: World | RealWorld, *, count: int) -> Non
     node = plan.node
     if isinstance(tables, RealWorld):
         plan = some_columns(plan, relation)
-        node = pruned(plan.node)
+        node = prune_columns(plan.node)
         relation = bind(node, tables.open)
     at = {path: versions(path)[-1] for path in dict.fromkeys(relation.paths)}
     if not at:

@@ -1,6 +1,6 @@
 """A crowd: many inputs that get epochs at random, and a query that serves them batch by batch.
 
-There is no table: what the crowd plays is how far batches go (`pace`), with the state of fairness
+There is no table: what the crowd plays is how far batches go (`plan_limited_batch`), with the state of fairness
 as the text that a checkpoint keeps, and a clock that it sets. After each batch it holds the bounds
 that `spark_upsert.scheduler.scheduler` states, by a model of its own: who waits, how many wait
 before it, and how many turns have passed. Nothing but the text goes from one batch to the next, so
@@ -24,7 +24,7 @@ from spark_upsert.scheduler.scheduler import Urgency
 from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece, StreamPressure
 from spark_upsert.streams.offsets.offset import Offset, Position
 from spark_upsert.streams.planner.pressure import StreamGauge
-from spark_upsert.streams.planner.rate_limit import Limits, pace
+from spark_upsert.streams.planner.rate_limit import Limits, plan_limited_batch
 from tests.support.streams import options_of
 
 BEGIN_MS = 1_700_000_000_000
@@ -79,7 +79,7 @@ class Member:
             end=lambda: at(len(self.rows)),
         )
 
-    def press(self, pressure: StreamPressure | None) -> None:
+    def report_pressure(self, pressure: StreamPressure | None) -> None:
         """Ignore the pressure: `Crowd` reads it from the gauge."""
 
     def _pieces(self) -> Iterator[ReadPiece]:
@@ -168,7 +168,7 @@ class Crowd:
 
     def _planned(self, dirty: list[str], *, defers: bool) -> Offset:
         plan = partial(
-            pace,
+            plan_limited_batch,
             limits=Limits(rows=self.limit),
             state=json.loads(self.state),
             now_ms=self.now_ms,
@@ -185,13 +185,13 @@ class Crowd:
     def _noted(self, pressed: StreamGauge, dirty: list[str], reached: Offset) -> Offset:
         """Return the end of a batch with what the process says of its pressure."""
         if not dirty:
-            pressed.rest()
+            pressed.record_idle()
             self.refuses = False
             return reached
         backlogs = {name: self.members[name].backlog() for name in dirty}
-        pressed.planned(backlogs, reached, self.now_ms)
+        pressed.record_batch(backlogs, reached, self.now_ms)
         self.refuses = pressed.governor.refuses
-        return Offset(positions=reached.positions, state=pressed.noted(reached))
+        return Offset(positions=reached.positions, state=pressed.offset_state(reached))
 
     def _take(self, offset: Offset, served: list[str]) -> int:
         """Take what a batch has; returns how many rows the largest epoch has that waits."""

@@ -234,7 +234,7 @@ class Lake:
             enter(patch.object(secrets, "randbits", names.getrandbits))
             enter(patch.object(rate_limit, "in_order", lambda do, items, threads: map(do, items)))
             for module in (formats, packing):
-                enter(patch.object(module, "ASKED_AT_ONCE", 1))
+                enter(patch.object(module, "CONCURRENT_REQUESTS", 1))
             for module in (formats, table_input, batch):
                 enter(patch.object(module, "open_store", reader.open_store))
             for module in (formats, table_input, batch):

@@ -218,8 +218,8 @@ class TableTape:
         how: Reading,
     ) -> None:
         """Check the rows of a batch between two positions, no older than a version."""
-        end = TablePosition.unpacked(after)
-        start = self.beginning() if before is None else TablePosition.unpacked(before)
+        end = TablePosition.from_position(after)
+        start = self.beginning() if before is None else TablePosition.from_position(before)
         if start.is_in_snapshot:
             self._check_snapshot(rows, end, how)
             return

@@ -103,7 +103,7 @@ class Ledger:
         position = standing.get(name)
         if position is None:
             return 1
-        known = TablePosition.unpacked(position)
+        known = TablePosition.from_position(position)
         return tape.model.upper - known.upper + int(known.is_in_snapshot)
 
     # -- a batch that is noted -------------------------------------------------------
@@ -155,7 +155,7 @@ class Ledger:
     def _check_origin(
         self, name: str, tape: TableTape, position: Position, *, is_amid: bool
     ) -> None:
-        found = TablePosition.unpacked(position).origin
+        found = TablePosition.from_position(position).origin
         if is_amid or tape.is_lenient:
             assert found >= tape.origin, f"{name} begins at {found}, not {tape.origin}"
             tape.origin = found
@@ -176,7 +176,7 @@ class Ledger:
             amounts = tape.model.amounts
             if any(map(any, amounts[tape.origin :])):
                 bands[name] = max(-1, min(3, self._priority(name, tape.model) // 250))
-            if any(map(any, amounts[tape.origin : TablePosition.unpacked(position).upper])):
+            if any(map(any, amounts[tape.origin : TablePosition.from_position(position).upper])):
                 served.add(name)
         if bands:
             urgent = {name for name in bands if bands[name] == max(bands.values())}
@@ -231,7 +231,7 @@ class Ledger:
             tape = self.tapes.get(name)
             if not isinstance(tape, TableTape) or name in ground.gone:
                 return  # Nobody counts its rows here.
-            at = TablePosition.unpacked(position)
+            at = TablePosition.from_position(position)
             if at.is_in_snapshot or tape.model is not ground.models[name]:
                 return
             rows += sum(count for count, _, _ in tape.model.amounts[at.upper :])
@@ -341,8 +341,8 @@ class Ledger:
         model = self.tapes[name].model
         if before == after or name not in self._ground.models:
             return []
-        end = TablePosition.unpacked(after)
-        start_at = TablePosition.unpacked(before) if before else None
+        end = TablePosition.from_position(after)
+        start_at = TablePosition.from_position(before) if before else None
         if end.is_in_snapshot or (start_at is not None and start_at.is_in_snapshot):
             return None
         if start_at is None:
@@ -366,7 +366,7 @@ class Ledger:
     def check_end(self, name: str, standing: Positions) -> None:
         """Check that nothing of an input is left."""
         tape = self.tapes[name]
-        position = TablePosition.unpacked(standing[name])
+        position = TablePosition.from_position(standing[name])
         assert position.upper == tape.model.upper, f"{name} is read up to {position.upper}"
         if self._ground.options.is_exact:
             assert tape.waiting(self.reading) == 0, f"{name} has more"

@@ -98,7 +98,7 @@ class User:
             tape = self._reader.ledger.tapes[name]
             if name in self._ground.gone:
                 continue
-            known = TablePosition.unpacked(before.get(name, position))
+            known = TablePosition.from_position(before.get(name, position))
             if name not in before:
                 known = tape.beginning()
             head = self._ground.observed(name).log.head()

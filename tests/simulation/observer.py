@@ -32,7 +32,7 @@ from spark_upsert.core.schema import RAW_KEY, Scope, Ties
 from spark_upsert.delta.log import open_mirror_store
 from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.streams.reads.read_split import serve
+from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.codec import commit_path
@@ -428,7 +428,7 @@ class Observer:
         return ReadOptions.parse({"path": "/unused", "splits": str(1 + version % 3), **given})
 
     def _served(self, table: Table, split: Split, options: ReadOptions) -> Iterator[dict[str, Any]]:
-        for batch in serve(table.store, split, options, ("key", *self._columns)):
+        for batch in read_split(table.store, split, options, ("key", *self._columns)):
             yield from batch.to_pylist()
 
     @property

@@ -969,7 +969,7 @@ class Grouper:
             self.begin()
             return
         found = {
-            row["c"]: row["rows"] for row in MaterializedView.opened(self.kept).rows().to_pylist()
+            row["c"]: row["rows"] for row in MaterializedView.open(self.kept).rows().to_pylist()
         }
         states = map(self.history.at, range(first, self.history.head + 1))
         counts = [Counter(row["c"] for row in state.rows.values()) for state in states]

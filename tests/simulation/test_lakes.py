@@ -196,9 +196,9 @@ def cursor_in_memory() -> AbstractContextManager[Any]:
 
 def turn_forgotten() -> AbstractContextManager[Any]:
     def forget(backlogs: Any, limits: Any, state: Any, **how: Any) -> Any:
-        return rate_limit.pace(backlogs, limits, {}, **how)
+        return rate_limit.plan_limited_batch(backlogs, limits, {}, **how)
 
-    return patch.object(stream, "pace", forget)
+    return patch.object(stream, "plan_limited_batch", forget)
 
 
 def found_input_left_out() -> AbstractContextManager[Any]:
@@ -206,7 +206,7 @@ def found_input_left_out() -> AbstractContextManager[Any]:
         heads = original(self)
         return {name: heads[name] for name in sorted(heads)[:2]}
 
-    return wrapped(FoundInputs, "look", leave_out)
+    return wrapped(FoundInputs, "read_heads", leave_out)
 
 
 def news_not_told() -> AbstractContextManager[Any]:

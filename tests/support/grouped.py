@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 def kept_in_memory(grouping: Grouping) -> MaterializedView:
     """Make a kept table in a store of its own."""
     table = Table(MemoryStore())
-    table.ensure(grouping.kept)
+    table.ensure(grouping.stored_schema)
     return MaterializedView(table, grouping)
 
 
@@ -105,7 +105,7 @@ def _value(aggregate: Aggregate, rows: Sequence[Mapping[str, Any]], grouping: Gr
         with localcontext() as context:
             context.prec = 100
             total = sum(values)
-    shown_type = grouping.result.field(aggregate.name).type
+    shown_type = grouping.result_schema.field(aggregate.name).type
     if aggregate.kind is AggregateKind.SUM:
         return total if _fits(total, shown_type) else None
     if not isinstance(total, Decimal):

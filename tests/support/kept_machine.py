@@ -161,7 +161,7 @@ def kept_by_query(machine: Machine) -> None:
     """
     view = View(PLAN)
     assert view.grouping is not None
-    kept = MaterializedView.made(machine.table("kept"), view.grouping, PLAN.to_json())
+    kept = MaterializedView.create(machine.table("kept"), view.grouping, PLAN.to_json())
     options = {"consumerId": "view", "maxEpochsPerTrigger": "1", "splits": "2"}
     if kept.position() != NOTHING:
         options["startingPosition"] = kept.position()
@@ -211,7 +211,7 @@ def require_right(machine: Machine) -> None:
     found = orders.rows_having("customer", [7, 9]).to_pylist()
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
     refreshed(machine)
-    kept = MaterializedView.opened(Table(machine.stores["kept"]))
+    kept = MaterializedView.open(Table(machine.stores["kept"]))
     assert shown(kept.grouping, kept.rows()) == expected(kept.grouping, rows_of(machine))
     assert kept.table.check().is_sound
 

@@ -151,7 +151,7 @@ class Query:
 
 def position_in(text: str) -> TablePosition:
     """Return where an offset stands in the sole input of a stream."""
-    return TablePosition.unpacked(Offset.from_json(json.loads(text)).positions[UNNAMED])
+    return TablePosition.from_position(Offset.from_json(json.loads(text)).positions[UNNAMED])
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:

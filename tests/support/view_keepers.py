@@ -148,7 +148,7 @@ class Follower:
     def place(self) -> TablePosition | None:
         """Where it stands; None before its first batch."""
         found = self._query.offset["positions"].get(UNNAMED)
-        return None if found is None else TablePosition.unpacked(Position.of(found))
+        return None if found is None else TablePosition.from_position(Position.of(found))
 
     def step(self, promised: Promised, meanwhile: Meanwhile) -> bool:
         """Run a batch, and compare what it amounts to at each version that it shows."""

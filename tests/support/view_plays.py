@@ -326,9 +326,9 @@ class DictBase:
             absent = (None,) * len(self.shape.columns)
             rows = table_of(self.shape, [side.get(key, absent) for key in keys])
             sides.append((rows, np.array([key in side for key in keys], dtype=np.bool_)))
-        pairs = Pairs(sides[0][0], sides[1][0], sides[0][1], sides[1][1]).present()
+        pairs = Pairs(sides[0][0], sides[1][0], sides[0][1], sides[1][1]).drop_absent()
         own = pairs.keys(self.shape.key)
-        return pairs.where(self._within(own, hash_range)) if len(pairs) else pairs
+        return pairs.filter(self._within(own, hash_range)) if len(pairs) else pairs
 
     def look_up(self, keys: pa.RecordBatch, version: int | None) -> LookedUpRows:
         rows = {} if version is None else self.contents[version]

@@ -327,7 +327,7 @@ class KeptGroups:
             keys=(group,),
             aggregates=(Aggregate(value, AggregateKind.MAX, value),),
         )
-        self._kept = MaterializedView.made(
+        self._kept = MaterializedView.create(
             table, self._view().grouping_of_rows, self._plan.to_json()
         )
 

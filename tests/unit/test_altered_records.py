@@ -15,7 +15,7 @@ from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.streams.inputs.table import TablePosition
 from spark_upsert.streams.inputs.view import ViewPosition
 from spark_upsert.streams.offsets.offset import Offset, Position
-from spark_upsert.streams.planner.formats import BEGAN, require_same_beginning
+from spark_upsert.streams.planner.formats import BEGAN, require_same_start_options
 from spark_upsert.streams.planner.rate_limit import SCHEDULE, waiting_count
 from spark_upsert.table.log.manifest import KeptPosition, TableVersion
 from spark_upsert.views.grouping import Grouping
@@ -43,22 +43,22 @@ GROUPING = Grouping(
 
 
 def _table(record: Any) -> object:
-    return TablePosition.unpacked(Position(json.dumps(record)))
+    return TablePosition.from_position(Position(json.dumps(record)))
 
 
 def _view(record: Any) -> object:
-    return ViewPosition.unpacked(Position(json.dumps(record)), PLAN)
+    return ViewPosition.from_position(Position(json.dumps(record)), PLAN)
 
 
 READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
-    "a position in a table": (TABLE.packed().record, _table),
-    "a position of a view": (VIEW.packed().record, _view),
+    "a position in a table": (TABLE.to_position().record, _table),
+    "a position of a view": (VIEW.to_position().record, _view),
     "the marker of a kept table": (
         json.loads(VIEW.kept.text),
         lambda record: KeptPosition.read(json.dumps(record)),
     ),
     "an offset": (
-        Offset(positions={"t": TABLE.packed()}, state={"a": {"b": [1]}}).to_json(),
+        Offset(positions={"t": TABLE.to_position()}, state={"a": {"b": [1]}}).to_json(),
         Offset.from_json,
     ),
     "the inputs that wait": (
@@ -67,7 +67,7 @@ READERS: dict[str, tuple[Any, Callable[[Any], object]]] = {
     ),
     "how inputs began": (
         {"kinds": [{"startingVersion": "1"}, {}], "of": {"b": 1}},
-        lambda record: require_same_beginning({BEGAN: record}, {}),
+        lambda record: require_same_start_options({BEGAN: record}, {}),
     ),
     "a grouping": (
         json.loads(GROUPING.to_json()),

@@ -25,7 +25,7 @@ from spark_upsert.streams.planner.formats import (
 )
 from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.ordered import CountedStep, StreamStep
-from spark_upsert.streams.reads.packing import ASKED_AT_ONCE, of_each
+from spark_upsert.streams.reads.packing import CONCURRENT_REQUESTS, map_inputs
 from tests.support.clocked import Now
 from tests.support.inputs import COLUMNS, Told, ToldRead
 
@@ -178,10 +178,10 @@ def test_the_first_input_that_fails_is_named_and_the_answers_keep_their_order() 
             raise StorageError(f"number {number}", hint="try again.")
         return number * 2
 
-    few = {f"input{number}": number for number in range(ASKED_AT_ONCE + 5)}
-    assert of_each(few, ask) == {name: number * 2 for name, number in few.items()}
-    assert list(of_each(few, ask)) == list(few)
-    assert of_each({}, ask) == {}
+    few = {f"input{number}": number for number in range(CONCURRENT_REQUESTS + 5)}
+    assert map_inputs(few, ask) == {name: number * 2 for name, number in few.items()}
+    assert list(map_inputs(few, ask)) == list(few)
+    assert map_inputs({}, ask) == {}
     many = {f"input{number}": number for number in range(60)}
     with pytest.raises(StorageError, match="input 'input30': number 30"):
-        of_each(many, ask)
+        map_inputs(many, ask)

@@ -11,7 +11,7 @@ import pytest
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, TableNotFoundError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.table import PAUSE_S_MAX, awaited
+from spark_upsert.streams.inputs.table import PAUSE_S_MAX, wait_for_table
 from spark_upsert.streams.planner.formats import plan_columns
 from spark_upsert.table.table import Table
 from tests.support.stores import FaultyStore, MemoryStore, Steps
@@ -39,7 +39,7 @@ class Waiting:
 
     def read(self, timeout_ms: int | None, *, steps: Steps | None = None) -> Table:
         table = Table(FaultyStore(self.store, steps or Steps()))
-        return awaited(table, timeout_ms, clock=self.clock, sleep=self.sleep)
+        return wait_for_table(table, timeout_ms, clock=self.clock, sleep=self.sleep)
 
 
 def test_a_read_waits_until_its_table_is_there() -> None:

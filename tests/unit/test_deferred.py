@@ -46,7 +46,7 @@ class Keeping:
     def __init__(self, shop: KeptShop, path: Path, **options: str) -> None:
         assert shop.grouping is not None
         self.table = Table(open_store(str(path)))
-        self.kept = MaterializedView.made(self.table, shop.grouping, shop.view.to_json())
+        self.kept = MaterializedView.create(self.table, shop.grouping, shop.view.to_json())
         given = {"plan": shop.view.to_json(), **options}
         self.schema = read_schema({**given, **DEFERRED})
         self.reader = LimitedStreamReader({**given, **DEFERRED}, self.schema)
@@ -187,10 +187,10 @@ def shop(tmp_path: Path) -> KeptShop:
 @pytest.mark.parametrize("options", [{}, {"splits": "3"}], ids=str)
 def test_a_split_is_what_its_plain_form_says(shop: KeptShop, options: dict[str, str]) -> None:
     splits = _splits(shop, **options)
-    assert {bool(split.marker) for split in splits} >= {True}
+    assert {bool(split.marker_entry) for split in splits} >= {True}
     assert {bool(timed.step.before) for each in splits for timed in each.steps} == {False, True}
     for split in splits:
-        bare = tuple(each._replace(choice=Choice(each.choice.way)) for each in split.steps)
+        bare = tuple(each._replace(choice=Choice(each.choice.strategy)) for each in split.steps)
         told = replace(split, steps=bare, queries=frozenset({"query:7f"}))
         assert split_from_json(split_to_json(told, shop.view), shop.view) == told
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.reads.explain import explain_merge, tell_merge
+from spark_upsert.streams.reads.explain import explain_merge, log_merge
 
 TWO = {"inputs": "a,b", "input.a.path": "/a", "input.b.path": "/b", "parallelism": "4"}
 
@@ -33,8 +33,8 @@ def test_the_log_says_it_in_a_line_and_nothing_of_one_table(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "spark_upsert")
-    tell_merge(ReadPlan.parse({**TWO, "merge": "concat"}))
-    tell_merge(ReadPlan.parse({"path": "/a"}))
+    log_merge(ReadPlan.parse({**TWO, "merge": "concat"}))
+    log_merge(ReadPlan.parse({"path": "/a"}))
     [line] = caplog.messages
     assert line.startswith('merge planned: inputs=2 merge=concat live="no: its mode is concat')
     assert explain_merge(ReadPlan.parse({"path": "/a"})) == ""

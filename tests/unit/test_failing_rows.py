@@ -228,7 +228,7 @@ def test_all_rows_are_named_of_which_a_failing_one_is_made(shares: Shares) -> No
 def test_more_bad_rows_than_are_held_do_not_pass(
     shares: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_errors, "NOTED_MAX", 2)
+    monkeypatch.setattr(row_errors, "RECORDED_ROWS_MAX", 2)
     path = str(shares.root / "groups")
     assert shares.groups.refresh(path)
     keeper = Keeper(shares.groups.node, Path(path), shares.root / "checkpoint", {})

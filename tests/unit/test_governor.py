@@ -31,7 +31,7 @@ def run(governor: Governor, samples: Iterable[Sample], *, start_ms: int = 0) -> 
     """Return the governor behind each of some samples, which come in time."""
     found = []
     for index, sample in enumerate(samples):
-        governor = governor.after(sample, start_ms + index * SAMPLE_MS)
+        governor = governor.after_sample(sample, start_ms + index * SAMPLE_MS)
         found.append(governor)
     return found
 
@@ -58,7 +58,7 @@ def run(governor: Governor, samples: Iterable[Sample], *, start_ms: int = 0) -> 
 def test_windows_grow_with_the_pressure(pressure: float, coalesce: float, window: float) -> None:
     assert coalesce_ms(pressure) == pytest.approx(coalesce, abs=5e-4)
     assert commit_window_ms(pressure) == pytest.approx(window, abs=5e-4)
-    governor = CALM.after(at(pressure), 0)
+    governor = CALM.after_sample(at(pressure), 0)
     assert governor.coalesce_ms == coalesce_ms(governor.pressure)
     assert governor.commit_window_ms == commit_window_ms(governor.pressure)
 
@@ -92,7 +92,7 @@ def test_case_20_a_deferral_stays_until_the_pressure_is_low(
     pressure: float, is_deferring: bool
 ) -> None:
     deferring = replace(CALM, is_deferring=True, pressure=0.9)
-    assert deferring.after(at(pressure), 0).is_deferring is is_deferring
+    assert deferring.after_sample(at(pressure), 0).is_deferring is is_deferring
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_case_20_a_deferral_stays_until_the_pressure_is_low(
     ],
 )
 def test_pressure_is_the_greatest_of_three_ratios(sample: Sample, pressure: float) -> None:
-    assert CALM.after(sample, 0).pressure == pytest.approx(pressure)
+    assert CALM.after_sample(sample, 0).pressure == pytest.approx(pressure)
 
 
 def test_latency_counts_by_its_moving_average() -> None:
@@ -125,9 +125,9 @@ def test_latency_counts_by_its_moving_average() -> None:
 
 
 def test_a_latency_that_nobody_saw_stays_while_something_waits() -> None:
-    slow = CALM.after(Sample(latency_ms=500), 0)
-    assert slow.after(Sample(waiting=1, slots=8), 100).latency_ms == 500
-    assert slow.after(Sample(), 100).latency_ms == pytest.approx(400)
+    slow = CALM.after_sample(Sample(latency_ms=500), 0)
+    assert slow.after_sample(Sample(waiting=1, slots=8), 100).latency_ms == 500
+    assert slow.after_sample(Sample(), 100).latency_ms == pytest.approx(400)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_a_latency_that_nobody_saw_stays_while_something_waits() -> None:
     ],
 )
 def test_a_sample_counts_every_hundred_milliseconds(now_ms: int, is_due: bool) -> None:
-    calm = CALM.after(at(0.5), 1_000_000)
+    calm = CALM.after_sample(at(0.5), 1_000_000)
     assert calm.is_due(now_ms) is is_due
-    sampled = calm.after(at(0.9), now_ms)
+    sampled = calm.after_sample(at(0.9), now_ms)
     assert sampled.pressure == (0.9 if is_due else 0.5)
     assert (sampled is calm) is not is_due
 
@@ -155,13 +155,13 @@ def test_a_sample_counts_every_hundred_milliseconds(now_ms: int, is_due: bool) -
 def test_missing_samples_neither_defer_nor_release(gap_ms: int) -> None:
     high = run(CALM, [at(0.9)] * (SUSTAINED_SAMPLES - 2))[-1]
     assert high.sampled_ms is not None
-    later = high.after(at(0.9), high.sampled_ms + gap_ms)
+    later = high.after_sample(at(0.9), high.sampled_ms + gap_ms)
     assert not later.is_deferring
     assert later.sampled_ms is not None
-    last = later.after(at(0.9), later.sampled_ms + gap_ms)
+    last = later.after_sample(at(0.9), later.sampled_ms + gap_ms)
     assert last.is_deferring
     assert last.sampled_ms is not None
-    assert last.after(at(0.7), last.sampled_ms + gap_ms).is_deferring
+    assert last.after_sample(at(0.7), last.sampled_ms + gap_ms).is_deferring
 
 
 def test_a_governor_that_cannot_be_is_refused() -> None:

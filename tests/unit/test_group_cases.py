@@ -58,7 +58,7 @@ def test_a_case_of_groups(case: Case) -> None:
             if case.mode == "raw":
                 require_same(raw(grouping, entries), [told(each) for each in wanted])
             version = kept.table.log.head().version
-            assert kept.take(entries, lower=position(taken), upper=position(taken + 1))
+            assert kept.apply(entries, lower=position(taken), upper=position(taken + 1))
             taken += 1
             if case.mode != "raw":
                 [(_, pairs)] = kept.changes(version + 1, version + 2)
@@ -72,7 +72,7 @@ def raw(grouping: Grouping, entries: pa.RecordBatch) -> list[Any]:
         part = row[PART]
         group = tuple(row[key] for key in grouping.keys)
         value = row[value_column(part)] if part else None
-        rest = {n: v for n, v in row.items() if n in grouping.kept.engine.rules and v}
+        rest = {n: v for n, v in row.items() if n in grouping.stored_schema.engine.rules and v}
         found.append((group, part, value, tuple((n, int(v)) for n, v in rest.items())))
         assert row[FROM] is row[TO] is None
     return found

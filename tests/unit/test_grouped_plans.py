@@ -47,7 +47,7 @@ def test_a_grouped_plan_is_kept_and_brought_up_to_date(
     assert not revenue.refresh(path)
     orders.upsert(pa.table({"id": [2], "country": ["SE"], "amount": [1.0]}))
     assert revenue.refresh(path)
-    rows = MaterializedView.opened(Table.open(path)).rows().to_pylist()
+    rows = MaterializedView.open(Table.open(path)).rows().to_pylist()
     assert sorted(map(tuple, (row.values() for row in rows))) == [
         ("NO", 1, 0.1, 0.1),
         ("SE", 1, 1.0, 1.0),
@@ -59,7 +59,7 @@ def test_all_rows_are_one_group_without_columns(orders: Table, plan: Plan, tmp_p
     total = plan.group_by().agg(n=agg.count(), known=agg.count("amount"), low=agg.min("amount"))
     path = str(tmp_path / "total")
     assert total.refresh(path)
-    kept = MaterializedView.opened(Table.open(path))
+    kept = MaterializedView.open(Table.open(path))
     assert kept.rows().to_pylist() == [{"n": 2, "known": 1, "low": 0.1}]
 
 
@@ -116,7 +116,7 @@ def test_a_kept_table_is_read_as_its_groups(
 
     def shown() -> list[tuple[float, int]]:
         assert tops.refresh(path)
-        rows = MaterializedView.opened(Table.open(path)).rows().to_pylist()
+        rows = MaterializedView.open(Table.open(path)).rows().to_pylist()
         return sorted((row["top"], row["countries"]) for row in rows)
 
     assert shown() == [(0.5, 1), (2.0, 1)]
@@ -140,7 +140,7 @@ def test_groups_are_looked_up_by_their_columns(kept: Plan, tmp_path: Path) -> No
     path = str(tmp_path / "total")
     for _ in range(2):
         assert total.refresh(path)
-        rows = MaterializedView.opened(Table.open(path)).rows().to_pylist()
+        rows = MaterializedView.open(Table.open(path)).rows().to_pylist()
         assert {row["name"]: row["n"] for row in rows} == {"Norway": 1, None: 1}
         names.upsert(pa.table({"id": ["FI"], "name": ["Suomi"]}))
 

@@ -12,7 +12,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.inputs import Described, NamedInputs, merged
+from spark_upsert.streams.inputs.inputs import Described, NamedInputs, union_schema
 from spark_upsert.streams.planner.formats import (
     MergedRead,
     batch_inputs,
@@ -125,8 +125,8 @@ def test_columns_that_differ_in_case_alone_are_refused() -> None:
         "west": Described(pa.schema([K, pa.field("Amount", pa.int64())]), "2"),
     }
     with pytest.raises(SchemaError, match="'amount' of the input 'east' and 'Amount' of 'west'"):
-        merged(inputs)
-    assert merged(inputs, ["k", "amount"]).names == ["k", "amount"]
+        union_schema(inputs)
+    assert union_schema(inputs, ["k", "amount"]).names == ["k", "amount"]
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -51,7 +51,9 @@ class KeptShop(Shop):
         grouping = View(self.view).grouping
         assert grouping is not None
         self.grouping = grouping
-        self.kept = MaterializedView.made(Table(MemoryStore()), self.grouping, self.view.to_json())
+        self.kept = MaterializedView.create(
+            Table(MemoryStore()), self.grouping, self.view.to_json()
+        )
 
     def expected(self) -> dict[Row, Row]:
         names = {row["id"]: row["name"] for row in self.customers.snapshot().to_pylist()}
@@ -233,7 +235,7 @@ def test_a_view_is_not_kept_on_with_another_table_at_a_fixed_version(
     view = Group(input=joined, keys=("name",), aggregates=(Aggregate("n", AggregateKind.COUNT),))
     grouping = View(view).grouping
     assert grouping is not None
-    kept = MaterializedView.made(Table(MemoryStore()), grouping, view.to_json())
+    kept = MaterializedView.create(Table(MemoryStore()), grouping, view.to_json())
     shop.order((1, 1, 5))
     query = Query(view)
     rows = query.batch()

@@ -16,7 +16,7 @@ from spark_upsert.store.open import open_store
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.storage import Clock
 from spark_upsert.table.table import Table
-from spark_upsert.views.materialized import made_for_rows
+from spark_upsert.views.materialized import create_rows_table
 from spark_upsert.views.plan_builder import Plan
 
 ROWS = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -34,7 +34,7 @@ WRITES = {
 def made(path: Path, plan: str = "a plan", clock: Clock = time.time, **more: str) -> Table:
     table = Table(open_store(str(path)), clock=clock)
     options = WriteOptions.parse({**WRITES, "path": str(path), **more})
-    made_for_rows(table, plan, options, pa.schema([*ROWS, *CHANGELOG_FIELDS]))
+    create_rows_table(table, plan, options, pa.schema([*ROWS, *CHANGELOG_FIELDS]))
     return table
 
 

@@ -33,7 +33,7 @@ from spark_upsert.table.write import group_commit
 from spark_upsert.table.write.outcomes import NOTHING, Move, Verdict
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns
-from spark_upsert.views.grouping import Grouping, contributions, marker
+from spark_upsert.views.grouping import Grouping, contributions, marker_entry
 from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.materialized import MaterializedView
 from tests.support.grouped import batch_of, kept_in_memory
@@ -48,7 +48,7 @@ GROUPING = Grouping(ROWS, ("g",), (COUNT, Aggregate(name="s", kind=AggregateKind
 def entries(*rows: tuple[int, int, int, int]) -> pa.RecordBatch:
     """Return entries of groups: the group, its n, c_x and s_x."""
     names = ["g", "n", "c_x", "s_x"]
-    columns = GROUPING.kept.columns
+    columns = GROUPING.stored_schema.columns
     empty = dict.fromkeys(columns.names)
     records = [{**empty, **dict(zip(names, row, strict=True)), PART: 0} for row in rows]
     return pa.RecordBatch.from_pylist(records, schema=columns)
@@ -56,7 +56,7 @@ def entries(*rows: tuple[int, int, int, int]) -> pa.RecordBatch:
 
 def take(kept: MaterializedView, epoch: int, *rows: tuple[int, int, int, int]) -> bool:
     lower = at(o=epoch - 1) if epoch else NOTHING
-    return kept.take(entries(*rows), lower=lower, upper=at(o=epoch))
+    return kept.apply(entries(*rows), lower=lower, upper=at(o=epoch))
 
 
 def raw(table: Table) -> dict[int, tuple[int, ...]]:
@@ -183,9 +183,9 @@ def test_of_two_ways_from_one_position_the_second_is_refused() -> None:
     kept = kept_in_memory(GROUPING)
     other = MaterializedView(Table(kept.table.store), GROUPING)
     other.table.log.head()
-    assert kept.take(entries((7, 1, 1, 3)), lower=NOTHING, upper=at(o=1))
+    assert kept.apply(entries((7, 1, 1, 3)), lower=NOTHING, upper=at(o=1))
     with pytest.raises(OtherTableError, match="goes from nothing to"):
-        other.take(entries((7, 2, 2, 3)), lower=NOTHING, upper=at(o=2))
+        other.apply(entries((7, 2, 2, 3)), lower=NOTHING, upper=at(o=2))
     assert raw(kept.table) == {7: (1, 1, 3)}
 
 
@@ -207,7 +207,7 @@ def test_a_table_of_contributions_is_written_by_steps_alone() -> None:
     step = pa.Table.from_batches([entries((7, 1, 1, 5))])
     with pytest.raises(DataError, match="brings one marker; found 0"):
         kept.table.upsert(step)
-    mark = pa.Table.from_batches([marker(GROUPING, lower=NOTHING, upper=at(o=0))])
+    mark = pa.Table.from_batches([marker_entry(GROUPING, lower=NOTHING, upper=at(o=0))])
     marked = pa.concat_tables([step, mark])
     with pytest.raises(DataError, match="its contents cannot be replaced"):
         kept.table.upsert(marked, overwrite=True)
@@ -220,7 +220,7 @@ def test_who_knows_no_contributions_refuses_their_table() -> None:
     stored = Table(kept_in_memory(GROUPING).table.store).schema.engine.to_json()
     assert stored["kind"] not in {kind.value for kind in Engine}
     assert (stored["version"], MergeEngine().to_json().get("version")) == (2, None)
-    assert MergeEngine.from_json(stored) == GROUPING.kept.engine
+    assert MergeEngine.from_json(stored) == GROUPING.stored_schema.engine
     with pytest.raises(NewerFormatError, match=f"merge engine has format {ORDERS_VERSION + 1}"):
         MergeEngine.from_json({**stored, "version": ORDERS_VERSION + 1, "kind": "unheard of"})
 
@@ -231,7 +231,7 @@ def test_who_knows_no_contributions_refuses_their_table() -> None:
     ids=["version 0", "a text", "another kind", "what counts is not named"],
 )
 def test_an_engine_that_is_none_is_damage(change: dict[str, Any]) -> None:
-    stored = GROUPING.kept.to_json()
+    stored = GROUPING.stored_schema.to_json()
     stored["engine"] = {**stored["engine"], **change}
     store = MemoryStore()
     store.objects["x"] = encode({"schema": stored})
@@ -307,7 +307,7 @@ def test_a_check_finds_an_entry_of_no_rows(
     entry: tuple[int, int, int, int], tmp_path: Path
 ) -> None:
     kept = MaterializedView(Table(open_store(str(tmp_path))), GROUPING)
-    kept.table.ensure(GROUPING.kept)
+    kept.table.ensure(GROUPING.stored_schema)
     take(kept, 0, (2, 1, 1, 5))
     assert kept.table.check().is_sound
     take(kept, 1, entry)

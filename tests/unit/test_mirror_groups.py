@@ -15,7 +15,11 @@ from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
 from spark_upsert.table.table import Table
 from spark_upsert.views import materialized
-from spark_upsert.views.materialized import check_settled, settled_at, settled_below
+from spark_upsert.views.materialized import (
+    check_result_table,
+    open_result_table,
+    read_result_version,
+)
 from spark_upsert.views.plan_builder import Plan
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import canonical
@@ -64,7 +68,7 @@ class KeptCase:
         mirror = DeltaTable(LocalStore(self.folder / "kept" / "_delta"))
         rows = pa.table(Plan.of_table(str(self.folder / "kept")).to_arrow())
         assert canonical(mirror.rows()) == canonical(rows)
-        assert list(check_settled(self.kept)) == []
+        assert list(check_result_table(self.kept)) == []
         assert list(check_mirror(default_mirror(self.kept))) == []
         return mirror
 
@@ -86,7 +90,7 @@ def test_28_groups_are_shown_as_readers_of_the_view_see_them(case: KeptCase) -> 
             case.look()
         if number == 5:
             forget_runs_and_logs()
-    assert settled_at(case.kept, case.kept.log.head()) == case.kept.log.head().version
+    assert read_result_version(case.kept, case.kept.log.head()) == case.kept.log.head().version
 
 
 def test_28_the_feed_has_each_group_that_changed(case: KeptCase) -> None:
@@ -103,7 +107,7 @@ def test_28_the_feed_has_each_group_that_changed(case: KeptCase) -> None:
             key for key in {**before, **behind} if before.get(key) != behind.get(key)
         }
         before = behind
-    assert settled_below(case.kept).log.head().version >= 6
+    assert open_result_table(case.kept).log.head().version >= 6
 
 
 def test_28_facts_and_lag_count_the_versions_that_a_mirror_is_behind(case: KeptCase) -> None:
@@ -148,7 +152,7 @@ def test_28_a_settled_table_keeps_no_more_than_its_mirror_needs(
     for _ in range(12):
         case.step()
         case.kept.publish()
-    head = settled_below(case.kept).log.head()
+    head = open_result_table(case.kept).log.head()
     assert head.version - head.since <= 8
     rows = LocalStore(case.folder / "kept" / "_mirror" / "rows")
     before = len(list(rows.list("data")))
@@ -182,7 +186,7 @@ def test_32_a_group_of_a_type_that_delta_lacks_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("wrong", ["another row", "no row", "one more row"])
 def test_28_check_compares_the_settled_rows_with_the_groups(case: KeptCase, wrong: str) -> None:
     case.kept.publish()
-    settled_table = settled_below(case.kept)
+    settled_table = open_result_table(case.kept)
     rows = settled_table.snapshot().slice(0, 1)
     key = "a" if rows["group"][0].as_py() is None else rows["group"][0].as_py()
     if wrong == "no row":
@@ -190,4 +194,4 @@ def test_28_check_compares_the_settled_rows_with_the_groups(case: KeptCase, wron
     else:
         row = {**rows.to_pylist()[0], "group": "z" if wrong == "one more row" else key, "n": 77}
         settled_table.upsert(pa.Table.from_pylist([row], schema=rows.schema))
-    assert len(list(check_settled(case.kept))) == 1
+    assert len(list(check_result_table(case.kept))) == 1

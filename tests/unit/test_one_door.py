@@ -72,9 +72,9 @@ OWN = {
     "envelopes.inferred_schema:infer_options": (1, BYTES),
     "envelopes.kafka:KafkaEnvelope.commands": (1, BYTES),
     "table.write.write_set:WriteSet._without_late": (1, STORED),
-    "views.group_rows:_shown": (1, COUNTS),
+    "views.group_rows:_aggregate_column": (1, COUNTS),
     "views.grouping:_shifted": (1, CHECKED),
-    "views.grouping:rounded": (3, "whole doubles within the digits, and wider decimals"),
+    "views.grouping:round_floats": (3, "whole doubles within the digits, and wider decimals"),
     "plan.join_keys:_plain": (1, BYTES),
 }
 """Where Arrow casts or rounds outside of the door: how often, and why that is safe."""

@@ -20,7 +20,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.views import ViewOptions
 from spark_upsert.store import LocalStore, Store
 from spark_upsert.streams.inputs.view import ViewInput
-from spark_upsert.streams.planner.rate_limit import Limits, pace
+from spark_upsert.streams.planner.rate_limit import Limits, plan_limited_batch
 from spark_upsert.streams.reads.splits import rows_splits
 from spark_upsert.table.compaction import worker
 from spark_upsert.table.log.manifest import Slice
@@ -166,7 +166,7 @@ def test_view_that_a_hot_table_drives_begins_in_pieces_of_the_limit(tmp_path: Pa
     sizes = []
     while True:
         backlog = view.backlog(start)
-        end = pace({"": backlog}, Limits(rows=500), {}).positions[""]
+        end = plan_limited_batch({"": backlog}, Limits(rows=500), {}).positions[""]
         if end == start:
             break
         splits = view.splits(start, end)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.streams.reads.packing import explain_packs, planned
+from spark_upsert.streams.reads.packing import explain_packs, plan_packs
 
 
 @pytest.mark.parametrize("slots", [1, 3, 7, 20])
@@ -18,7 +18,7 @@ def test_the_tasks_that_are_told_are_those_that_run(
     splits = {name: [f"{name} {at}" for at in range(9)] for name in ("clicks", "views")}
     sizes = {split: 1 + at * at % 7 for own in splits.values() for at, split in enumerate(own)}
     with caplog.at_level(logging.DEBUG, "spark_upsert"):
-        packs = planned(splits, lambda _, split: sizes[split], slots)
+        packs = plan_packs(splits, lambda _, split: sizes[split], slots)
     [message] = caplog.messages
     head, *lines = message.splitlines()
     assert head == f"read planned, {len(packs)} task{'s' * (len(packs) > 1)}:"
@@ -37,7 +37,7 @@ def test_the_tasks_that_are_told_are_those_that_run(
 
 def test_an_explanation_says_which_splits_share_a_task() -> None:
     splits = {"clicks": [object() for _ in range(12)], "views": [object(), object()]}
-    packs = planned(splits, lambda *_: 10, 1)
+    packs = plan_packs(splits, lambda *_: 10, 1)
     assert [*explain_packs(splits, packs, lambda *_: 10)] == [
         "  clicks 12 splits [0..11], views 2 splits [0..1]: 140 bytes"
     ]
@@ -49,7 +49,7 @@ def test_an_explanation_says_which_splits_share_a_task() -> None:
 
 def test_of_many_tasks_the_first_are_told() -> None:
     splits = {"clicks": [object() for _ in range(30)]}
-    packs = planned(splits, lambda *_: 1, 30)
+    packs = plan_packs(splits, lambda *_: 1, 30)
     lines = [*explain_packs(splits, packs, lambda *_: 1)]
     assert lines[:2] == ["  clicks 1 split [0]: 1 bytes", "  clicks 1 split [1]: 1 bytes"]
     assert (len(lines), lines[-1]) == (21, "  and 10 more")
@@ -59,10 +59,10 @@ def test_a_table_without_a_name_has_a_task_for_each_split_and_no_line_in_the_log
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG, "spark_upsert"):
-        packs = planned({UNNAMED: ["a", "b", "c"]}, lambda *_: 1, 2)
-        assert planned({}, lambda *_: 1, 2) == []
-        assert planned({"clicks": []}, lambda *_: 1, 2) == []
+        packs = plan_packs({UNNAMED: ["a", "b", "c"]}, lambda *_: 1, 2)
+        assert plan_packs({}, lambda *_: 1, 2) == []
+        assert plan_packs({"clicks": []}, lambda *_: 1, 2) == []
     with caplog.at_level(logging.INFO, "spark_upsert"):
-        planned({"clicks": ["one"]}, lambda *_: 1, 2)
+        plan_packs({"clicks": ["one"]}, lambda *_: 1, 2)
     assert [[each.split for each in pack] for pack in packs] == [["a"], ["b"], ["c"]]
     assert not caplog.messages, "its input tells the splits"

@@ -21,7 +21,7 @@ from spark_upsert.store.open import open_store
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.table import Table
-from spark_upsert.views.group_rows import whole_groups
+from spark_upsert.views.group_rows import align_to_groups
 from spark_upsert.views.grouping import Grouping, contributions
 from spark_upsert.views.materialized import MaterializedView
 from tests.support.grouped import Row, expected, pairs_of, position, same_value
@@ -62,10 +62,10 @@ CONTENTS = history()
 
 def kept_in(path: Path, grouping: Grouping) -> MaterializedView:
     """Keep the view of the history, compacted on its way."""
-    kept = MaterializedView.made(Table(open_store(str(path), None)), grouping, '{"v":1}')
+    kept = MaterializedView.create(Table(open_store(str(path), None)), grouping, '{"v":1}')
     for epoch, (old, new) in enumerate(pairwise(CONTENTS)):
         step = contributions(grouping, pairs_of(old, new, ROWS))
-        assert kept.take(step, lower=position(epoch - 1), upper=position(epoch))
+        assert kept.apply(step, lower=position(epoch - 1), upper=position(epoch))
     return kept
 
 
@@ -191,16 +191,18 @@ def test_raw_shows_the_entries_and_their_changes_without_net_changes(tmp_path: P
 def test_a_table_keeps_one_view(tmp_path: Path) -> None:
     grouping = GROUPINGS["groups"]
     kept = kept_in(tmp_path / "kept", grouping)
-    assert MaterializedView.made(kept.table, grouping, '{"v":1}').position() == position(EPOCHS - 1)
-    assert MaterializedView.opened(kept.table).grouping.kept == grouping.kept
+    assert MaterializedView.create(kept.table, grouping, '{"v":1}').position() == position(
+        EPOCHS - 1
+    )
+    assert MaterializedView.open(kept.table).grouping.stored_schema == grouping.stored_schema
     with pytest.raises(PlanError, match="keeps another view"):
-        MaterializedView.made(kept.table, grouping, '{"v":1,"other":1}')
+        MaterializedView.create(kept.table, grouping, '{"v":1,"other":1}')
     with pytest.raises(TableExistsError):
-        MaterializedView.made(kept.table, GROUPINGS["groups without parts"], '{"v":1}')
+        MaterializedView.create(kept.table, GROUPINGS["groups without parts"], '{"v":1}')
     plain = Table(open_store(str(tmp_path / "plain"), None))
     plain.ensure(TableSchema.of(ROWS, keys=["g"]))
     with pytest.raises(PlanError, match="keeps no view"):
-        MaterializedView.opened(plain)
+        MaterializedView.open(plain)
 
 
 @pytest.mark.parametrize("text", ["{}", "x", '{"v":9}', '{"v":1,"rows":[],"keys":["a"]}'])
@@ -212,7 +214,7 @@ def test_a_text_that_is_no_grouping_is_refused(text: str) -> None:
 @pytest.mark.parametrize("count", [1, 3, 1000])
 @pytest.mark.parametrize("name", ["groups", "one group"])
 def test_pieces_of_whole_groups_hold_each_hash_once(name: str, count: int) -> None:
-    whole = [whole_groups(GROUPINGS[name], piece) for piece in ALL_HASHES.cut(count)]
+    whole = [align_to_groups(GROUPINGS[name], piece) for piece in ALL_HASHES.cut(count)]
     found = [piece for piece in whole if not piece.is_empty]
     assert sum(piece.width for piece in found) == ALL_HASHES.width
     assert [piece.first for piece in found[1:]] == [piece.end for piece in found[:-1]]

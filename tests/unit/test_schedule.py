@@ -83,24 +83,26 @@ def first_of(service: Service, round_: int) -> str:
 def drained(schedule: Schedule, service: Service, count: int | None = None) -> Schedule:
     """Return what is behind a service that serves some whole, by default all."""
     count = len(service.names) if count is None else count
-    return schedule.served(service, count, service.names[:count], [], NOW_MS)
+    return schedule.after_service(service, count, service.names[:count], [], NOW_MS)
 
 
 def test_case_15_bands_are_drained_from_the_highest_and_each_in_its_order() -> None:
     urgencies = urgencies_of(low=10, hi=800, mid=300, hi2=900, neg=-50)
     schedule = Schedule()
     for name in ("low", "hi", "mid", "hi2", "neg", "hi"):
-        schedule = schedule.marked([name], 0)
-    service = schedule.service(0, urgencies)
+        schedule = schedule.with_changed([name], 0)
+    service = schedule.plan_service(0, urgencies)
     assert service.names == ["hi", "hi2", "mid", "low", "neg"]
-    assert drained(schedule, service).service(0, urgencies).names == []
+    assert drained(schedule, service).plan_service(0, urgencies).names == []
 
 
 def test_case_16_who_is_marked_again_and_again_is_served_once() -> None:
-    schedule = Schedule().marked(["hot"], 0).marked(["hot"], 1).marked(["hot", "hot"], 2)
-    assert schedule.service(2).names == ["hot"]
-    schedule = drained(schedule, schedule.service(2)).marked(["hot"], 3)
-    assert schedule.service(3).names == ["hot"]
+    schedule = (
+        Schedule().with_changed(["hot"], 0).with_changed(["hot"], 1).with_changed(["hot", "hot"], 2)
+    )
+    assert schedule.plan_service(2).names == ["hot"]
+    schedule = drained(schedule, schedule.plan_service(2)).with_changed(["hot"], 3)
+    assert schedule.plan_service(3).names == ["hot"]
 
 
 CASE_17 = [*(f"h{n}" for n in range(1, 11)), "l1", "l2", "n1"]
@@ -108,19 +110,19 @@ STANDINGS_17 = {name: manual({"h": 800, "l": 10, "n": -10}[name[0]]) for name in
 
 
 def test_case_17_a_round_serves_bands_by_their_weights() -> None:
-    service = Schedule().marked(CASE_17, 0).service(0, STANDINGS_17)
+    service = Schedule().with_changed(CASE_17, 0).plan_service(0, STANDINGS_17)
     assert first_of(service, 1) == "h1 h2 h3 h4 h5 h6 h7 h8 l1 n1"
     assert first_of(service, 2) == "h9 h10 l2"
 
 
 def test_credit_stays_with_a_band_whose_only_one_has_more() -> None:
     urgencies = urgencies_of(hot=800, low=0)
-    schedule = Schedule().marked(["hot", "low"], 0)
+    schedule = Schedule().with_changed(["hot", "low"], 0)
     served: list[str] = []
     for _ in range(18):
-        service = schedule.service(0, urgencies)
+        service = schedule.plan_service(0, urgencies)
         name = service.names[0]
-        schedule = schedule.served(service, 1, [name], [name], 0)
+        schedule = schedule.after_service(service, 1, [name], [name], 0)
         served.append(name)
     assert served == (["hot"] * 8 + ["low"]) * 2
 
@@ -129,60 +131,62 @@ CASE_19 = ["h1", "h2", "n1", "n2"]
 
 
 def test_cases_19_and_20_a_deferred_band_is_passed_over_and_served_when_released() -> None:
-    schedule = Schedule().marked(CASE_19, 0)
-    service = schedule.service(0, STANDINGS_19, defers_lowest=True)
+    schedule = Schedule().with_changed(CASE_19, 0)
+    service = schedule.plan_service(0, STANDINGS_19, defers_lowest=True)
     assert service.names == ["h1", "h2"]
     schedule = drained(schedule, service)
     assert list(schedule.dirty) == ["n1", "n2"]
-    assert schedule.service(0, STANDINGS_19, defers_lowest=True).names == []
-    assert schedule.service(0, STANDINGS_19).names == ["n1", "n2"]
+    assert schedule.plan_service(0, STANDINGS_19, defers_lowest=True).names == []
+    assert schedule.plan_service(0, STANDINGS_19).names == ["n1", "n2"]
 
 
 STANDINGS_19 = {name: manual({"h": 800, "n": -10}[name[0]]) for name in CASE_19}
 
 
 def test_who_grew_older_than_the_lowest_band_is_deferred_no_more() -> None:
-    schedule = Schedule().marked(["n"], 0)
+    schedule = Schedule().with_changed(["n"], 0)
     urgencies = urgencies_of(n=-10)
-    assert schedule.service(50, urgencies, defers_lowest=True).names == []
-    assert schedule.service(100, urgencies, defers_lowest=True).names == ["n"]
+    assert schedule.plan_service(50, urgencies, defers_lowest=True).names == []
+    assert schedule.plan_service(100, urgencies, defers_lowest=True).names == ["n"]
 
 
 def test_case_21_the_wait_of_who_gets_more_and_more_goes_on() -> None:
     schedule, found = Schedule(), []
     for now_ms in range(0, 500, 100):
-        schedule = schedule.marked(["often"], now_ms)
+        schedule = schedule.with_changed(["often"], now_ms)
         waited_ms = int(schedule.dirty.waited_ms(now_ms)[0])
         found.append(priority_of(Urgency(), now_ms=now_ms, waited_ms=waited_ms))
     assert found == [0, 10, 20, 30, 40]
 
 
 def test_who_comes_into_a_band_stands_there_by_the_time_it_has_waited() -> None:
-    schedule = Schedule().marked(["aged"], 0).marked(["young"], 2500)
+    schedule = Schedule().with_changed(["aged"], 0).with_changed(["young"], 2500)
     urgencies = urgencies_of(aged=0, young=250)
-    assert schedule.service(2450, urgencies).names == ["young", "aged"]
-    assert schedule.service(2500, urgencies).names == ["aged", "young"]
+    assert schedule.plan_service(2450, urgencies).names == ["young", "aged"]
+    assert schedule.plan_service(2500, urgencies).names == ["aged", "young"]
 
 
 def test_bands_change_at_ticks_alone() -> None:
-    schedule = Schedule().marked(["other"], 0).marked(["one"], 1)
+    schedule = Schedule().with_changed(["other"], 0).with_changed(["one"], 1)
     urgencies = urgencies_of(other=249, one=250)
-    bands = [schedule.service(now_ms, urgencies).bands.tolist() for now_ms in range(3 * TICK_MS)]
+    bands = [
+        schedule.plan_service(now_ms, urgencies).bands.tolist() for now_ms in range(3 * TICK_MS)
+    ]
     assert [bands[now] != bands[now - 1] for now in range(1, 3 * TICK_MS)] == [
         now == TICK_MS for now in range(1, 3 * TICK_MS)
     ]
 
 
 def test_a_clock_that_went_back_lets_nobody_wait_since_the_future() -> None:
-    schedule = Schedule().marked(["a"], 10**12).marked(["b"], 500)
+    schedule = Schedule().with_changed(["a"], 10**12).with_changed(["b"], 500)
     assert list(schedule.dirty.items()) == [("a", 500), ("b", 500)]
     assert schedule.dirty.waited_ms(1500).tolist() == [1000, 1000]
 
 
 def test_a_clock_that_leaps_makes_all_as_old_as_one_can_be() -> None:
-    schedule = Schedule().marked(["old"], 0).marked(["new"], 10**12)
-    assert schedule.service(10**12, urgencies_of(old=-1000, new=100)).names == ["old", "new"]
-    assert schedule.service(10**13, urgencies_of(old=-1000, new=100)).names == ["new", "old"]
+    schedule = Schedule().with_changed(["old"], 0).with_changed(["new"], 10**12)
+    assert schedule.plan_service(10**12, urgencies_of(old=-1000, new=100)).names == ["old", "new"]
+    assert schedule.plan_service(10**13, urgencies_of(old=-1000, new=100)).names == ["new", "old"]
 
 
 @pytest.mark.parametrize(

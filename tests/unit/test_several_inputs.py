@@ -14,7 +14,7 @@ import pytest
 from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import OptionError, SchemaError, TableNotFoundError
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.streams.inputs.inputs import Described, Heads, NamedInputs, agreed
+from spark_upsert.streams.inputs.inputs import Described, Heads, NamedInputs, common_schema
 from spark_upsert.streams.planner.formats import (
     MergedRead,
     batch_inputs,
@@ -23,7 +23,7 @@ from spark_upsert.streams.planner.formats import (
     stream_offsets,
 )
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.streams.reads.packing import InputSplit, packed
+from spark_upsert.streams.reads.packing import InputSplit, pack_splits
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
 from tests.support.streams import Query, folded, versions
@@ -255,15 +255,15 @@ def test_columns_that_differ_are_named_with_their_input(west: list[pa.Field], me
     east = pa.schema([K, V])
     inputs = {"east": Described(east, "1"), "south": Described(east, "2")}
     with pytest.raises(SchemaError, match=message) as caught:
-        agreed({**inputs, "west": Described(pa.schema(west), "3")})
+        common_schema({**inputs, "west": Described(pa.schema(west), "3")})
     assert caught.value.fields["input"] == "west"
 
 
 def test_a_column_may_be_null_if_it_may_in_any_input() -> None:
     east = Described(pa.schema([K, V.with_nullable(False)]), "1")
     west = Described(pa.schema([K, V]), "2")
-    assert agreed({"east": east, "west": west}).field("v").nullable
-    assert not agreed({"east": east}).field("v").nullable
+    assert common_schema({"east": east, "west": west}).field("v").nullable
+    assert not common_schema({"east": east}).field("v").nullable
 
 
 def test_one_table_under_two_names_is_refused_whatever_its_paths(three: Tables) -> None:
@@ -303,21 +303,21 @@ def test_splits_are_packed_by_bytes(
     sizes: list[int], slots: int, expected: list[list[int]]
 ) -> None:
     splits = [(InputSplit("a", number), size) for number, size in enumerate(sizes)]
-    packs = packed(splits, slots)
+    packs = pack_splits(splits, slots)
     assert [[each.split for each in pack] for pack in packs] == expected
 
 
 def test_an_idle_stream_reads_memory_until_it_is_time_to_look(
     three: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, looks, look = Now(), [], NamedInputs.look
+    now, looks, look = Now(), [], NamedInputs.read_heads
 
     def slow_look(inputs: NamedInputs) -> Heads:
         looks.append(now())
         now.advance(1.0)
         return look(inputs)
 
-    monkeypatch.setattr(NamedInputs, "look", slow_look)
+    monkeypatch.setattr(NamedInputs, "read_heads", slow_look)
     write(three.by_name["east"], {1: 1})
     write(three.by_name["west"], {1: 1, 2: 2})
     plan = ReadPlan.parse(three.given(maxRowsPerTrigger=1, startingVersion=1))

@@ -86,8 +86,8 @@ def test_heads_are_told_apart_as_objects(other: bool, asked: bool) -> None:
     inputs = {"a": PublicationSettings("a", [1, 1], noted)}
     backlogs = Backlogs(NamedInputs(inputs))
     standing, head = {"a": at(2)}, at(2)
-    assert backlogs.of(standing, SeenHeads({"a": head}))["a"].is_at_rest
-    again = backlogs.of(standing, SeenHeads({"a": at(2) if other else head}))
+    assert backlogs.read(standing, SeenHeads({"a": head}))["a"].is_at_rest
+    again = backlogs.read(standing, SeenHeads({"a": at(2) if other else head}))
     assert bool(again) == asked
     assert len(noted) == 1 + asked
 
@@ -99,7 +99,7 @@ def test_an_error_names_the_input() -> None:
 
     backlogs = Backlogs(NamedInputs({"a": Broken("a", [])}))
     with pytest.raises(OptionError, match="input 'a'"):
-        backlogs.of({}, SeenHeads({"a": at(0)}))
+        backlogs.read({}, SeenHeads({"a": at(0)}))
 
 
 def test_only_who_has_moved_is_told_of_a_commit() -> None:

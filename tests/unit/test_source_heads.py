@@ -18,7 +18,7 @@ class Looking:
     """Inputs of which only the heads are asked."""
 
     def __init__(self, look: Callable[[], Heads]) -> None:
-        self.look = look
+        self.read_heads = look
 
 
 def heads_of(look: Callable[[], Heads], **how: Any) -> InputHeads:
@@ -51,22 +51,22 @@ class World:
 )
 def test_a_look_stands_for_four_times_as_long_as_it_took(after_s: float, is_new: bool) -> None:
     world = World(look_s=1.0)
-    first = world.heads.seen().heads
+    first = world.heads.read_if_due().heads
     world.now.advance(after_s)
-    assert world.heads.last() is first, "a report tells of the last look"
-    assert (world.heads.seen().heads is not first) == is_new
+    assert world.heads.last_heads() is first, "a report tells of the last look"
+    assert (world.heads.read_if_due().heads is not first) == is_new
     assert len(world.looks) == 1 + is_new
     assert world.slept == []
-    second = world.heads.look()
+    second = world.heads.read_now()
     assert len(world.looks) == 2 + is_new
-    assert world.heads.seen().heads is second
+    assert world.heads.read_if_due().heads is second
 
 
 def test_a_look_that_is_almost_due_is_waited_for() -> None:
     """What was written before the question is in the answer."""
     world = World(look_s=0.01)
     for number in range(1, 4):
-        world.heads.seen()
+        world.heads.read_if_due()
         assert len(world.looks) == number
     assert world.slept == pytest.approx([0.04, 0.04])
     assert max(world.slept) <= PAUSE_MAX_S
@@ -76,21 +76,21 @@ def test_a_look_that_is_almost_due_is_waited_for() -> None:
 def test_looking_takes_at_most_a_fifth_of_the_time(look_s: float) -> None:
     world = World(look_s=look_s)
     while len(world.looks) < 20:
-        world.heads.seen()
+        world.heads.read_if_due()
         world.now.advance(look_s / 7)
     assert 19 * look_s <= 0.2 * (world.looks[-1] - world.looks[0]) + 1e-9
 
 
 def test_what_a_look_leads_to_belongs_to_it() -> None:
     world = World(look_s=1.0)
-    world.heads.seen()
+    world.heads.read_if_due()
     world.now.advance(2.0)
-    world.heads.rest()
+    world.heads.restart_pause()
     world.now.advance(9.4)
-    world.heads.seen()
+    world.heads.read_if_due()
     assert len(world.looks) == 1
     world.now.advance(2.7)
-    world.heads.seen()
+    world.heads.read_if_due()
     assert len(world.looks) == 2
 
 
@@ -105,5 +105,5 @@ def test_a_look_that_fails_is_not_remembered() -> None:
     failing.insert(0, False)
     heads = heads_of(look, clock=Now(0.0), sleep=lambda seconds: None)
     with pytest.raises(OSError, match="no answer"):
-        heads.seen()
-    assert heads.seen().heads == {}
+        heads.read_if_due()
+    assert heads.read_if_due().heads == {}

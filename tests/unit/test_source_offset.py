@@ -33,7 +33,9 @@ def test_an_offset_has_this_very_text() -> None:
     """Checkpoints hold it: whoever changes this needs a new version."""
     place = TableVersion(table_id="6ad1", version=7, token="91ef")
     position = TablePosition(origin=3, hash=HASH_END, upper=8, place=place)
-    offset = Offset(positions={"west": position.packed(), "east": Position.of({"b": 1, "a": []})})
+    offset = Offset(
+        positions={"west": position.to_position(), "east": Position.of({"b": 1, "a": []})}
+    )
     assert json.dumps(offset.to_json(), separators=(",", ":")) == (
         '{"positions":{"east":{"a":[],"b":1},'
         '"west":{"hash":"10000000000000000","origin":3,"place":["6ad1",7,"91ef"],"upper":8}},'
@@ -44,13 +46,13 @@ def test_an_offset_has_this_very_text() -> None:
 def test_an_offset_of_version_1_is_one_of_one_unnamed_input() -> None:
     offset = Offset.from_json(version_1())
     assert list(offset.positions) == [""]
-    position = TablePosition.unpacked(offset.positions[""])
+    position = TablePosition.from_position(offset.positions[""])
     assert position == TablePosition.at_changes(3, 8)
     assert position.place == TableVersion(table_id="6ad1", version=7, token="91ef")
     assert offset.to_json()["version"] == 2
     assert Offset.from_json(offset.to_json()) == offset
     record = version_1(hash="4000000000000000", snapshot=True, upper=4)
-    position = TablePosition.unpacked(Offset.from_json(record).positions[""])
+    position = TablePosition.from_position(Offset.from_json(record).positions[""])
     assert position == TablePosition.in_snapshot(3, 1 << 62)
     assert position.is_in_snapshot
     not_begun = version_1(hash=f"{0:016x}", origin=None, place=None, upper=0)
@@ -103,9 +105,9 @@ def test_what_is_no_offset_is_refused(record: dict[str, Any]) -> None:
     ids=str,
 )
 def test_what_is_no_position_in_a_table_is_refused(changed: dict[str, Any]) -> None:
-    record = TablePosition.at_changes(3, 8).packed().record
+    record = TablePosition.at_changes(3, 8).to_position().record
     with pytest.raises(OptionError, match="no position in a table"):
-        TablePosition.unpacked(Position.of({**record, **changed}))
+        TablePosition.from_position(Position.of({**record, **changed}))
 
 
 @pytest.mark.parametrize("value", [0.5, float("nan"), {1: 2}, (1,), b"", {"a": [{"b": 1.0}]}])

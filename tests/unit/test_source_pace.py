@@ -12,7 +12,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.scheduler.scheduler import Urgency
 from spark_upsert.streams.inputs.protocol import Backlog, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset, Position
-from spark_upsert.streams.planner.rate_limit import Limits, pace
+from spark_upsert.streams.planner.rate_limit import Limits, plan_limited_batch
 
 Size = tuple[int, int, int]
 """Rows, bytes and epochs."""
@@ -36,7 +36,7 @@ def epochs(*sizes: Size, taken: int = 0, beyond: int = 100) -> Backlog:
 
 
 def reached(backlog: Backlog, limits: Limits | None) -> int:
-    place = pace({"": backlog}, limits, {}).positions[""].record["at"]
+    place = plan_limited_batch({"": backlog}, limits, {}).positions[""].record["at"]
     assert isinstance(place, int)
     return place
 
@@ -92,18 +92,20 @@ def test_inputs_are_served_in_turn(
         name: epochs(*[SIZES[size] for size in sizes])
         for name, _, sizes in (each.partition(":") for each in ahead.split())
     }
-    offset = pace(backlogs, limits, {} if turn is None else {"turn": turn})
+    offset = plan_limited_batch(backlogs, limits, {} if turn is None else {"turn": turn})
     assert places_in(offset) == expected
     assert " ".join(waiting_in(offset.state)) == waiting
 
 
 def test_what_else_the_state_holds_is_handed_on() -> None:
     backlogs = {name: epochs(SMALL, SMALL) for name in ("a", "b")}
-    state = pace(backlogs, Limits(rows=1), {"other": 1, "turn": "b"}, now_ms=7).state
+    state = plan_limited_batch(backlogs, Limits(rows=1), {"other": 1, "turn": "b"}, now_ms=7).state
     assert state == {"other": 1, "schedule": {"band": 1, "credit": 0, "dirty": [[7, "a", "b"]]}}
-    assert pace(backlogs, Limits(), state).state == {"other": 1}
-    assert pace(backlogs, None, state).state == {"other": 1}
-    assert pace({"a": epochs(), "b": epochs()}, Limits(rows=1), state).state == {"other": 1}
+    assert plan_limited_batch(backlogs, Limits(), state).state == {"other": 1}
+    assert plan_limited_batch(backlogs, None, state).state == {"other": 1}
+    assert plan_limited_batch({"a": epochs(), "b": epochs()}, Limits(rows=1), state).state == {
+        "other": 1
+    }
 
 
 def urgencies(**manuals: int) -> dict[str, Urgency]:
@@ -131,7 +133,7 @@ def test_who_is_more_urgent_gets_more(
     rows: int, manuals: dict[str, int], ahead: str, expected: str
 ) -> None:
     backlogs = {each[0]: epochs(*[SMALL] * int(each[1:])) for each in ahead.split()}
-    offset = pace(backlogs, Limits(rows=rows), {}, urgencies=urgencies(**manuals))
+    offset = plan_limited_batch(backlogs, Limits(rows=rows), {}, urgencies=urgencies(**manuals))
     assert places_in(offset) == expected
 
 
@@ -141,7 +143,9 @@ def test_who_waits_grows_more_urgent() -> None:
     order = ""
     for now_ms in range(0, 9_000, 1_000):
         backlogs = {name: epochs(*[SMALL] * 99, taken=place) for name, place in places.items()}
-        offset = pace(backlogs, Limits(rows=1), state, now_ms=now_ms, urgencies=urgencies(a=800))
+        offset = plan_limited_batch(
+            backlogs, Limits(rows=1), state, now_ms=now_ms, urgencies=urgencies(a=800)
+        )
         ends = {name: each.record["at"] for name, each in offset.positions.items()}
         order += "".join(name for name in places if ends[name] > places[name])
         places, state = ends, offset.state
@@ -151,9 +155,11 @@ def test_who_waits_grows_more_urgent() -> None:
 def test_a_deferred_input_waits_and_the_others_take_its_part() -> None:
     backlogs = {name: epochs(*[SMALL] * 9) for name in "ab"}
     least = urgencies(b=-1)
-    deferred = pace(backlogs, Limits(rows=4), {}, urgencies=least, defers_lowest=True)
+    deferred = plan_limited_batch(backlogs, Limits(rows=4), {}, urgencies=least, defers_lowest=True)
     assert (places_in(deferred), waiting_in(deferred.state)) == ("a4 b0", ["b", "a"])
-    alone = pace({"b": epochs(SMALL)}, Limits(rows=4), {}, urgencies=least, defers_lowest=True)
+    alone = plan_limited_batch(
+        {"b": epochs(SMALL)}, Limits(rows=4), {}, urgencies=least, defers_lowest=True
+    )
     assert places_in(alone) == "b0"
 
 
@@ -175,4 +181,4 @@ def test_a_deferred_input_waits_and_the_others_take_its_part() -> None:
 )
 def test_a_state_that_was_altered_is_refused(record: Any) -> None:
     with pytest.raises(OptionError, match="no offset of this source"):
-        pace({"a": epochs(SMALL)}, Limits(rows=1), {"schedule": record})
+        plan_limited_batch({"a": epochs(SMALL)}, Limits(rows=1), {"schedule": record})

@@ -44,8 +44,8 @@ def test_what_changes_is_looked_at_more_and_more_often_and_what_rests_less_and_l
     schedule = schedule_of(1, most_s=30.0)
     now_s, intervals = 30.0, []
     for has_moved in [True] * 8 + [False] * 60:
-        assert schedule.take(now_s, 9) == ["t0"]
-        schedule.looked("t0", now_s, has_moved=has_moved)
+        assert schedule.take_due(now_s, 9) == ["t0"]
+        schedule.record_poll("t0", now_s, has_moved=has_moved)
         intervals.append(schedule.wait_s(now_s))
         now_s += intervals[-1]
     assert intervals[:8] == sorted(intervals[:8], reverse=True)
@@ -56,15 +56,15 @@ def test_what_changes_is_looked_at_more_and_more_often_and_what_rests_less_and_l
 
 def test_each_input_is_taken_when_it_is_due_unless_it_is_under_way_or_dropped() -> None:
     schedule = schedule_of(4, most_s=8.0)
-    taken = [schedule.take(now_s, 9) for now_s in (0, 2, 4, 6, 8)]
+    taken = [schedule.take_due(now_s, 9) for now_s in (0, 2, 4, 6, 8)]
     assert taken == [[], ["t0"], ["t1"], ["t2"], ["t3"]]
-    assert schedule.take(99.0, 9) == []
-    schedule.looked("t1", 99.0, has_moved=False)
+    assert schedule.take_due(99.0, 9) == []
+    schedule.record_poll("t1", 99.0, has_moved=False)
     schedule.drop("t0")
     schedule.add("new", 99.0)
     assert schedule.names == {"t1", "t2", "t3", "new"}
-    assert schedule.take(199.0, 1) == ["new"]
-    assert schedule.take(199.0, 9) == ["t1"]
+    assert schedule.take_due(199.0, 1) == ["new"]
+    assert schedule.take_due(199.0, 9) == ["t1"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_inputs_at_rest_get_half_of_the_requests(
 
 def test_looks_that_take_long_are_fewer() -> None:
     schedule = schedule_of(1000, most_s=0.5, busy_share=0.2)
-    schedule.was_busy(0.001)
+    schedule.record_busy_time(0.001)
     assert schedule.rate == pytest.approx(200.0)
     assert schedule.most_s == pytest.approx(10.0)
 
@@ -101,19 +101,21 @@ def test_a_budget_is_paid_back_before_more_is_spent_and_not_by_a_clock_that_goes
 def test_a_failure_is_told_when_it_does_not_pass_and_one_of_another_kind_at_once() -> None:
     schedule = schedule_of(1, most_s=0.1)
     for now_s in map(float, range(1, 20)):
-        schedule.take(now_s, 1)
-        assert not schedule.failed("t0", now_s, may_pass=True), "a look in between forgets it"
-        schedule.take(now_s + 0.9, 1)
-        schedule.looked("t0", now_s + 0.9, has_moved=False)
+        schedule.take_due(now_s, 1)
+        assert not schedule.record_failure("t0", now_s, may_pass=True), (
+            "a look in between forgets it"
+        )
+        schedule.take_due(now_s + 0.9, 1)
+        schedule.record_poll("t0", now_s + 0.9, has_moved=False)
     now_s, failures = 30.0, []
     for _ in range(RETRIES + 1):
-        assert schedule.take(now_s, 1) == ["t0"]
-        failures.append(schedule.failed("t0", now_s, may_pass=True))
+        assert schedule.take_due(now_s, 1) == ["t0"]
+        failures.append(schedule.record_failure("t0", now_s, may_pass=True))
         now_s += schedule.wait_s(now_s)
     assert failures == [False] * RETRIES + [True]
     assert now_s < 32.0, "it is tried again soon"
-    schedule.take(40.0, 1)
-    assert schedule.failed("t0", 40.0, may_pass=False)
+    schedule.take_due(40.0, 1)
+    assert schedule.record_failure("t0", 40.0, may_pass=False)
 
 
 def bounds(least_s: float, most_s: float, requests_per_s: float | None) -> PollBounds:

@@ -25,7 +25,7 @@ class Lake:
     """Inputs that are looked at one by one (`PolledInputs`)."""
 
     now: Now = field(default_factory=lambda: Now(0.0))
-    may_come: bool = True
+    is_dynamic: bool = True
     there: dict[str, Position] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     """What a listing does not find yet."""
@@ -33,7 +33,7 @@ class Lake:
     looks: list[tuple[str, float]] = field(default_factory=list)
     listings: int = 0
 
-    def find(self) -> KnownInputs:
+    def list_names(self) -> KnownInputs:
         self.listings += 1
         self._fail("")
         return KnownInputs(
@@ -57,8 +57,8 @@ class Lake:
 class World:
     """So many inputs, and a poller that works by hand."""
 
-    def __init__(self, count: int, *, may_come: bool = True, **bounds: float) -> None:
-        self.lake = Lake(may_come=may_come)
+    def __init__(self, count: int, *, is_dynamic: bool = True, **bounds: float) -> None:
+        self.lake = Lake(is_dynamic=is_dynamic)
         for number in range(count):
             self.lake.grow(f"t{number:03}", 1)
         self.crew = ByHand(self.lake.now)
@@ -72,7 +72,7 @@ class World:
         )
 
     def heads(self) -> Heads:
-        return self.poller.seen().heads
+        return self.poller.cached_heads().heads
 
 
 def failing(text: str = "no answer") -> StorageError:
@@ -80,20 +80,20 @@ def failing(text: str = "no answer") -> StorageError:
 
 
 def test_what_comes_is_seen_once_and_nothing_else_has_moved() -> None:
-    world = World(50, may_come=False)
+    world = World(50, is_dynamic=False)
     before = world.heads()
     world.crew.go(5.0)
     assert world.heads() is before, "while nothing comes"
     assert len(world.lake.looks) >= 50 * 9
     world.lake.grow("t007", 2)
     world.crew.go(1.0)
-    seen = world.poller.seen()
+    seen = world.poller.cached_heads()
     assert seen.heads["t007"] == at(2)
     assert seen.before is before
     assert seen.moved == {"t007"}
     assert seen.has_same_names
     assert all(seen.heads[name] is before[name] for name in before if name != "t007")
-    again = world.poller.seen()
+    again = world.poller.cached_heads()
     assert (again.before, again.moved) == (seen.heads, frozenset())
     assert again.heads is seen.heads
     assert world.lake.listings == 0, "inputs that are named are not looked for"
@@ -104,7 +104,7 @@ def test_an_input_that_comes_has_its_place_by_name_and_may_come_again() -> None:
     for place in (5, 6):
         world.lake.grow("t000b", place)
         world.crew.go(2.0)
-        seen = world.poller.seen()
+        seen = world.poller.cached_heads()
         assert list(seen.heads) == ["t000", "t000b", "t001", "t002"]
         assert seen.heads["t000b"] == at(place)
         assert not seen.has_same_names
@@ -123,7 +123,7 @@ def test_an_input_that_is_gone_has_no_head_and_is_not_looked_at(is_listed: bool)
         del world.lake.there["t001"]
     world.crew.go(1.5 if is_listed else 0.9)
     assert world.lake.listings == is_listed
-    seen = world.poller.seen()
+    seen = world.poller.cached_heads()
     assert list(seen.heads) == ["t000", "t002"]
     assert not seen.has_same_names
     del world.lake.looks[:]
@@ -226,14 +226,14 @@ def test_threads_wake_waiters_look_until_they_are_stopped_and_never_keep_a_proce
     )
     lake.grow("t003", 2)
     assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
-    assert poller.seen().heads["t003"] == at(2)
+    assert poller.cached_heads().heads["t003"] == at(2)
     lake.failures["t004"] = [ValueError("a bug")]
     assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
     with pytest.raises(ValueError, match="a bug"):
-        poller.seen()
+        poller.cached_heads()
     lake.grow("t004", 2)
     assert poller.wait_for_news(time.monotonic(), PATIENCE_SECONDS)
-    assert poller.seen().heads["t004"] == at(2)
+    assert poller.cached_heads().heads["t004"] == at(2)
     poller.stop()
     poller.stop()
     for thread in threads:

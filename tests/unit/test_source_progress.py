@@ -118,8 +118,8 @@ def test_the_ends_of_few_inputs_are_told(count: int) -> None:
 def test_discovery_tells_what_it_asked() -> None:
     schedule = PollSchedule(PollBounds(most_s=30.0))
     schedule.add_all(["a"], 0.0)
-    schedule.take(40.0, 1)
-    schedule.looked("a", 40.0, has_moved=False, requests=2)
+    schedule.take_due(40.0, 1)
+    schedule.record_poll("a", 40.0, has_moved=False, requests=2)
     told = report(NamedInputs({}), {}, None, schedule=schedule, governor=Governor(target_ms=1000))
     assert told["discovery"] == {"looks": 1, "requests": 2, "rest_ms": 30_000}
     assert json.loads(json.dumps(told)) == told

@@ -14,7 +14,7 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.scheduler.scheduler import Urgency
 from spark_upsert.streams.inputs.inputs import Inputs
 from spark_upsert.streams.inputs.table import TableInput
-from spark_upsert.streams.planner.rate_limit import ASKED_MAX, REST_MS, Urgencies
+from spark_upsert.streams.planner.rate_limit import READ_TIME_REQUESTS_MAX, REST_MS, Urgencies
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
@@ -82,13 +82,20 @@ def test_an_input_is_asked_now_and_then(later_ms: int, asked: int) -> None:
 
 
 def test_few_are_asked_at_once_and_all_in_turn() -> None:
-    inputs = {f"t{number}": Known(read_ms=number) for number in range(2 * ASKED_MAX + 1)}
+    inputs = {
+        f"t{number}": Known(read_ms=number) for number in range(2 * READ_TIME_REQUESTS_MAX + 1)
+    }
     known = urgencies(inputs, autoPriority="true")
     counts = []
     for now_ms in range(4):
         known.of(inputs, now_ms)
         counts.append(sum(each.asked for each in inputs.values()))
-    assert counts == [ASKED_MAX, 2 * ASKED_MAX, 2 * ASKED_MAX + 1, 2 * ASKED_MAX + 1]
+    assert counts == [
+        READ_TIME_REQUESTS_MAX,
+        2 * READ_TIME_REQUESTS_MAX,
+        2 * READ_TIME_REQUESTS_MAX + 1,
+        2 * READ_TIME_REQUESTS_MAX + 1,
+    ]
     later = known.of(inputs, 4)
     assert later == {name: Urgency(read_ms=each.read_ms) for name, each in inputs.items()}
 
@@ -96,8 +103,8 @@ def test_few_are_asked_at_once_and_all_in_turn() -> None:
 def test_what_was_asked_of_very_many_is_forgotten() -> None:
     inputs = {f"t{number}": Known() for number in range(2_000)}
     known = urgencies(inputs, autoPriority="true")
-    for first in range(0, 2_000, ASKED_MAX):
-        known.of(list(inputs)[first : first + ASKED_MAX], 0)
+    for first in range(0, 2_000, READ_TIME_REQUESTS_MAX):
+        known.of(list(inputs)[first : first + READ_TIME_REQUESTS_MAX], 0)
     assert len(known._read) < 1_100
 
 

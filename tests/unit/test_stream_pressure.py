@@ -121,7 +121,7 @@ def test_an_input_that_is_gone_is_not_made_anew_to_be_told(
         flooded.batch()
     assert flooded.table.pressure()
     monkeypatch.setattr(flooded.stream._pressure, "_inputs", {})
-    flooded.stream._pressure.rest()
+    flooded.stream._pressure.record_idle()
     assert flooded.table.pressure() == []
 
 

@@ -12,7 +12,7 @@ from spark_upsert.errors import CorruptionError, PlanError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.nodes import Node
 from spark_upsert.streams.reads import read_split as serving
-from spark_upsert.streams.reads.read_split import READ, serve
+from spark_upsert.streams.reads.read_split import READ, read_split
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
 from spark_upsert.table.table import Table
 from spark_upsert.task import Limit, Phase, TableScan, Task
@@ -109,7 +109,7 @@ def options(table: Table, **given: str) -> ReadOptions:
 
 
 def read(table: Table, split: Split, how: ReadOptions) -> Iterator[pa.RecordBatch]:
-    return serve(table.store, split, how, ("id", "v"))
+    return read_split(table.store, split, how, ("id", "v"))
 
 
 def test_a_stretch_ends_with_a_barrier_and_the_next_split_has_the_same_task(

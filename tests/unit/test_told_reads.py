@@ -10,10 +10,10 @@ import pytest
 
 from spark_upsert.merge.readers import InputCounters
 from spark_upsert.streams.reads.packing import (
-    BLOCKED_TOLD_SECONDS,
+    BLOCKED_LOG_SECONDS,
     InputSplit,
+    log_counters,
     read_pack,
-    tell_read,
 )
 from tests.support.inputs import told
 
@@ -47,14 +47,14 @@ def test_a_task_that_is_stopped_says_it_too_and_one_that_merges_nothing_does_not
 
 @pytest.mark.parametrize(
     ("blocked_s", "level"),
-    [(BLOCKED_TOLD_SECONDS - 1, logging.DEBUG), (BLOCKED_TOLD_SECONDS, logging.INFO)],
+    [(BLOCKED_LOG_SECONDS - 1, logging.DEBUG), (BLOCKED_LOG_SECONDS, logging.INFO)],
     ids=["a short wait", "a long wait"],
 )
 def test_a_long_wait_for_the_sink_is_information(
     caplog: pytest.LogCaptureFixture, blocked_s: float, level: int
 ) -> None:
     caplog.set_level(logging.DEBUG, "spark_upsert")
-    tell_read({"a": InputCounters(handed=2), "b": InputCounters(blocked_seconds=blocked_s)})
+    log_counters({"a": InputCounters(handed=2), "b": InputCounters(blocked_seconds=blocked_s)})
     [record] = caplog.records
     assert record.levelno == level
     assert record.getMessage().endswith(

@@ -23,7 +23,7 @@ def rows(*given: Row) -> pa.RecordBatch:
 
 
 def aligned(old: list[Row], new: list[Row]) -> Pairs:
-    return Pairs.aligned(rows(*old), rows(*new), ["k", "s"])
+    return Pairs.from_rows(rows(*old), rows(*new), ["k", "s"])
 
 
 def shown(pairs: Pairs) -> list[str]:
@@ -57,8 +57,8 @@ def test_bits_and_the_engine_differ_in_the_sign_of_zero(
     old: Any, new: Any, by_bits: bool, by_equality: bool
 ) -> None:
     pairs = aligned([(1.0, "a", old)], [(1.0, "a", new)])
-    assert bool(len(pairs.without_same_bits())) == by_bits
-    assert bool(len(pairs.changed())) == by_equality
+    assert bool(len(pairs.drop_identical())) == by_bits
+    assert bool(len(pairs.drop_equal())) == by_equality
 
 
 def test_bits_are_compared_within_lists_that_begin_in_the_middle() -> None:
@@ -68,16 +68,16 @@ def test_bits_are_compared_within_lists_that_begin_in_the_middle() -> None:
         pa.RecordBatch.from_pydict({"k": pa.array(range(5)), "l": side}).slice(1)
         for side in (column, other)
     )
-    pairs = Pairs.aligned(old, new, ["k"])
-    assert pairs.without_same_bits().keys(["k"]).to_pydict() == {"k": [1]}
-    assert len(pairs.changed()) == 0
+    pairs = Pairs.from_rows(old, new, ["k"])
+    assert pairs.drop_identical().keys(["k"]).to_pydict() == {"k": [1]}
+    assert len(pairs.drop_equal()) == 0
 
 
 def test_an_absent_row_is_no_row_of_nulls() -> None:
-    pairs = Pairs.aligned(
+    pairs = Pairs.from_rows(
         rows((1.0, None, None)).select(["k", "v"]), rows().select(["k", "v"]), ["k"]
     )
-    assert len(pairs.changed()) == 1
+    assert len(pairs.drop_equal()) == 1
     assert pairs.old_rows().num_rows == 1
     assert pairs.new_rows().num_rows == 0
 
@@ -89,4 +89,4 @@ def test_steps_in_a_row_net_to_the_first_old_and_the_last_new_row() -> None:
         aligned([(1.0, "a", 1.0), (2.0, "a", 7.0)], [(1.0, "a", 2.0)]),
         aligned([(1.0, "a", 2.0)], [(1.0, "a", 3.0), (2.0, "a", 8.0)]),
     ]
-    assert shown(Pairs.netted(steps, key)) == [">3.0", "7.0>8.0"]
+    assert shown(Pairs.net_changes(steps, key)) == [">3.0", "7.0>8.0"]

@@ -8,7 +8,7 @@ import pytest
 
 from spark_upsert.errors import PlanError
 from spark_upsert.views.relation import changes_of
-from spark_upsert.views.view import TableEpoch, bind, in_order, netted, steps
+from spark_upsert.views.view import TableEpoch, bind, net_step, sort_epochs, steps
 from tests.support.view_cases import Case, Changed, between
 from tests.support.view_plays import World, canonical, changes, plan_of
 from tests.support.view_tables import RealWorld
@@ -41,8 +41,8 @@ def test_a_case_gives_what_it_says(case: Case, world: str) -> None:
             )
             for place, epoch in enumerate(epochs)
         ]
-        take = netted if case.mode == "net" else steps
-        found = take(at, in_order(moved), {})
+        take = net_step if case.mode == "net" else steps
+        found = take(at, sort_epochs(moved), {})
         given = [shown(changes(changes_of(relation, each.step))) for each in found]
         assert given == [shown(each) for each in expected]
         at = dict(found[-1].step.after)

@@ -19,7 +19,7 @@ from spark_upsert.views import view as ways
 from spark_upsert.views.plan_builder import Plan
 from spark_upsert.views.relation import LookedUpRows, Step, changes_of
 from spark_upsert.views.scan import TableBase
-from spark_upsert.views.view import RefreshStrategy, chosen
+from spark_upsert.views.view import RefreshStrategy, choose_strategy
 from tests.unit.test_view_source import Shop
 
 
@@ -79,11 +79,11 @@ def test_the_share_of_the_rows_that_may_have_changed_decides(
 ) -> None:
     plan = plans(shop)["fans out"]
     relation = open_view(ViewOptions.parse({"plan": plan.to_json()})).relation
-    choice = chosen(relation, changed, {"customers": 100, "orders": 1000})
+    choice = choose_strategy(relation, changed, {"customers": 100, "orders": 1000})
     assert choice.share == pytest.approx(share)
-    assert choice.way is way
-    empty = chosen(relation, dict.fromkeys(changed, 1), dict.fromkeys(changed, 0))
-    assert empty.way is (RefreshStrategy.SNAPSHOTS if changed else RefreshStrategy.LOOK_UPS), (
+    assert choice.strategy is way
+    empty = choose_strategy(relation, dict.fromkeys(changed, 1), dict.fromkeys(changed, 0))
+    assert empty.strategy is (RefreshStrategy.SNAPSHOTS if changed else RefreshStrategy.LOOK_UPS), (
         "all of nothing"
     )
 

@@ -21,18 +21,18 @@ from spark_upsert.streams.reads.columns import (
     require_columns,
     table_columns,
 )
-from spark_upsert.streams.reads.explain import explain, tell
+from spark_upsert.streams.reads.explain import explain, log_read
 from spark_upsert.streams.reads.ordered import CountedStep
-from spark_upsert.streams.reads.read_split import serve
+from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import (
     Split,
     changes_splits,
-    chosen_splits,
+    filtered_splits,
     history_splits,
     quarantine_splits,
+    row_filter,
     rows_splits,
     split_bytes,
-    wanted_rows,
 )
 from spark_upsert.table.log.snapshot import (
     EARLIEST,
@@ -72,7 +72,7 @@ class BatchRead:
     def splits(self) -> Sequence[Split]:
         """Return the tasks' splits."""
         splits = self._planned()
-        tell(splits, self._options, table_columns(self._columns, self._options))
+        log_read(splits, self._options, table_columns(self._columns, self._options))
         return splits
 
     def steps(self) -> list[CountedStep]:
@@ -133,10 +133,10 @@ class BatchRead:
         if options.metadata is Metadata.QUARANTINE:
             return quarantine_splits(manifest, options)
         require_columns(manifest, self._columns, options)
-        where = wanted_rows(manifest, options, self._pushed)
+        where = row_filter(manifest, options, self._pushed)
         if where is None:
             return rows_splits(manifest, options)
-        return chosen_splits(Snapshot(table.store, manifest), options, where, table.index_of)
+        return filtered_splits(Snapshot(table.store, manifest), options, where, table.index_of)
 
     def _versions(self, look: LogSnapshot) -> tuple[int, int]:
         """Return the bounds ``lower <= v < upper`` for the versions whose changes are read."""
@@ -181,4 +181,6 @@ class BatchRead:
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield a split's rows; called in a task."""
         store = open_store(self._options.path, self._options.storage)
-        yield from serve(store, split, self._options, table_columns(self._columns, self._options))
+        yield from read_split(
+            store, split, self._options, table_columns(self._columns, self._options)
+        )

@@ -32,7 +32,7 @@ from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads, KnownInputs
 from spark_upsert.streams.inputs.protocol import Backlog, Input, Pollable, PollResult, SteppedInput
 from spark_upsert.streams.offsets.offset import Json, Position
 from spark_upsert.streams.reads.ordered import StreamStep
-from spark_upsert.streams.reads.packing import of_each
+from spark_upsert.streams.reads.packing import map_inputs
 from spark_upsert.table.log.codec import commit_path
 
 FOLDERS_MAX = 200_000
@@ -188,11 +188,11 @@ class FoundInputs:
         input_ = self._inputs.get(name)
         return self._add(name) if input_ is None else input_
 
-    may_come = True
+    is_dynamic = True
 
-    def look(self) -> dict[str, Position]:
-        """Discover tables and read each one's head (`Inputs.look`)."""
-        present = self.find().names
+    def read_heads(self) -> dict[str, Position]:
+        """Discover tables and read each one's head (`Inputs.read_heads`)."""
+        present = self.list_names().names
         answers = in_order(self._head, present, min(self._threads, len(present)))
         heads = {
             name: head for name, head in zip(present, answers, strict=True) if head is not None
@@ -203,8 +203,8 @@ class FoundInputs:
             self._require_apart(name, self._inputs[name])
         return heads
 
-    def find(self) -> KnownInputs:
-        """Discover tables and forget missing ones (`PolledInputs.find`)."""
+    def list_names(self) -> KnownInputs:
+        """Discover tables and forget missing ones (`PolledInputs.list_names`)."""
         folders = self._discovery.folders()
         missing_folders = [folder for folder in folders if folder not in self._inputs]
         self._add_all(self._discovery.tables(missing_folders))
@@ -213,8 +213,8 @@ class FoundInputs:
         names = [folder for folder in folders if folder in self._inputs]
         return KnownInputs(names=names, requests=len(missing_folders) + self._discovery.listings)
 
-    def polled(self) -> FoundInputs:
-        """Return self: all inputs are tables (`Inputs.polled`)."""
+    def as_pollable(self) -> FoundInputs:
+        """Return self: all inputs are tables (`Inputs.as_pollable`)."""
         return self
 
     def poll(self, name: str) -> PollResult:
@@ -233,8 +233,8 @@ class FoundInputs:
             self._require_apart(name, input_)
             return polled
 
-    def settle(self, standing: Heads, heads: Heads) -> None:
-        """Record new tables, and raise or warn about missing ones (`Inputs.settle`)."""
+    def update_inputs(self, standing: Heads, heads: Heads) -> None:
+        """Record new tables, and raise or warn about missing ones (`Inputs.update_inputs`)."""
         if standing.keys() == heads.keys():
             return  # At once, for there may be very many.
         if standing:
@@ -243,14 +243,14 @@ class FoundInputs:
             self._add_all(fresh)
         gone = sorted(standing.keys() - heads.keys())
         if gone and not (self._is_lenient and heads):
-            raise self._gone(gone)
+            raise self._missing_tables_error(gone)
         for name in gone:
             self._joined.discard(name)
             _LOGGER.warning("an input is gone, and read no more: %s", Fields(input=name))
 
     def _add_all(self, names: Iterable[str]) -> None:
         # To make one may read its columns.
-        of_each({name: name for name in names}, self._add)
+        map_inputs({name: name for name in names}, self._add)
 
     def _add(self, name: str) -> Input:
         input_ = self._make(name, joins=name in self._joined)
@@ -289,7 +289,7 @@ class FoundInputs:
             raise listed_twice(one, second, "under two names")
         self._identities[name] = identity
 
-    def _gone(self, names: Collection[str]) -> UpsertFlowError:
+    def _missing_tables_error(self, names: Collection[str]) -> UpsertFlowError:
         if UNNAMED in names:
             return OptionError(
                 f"{OF_ONE_TABLE}, and the query reads all that is found by {self._discovery}.",
@@ -350,13 +350,13 @@ class Forgiving(Input):
         assert isinstance(self._wrapped, SteppedInput)
         return self._wrapped.steps(start, end)
 
-    def decides(self) -> Mapping[str, Json]:
-        """Return the options that affect row counts per step (`Input.decides`)."""
-        return self._wrapped.decides()
+    def row_options(self) -> Mapping[str, Json]:
+        """Return the options that affect row counts per step (`Input.row_options`)."""
+        return self._wrapped.row_options()
 
-    def begins(self) -> Mapping[str, Json]:
-        """Return the options that define the starting position (`Input.begins`)."""
-        return self._wrapped.begins()
+    def start_options(self) -> Mapping[str, Json]:
+        """Return the options that define the starting position (`Input.start_options`)."""
+        return self._wrapped.start_options()
 
     def split_bytes(self, split: Any) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""

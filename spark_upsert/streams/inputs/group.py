@@ -19,7 +19,7 @@ from spark_upsert.store.open import open_store
 from spark_upsert.streams.inputs.discovered import Make, matches
 from spark_upsert.streams.inputs.inputs import OF_ONE_TABLE, Heads
 from spark_upsert.streams.inputs.protocol import Input
-from spark_upsert.streams.inputs.table import OTHER_THAN_IN_GROUP, TablePosition, no_group
+from spark_upsert.streams.inputs.table import OTHER_THAN_IN_GROUP, TablePosition, no_group_error
 from spark_upsert.streams.offsets.offset import Position
 from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.table import Table
@@ -35,7 +35,7 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
     table = group_table(below)
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:
-        raise no_group(below.root)
+        raise no_group_error(below.root)
     pinned = pins_of(group, below)
     missing = sorted(below.named.keys() - pinned.keys())
     if missing:
@@ -116,7 +116,7 @@ class WholeBatches:
         self._has_all_of = -1
         """The newest group table version that the stream has completely read; -1: unknown."""
 
-    def within(
+    def last_admitted(
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
     ) -> TableGroup | None:
         """Return the group at the last admitted batch; None if all fit."""
@@ -186,8 +186,8 @@ class GroupInputs:
             **state,
         }
 
-    def look(self) -> Heads:
-        """Return each table's end position at the newest complete batch (`Inputs.look`).
+    def read_heads(self) -> Heads:
+        """Return each table's end position at the newest complete batch (`Inputs.read_heads`).
 
         Empty before the first batch.
         """
@@ -206,7 +206,7 @@ class GroupInputs:
             self._ahead = [*self._ahead[:1], (group.batch.number, _uppers(pinned))]
         return self._heads
 
-    def within(self, standing: Heads, rows_max: int) -> Heads | None:
+    def limit_to_batches(self, standing: Heads, rows_max: int) -> Heads | None:
         """Return each table's end position at the last admitted batch; None: use the newest.
 
         A stream's first batch contains all tables' rows and ignores the limit.
@@ -217,7 +217,7 @@ class GroupInputs:
         def has_all(group: TableGroup) -> bool:
             return _has_all(standing, _uppers(pins_of(group, self._below)))
 
-        group = self._batches.within(self._version, rows_max, has_all)
+        group = self._batches.last_admitted(self._version, rows_max, has_all)
         if group is None or group.batch is None:
             return None
         pinned = pins_of(group, self._below)
@@ -231,12 +231,12 @@ class GroupInputs:
         before = self._pins.get(name)
         return before is not None and before.place == pin.place
 
-    def polled(self) -> None:
-        """Return None: one log read covers all tables (`Inputs.polled`)."""
+    def as_pollable(self) -> None:
+        """Return None: one log read covers all tables (`Inputs.as_pollable`)."""
         return
 
-    def settle(self, standing: Heads, heads: Heads) -> None:
-        """Record new tables; raises for missing ones (`Inputs.settle`)."""
+    def update_inputs(self, standing: Heads, heads: Heads) -> None:
+        """Record new tables; raises for missing ones (`Inputs.update_inputs`)."""
         gone = sorted(standing.keys() - heads.keys())
         if standing:
             fresh = heads.keys() - standing.keys() - self._joined
@@ -268,7 +268,7 @@ class GroupInputs:
             input_ = self._inputs[name] = self._make(name, joins=name in self._joined)
         return input_
 
-    def complete(self, positions: Heads) -> int | None:
+    def newest_complete_batch(self, positions: Heads) -> int | None:
         """Return the newest batch that a stream has completely read; None: none yet."""
         while self._ahead and _has_all(positions, self._ahead[0][1]):
             self._complete = self._ahead.pop(0)[0]
@@ -278,7 +278,7 @@ class GroupInputs:
 def _end_of(pin: Pin) -> Position:
     """Return the position after a pinned version, with its table reference."""
     end = TablePosition.at_changes(pin.place.version, pin.place.version + 1)
-    return replace(end, place=pin.place).packed()
+    return replace(end, place=pin.place).to_position()
 
 
 def _uppers(pins: Mapping[str, Pin]) -> dict[str, int]:
@@ -292,5 +292,5 @@ def _has_all(positions: Heads, uppers: Mapping[str, int]) -> bool:
 
 
 def _has_reached(position: Position, upper: int) -> bool:
-    reached = TablePosition.unpacked(position)
+    reached = TablePosition.from_position(position)
     return not reached.is_in_snapshot and reached.upper >= upper

@@ -31,9 +31,9 @@ class Described:
     """An id that is equal for the same data under any name."""
 
 
-def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
+def common_schema(inputs: Mapping[str, Described]) -> pa.Schema:
     """Return the columns that all inputs must share; nullable if nullable in any input."""
-    require_apart({name: input_.identity for name, input_ in inputs.items()})
+    require_distinct_tables({name: input_.identity for name, input_ in inputs.items()})
     first, *others = inputs
     expected = inputs[first].columns
     for name in others:
@@ -41,9 +41,9 @@ def agreed(inputs: Mapping[str, Described]) -> pa.Schema:
     return pa.schema([_loosest_field(inputs, field) for field in expected])
 
 
-def merged(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
+def union_schema(inputs: Mapping[str, Described], names: Sequence[str] = ()) -> pa.Schema:
     """Return the union schema for inputs with missing columns and narrower types."""
-    require_apart({name: merged_input.identity for name, merged_input in inputs.items()})
+    require_distinct_tables({name: merged_input.identity for name, merged_input in inputs.items()})
     merged_names = _merged_names(inputs, names)
     _require_distinct(merged_names, inputs)
     fields: dict[str, pa.Field] = {}
@@ -98,7 +98,7 @@ def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> 
             )
 
 
-def require_apart(identities: Mapping[str, str]) -> None:
+def require_distinct_tables(identities: Mapping[str, str]) -> None:
     """Raise `OptionError` if two inputs are the same."""
     name_by_identity: dict[str, str] = {}
     for name, identity in identities.items():
@@ -185,15 +185,15 @@ class SeenHeads:
 class Inputs(Protocol):
     """A stream's inputs by the names in its checkpoint."""
 
-    def look(self) -> Heads:
+    def read_heads(self) -> Heads:
         """Return the head position for each existing input."""
         ...
 
-    def polled(self) -> PolledInputs | None:
+    def as_pollable(self) -> PolledInputs | None:
         """Return the inputs for polling; None if one cannot be polled."""
         ...
 
-    def settle(self, standing: Heads, heads: Heads) -> None:
+    def update_inputs(self, standing: Heads, heads: Heads) -> None:
         """Process the stream's positions and the new heads, before any other call on the inputs."""
         ...
 
@@ -215,11 +215,11 @@ class PolledInputs(Protocol):
     """Inputs that are polled one by one, by background threads."""
 
     @property
-    def may_come(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether inputs may come and go while the query runs."""
         ...
 
-    def find(self) -> KnownInputs:
+    def list_names(self) -> KnownInputs:
         """List the inputs without polling them."""
         ...
 
@@ -249,37 +249,39 @@ class NamedInputs:
         self._may_lack = may_lack
         self._are_apart = False
 
-    def look(self) -> Heads:
-        """Return each input's head (`Inputs.look`)."""
+    def read_heads(self) -> Heads:
+        """Return each input's head (`Inputs.read_heads`)."""
         answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
         heads = dict(zip(self._inputs, answers, strict=True))
         if len(heads) > 1 and not self._are_apart:
-            require_apart({name: input_.identity() for name, input_ in self._inputs.items()})
+            require_distinct_tables(
+                {name: input_.identity() for name, input_ in self._inputs.items()}
+            )
             self._are_apart = True
         return heads
 
-    may_come = False
+    is_dynamic = False
 
-    def polled(self) -> NamedInputs | None:
-        """Return self if all inputs can be polled (`Inputs.polled`)."""
+    def as_pollable(self) -> NamedInputs | None:
+        """Return self if all inputs can be polled (`Inputs.as_pollable`)."""
         return (
             self if all(isinstance(input_, Pollable) for input_ in self._inputs.values()) else None
         )
 
-    def find(self) -> KnownInputs:
-        """Return the fixed names (`PolledInputs.find`)."""
+    def list_names(self) -> KnownInputs:
+        """Return the fixed names (`PolledInputs.list_names`)."""
         return KnownInputs(names=self._inputs, requests=0)
 
     def poll(self, name: str) -> PollResult:
         """Poll one input (`PolledInputs.poll`)."""
-        # Checked in `polled`; isinstance on a protocol takes longer than a poll.
+        # Checked in `as_pollable`; isinstance on a protocol takes longer than a poll.
         input_ = cast(Pollable, self._inputs[name])
         with about("input", name):
             return input_.poll()
 
-    def settle(self, standing: Heads, heads: Heads) -> None:
+    def update_inputs(self, standing: Heads, heads: Heads) -> None:
         """Raise `OptionError` if a stream has an input without a name in the options
-        (`Inputs.settle`).
+        (`Inputs.update_inputs`).
         """
         self._require(standing)
 

@@ -64,7 +64,7 @@ class Backlog:
     left_since_ms: Callable[[Position], int | None] | None = None
     """Returns the commit time for the first change after a position; None: unknown."""
 
-    def behind(self, position: Position) -> int:
+    def lag_at(self, position: Position) -> int:
         """Return the version lag at a position; an unknown lag counts as 1."""
         if self.versions_behind is not None:
             return self.versions_behind(position)
@@ -172,15 +172,15 @@ class Input(Protocol):
         """
         return None
 
-    def press(self, pressure: StreamPressure | None) -> None:
+    def report_pressure(self, pressure: StreamPressure | None) -> None:
         """Report the stream's pressure to its writers; None withdraws the report. Never fails."""
         return
 
-    def decides(self) -> Mapping[str, Json]:
+    def row_options(self) -> Mapping[str, Json]:
         """Return the options that affect row counts per step; equal values have one form."""
         return {}
 
-    def begins(self) -> Mapping[str, Json]:
+    def start_options(self) -> Mapping[str, Json]:
         """Return the options that define the starting position, which positions do not contain."""
         return {}
 

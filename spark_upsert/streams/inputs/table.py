@@ -38,9 +38,9 @@ from spark_upsert.streams.inputs.protocol import (
 )
 from spark_upsert.streams.offsets.offset import Json, Position
 from spark_upsert.streams.reads.columns import require_columns, shown_grouping, table_columns
-from spark_upsert.streams.reads.explain import tell
+from spark_upsert.streams.reads.explain import log_read
 from spark_upsert.streams.reads.ordered import SNAPSHOT_STEPS, CountedStep, StreamStep, refuse_gaps
-from spark_upsert.streams.reads.read_split import serve
+from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits, split_bytes
 from spark_upsert.table.changelog.render import Deduplication
 from spark_upsert.table.log.codec import no_table
@@ -94,7 +94,7 @@ class SnapshotRemainder:
         """Scale an amount for all entries down to the remainder."""
         return int(amount * self.share)
 
-    def hash_behind(self, steps: int) -> int:
+    def hash_after(self, steps: int) -> int:
         """Return the hash below which all rows are delivered after this many steps."""
         if self.spread is None:
             return min(HASH_END, self.first + steps * _STEP)
@@ -139,7 +139,7 @@ class TablePosition:
         """The oldest version needed to continue from here."""
         return self.origin if self.is_in_snapshot else max(0, self.upper - 1)
 
-    def packed(self) -> Position:
+    def to_position(self) -> Position:
         """Return the position as stored in offsets."""
         table_ref = self.place
         return Position.of(
@@ -152,7 +152,7 @@ class TablePosition:
         )
 
     @classmethod
-    def unpacked(cls, position: Position) -> TablePosition:
+    def from_position(cls, position: Position) -> TablePosition:
         """Parse a stored position; raises `OptionError`."""
         try:
             record = position.record
@@ -247,7 +247,7 @@ class TableSteps:
 
     def _read(self, split: Split, columns: tuple[str, ...]) -> int:
         """Count a split's rows by reading it."""
-        batches = serve(self._table.store, split, self._options, columns)
+        batches = read_split(self._table.store, split, self._options, columns)
         return sum(batch.num_rows for batch in batches)
 
 
@@ -305,11 +305,11 @@ def open_table(options: ReadOptions) -> Table:
     """Return a read's table; with ``metadata=group`` it must exist."""
     table = Table(open_store(options.path, options.storage))
     if options.metadata is Metadata.GROUP and table.log.try_head() is None:
-        raise no_group(options.path.rpartition("/")[0])
+        raise no_group_error(options.path.rpartition("/")[0])
     return table
 
 
-def no_group(root: str) -> TableNotFoundError:
+def no_group_error(root: str) -> TableNotFoundError:
     """Return the error for a root without a group table."""
     return TableNotFoundError(
         f"below '{root}' no query has written a batch into many tables: it has no group table.",
@@ -333,16 +333,16 @@ _COMMITS_MAX = 64
 """Maximum versions to search for an epoch: compactions, for example, contain none."""
 
 
-def _versions_behind(upper: int, position: Position) -> int:
-    """Return the version lag at a position (`Backlog.behind`)."""
-    reached = TablePosition.unpacked(position)
+def _version_lag(upper: int, position: Position) -> int:
+    """Return the version lag at a position (`Backlog.lag_at`)."""
+    reached = TablePosition.from_position(position)
     return max(0, upper - reached.upper) + int(reached.is_in_snapshot)
 
 
 def _left_since_ms(table: Table, upper: int, position: Position) -> int | None:
     """Return the commit time for the first epoch after a position (`Backlog.left_since_ms`)."""
     with suppress(UpsertFlowError):  # An error that matters, planning will meet, too.
-        return _first_committed_ms(table, TablePosition.unpacked(position), upper)
+        return _first_committed_ms(table, TablePosition.from_position(position), upper)
     return None
 
 
@@ -439,7 +439,7 @@ class TableInput(Input):
         """Return the position after all available data (`Input.head`)."""
         upper = self._opened().log.head().upper
         if self._seen is None or self._seen[0] != upper:
-            self._seen = upper, TablePosition.at_changes(upper - 1, upper).packed()
+            self._seen = upper, TablePosition.at_changes(upper - 1, upper).to_position()
         return self._seen[1]
 
     def poll(self) -> PollResult:
@@ -471,8 +471,8 @@ class TableInput(Input):
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
         """Return the unread data (`Input.backlog`); takes or renews the lease."""
         table = self._opened()
-        known_position = None if position is None else TablePosition.unpacked(position)
-        bound = None if head is None else TablePosition.unpacked(head)
+        known_position = None if position is None else TablePosition.from_position(position)
+        bound = None if head is None else TablePosition.from_position(head)
 
         def held() -> tuple[TablePosition, int]:
             steps_ahead = self._unread_range(table, known_position, bound)
@@ -497,7 +497,7 @@ class TableInput(Input):
             # An input that is not polled renews its lease here.
             is_at_rest=start == end == known_position
             and (self._is_polled or self._options.consumer is None),
-            versions_behind=partial(_versions_behind, upper),
+            versions_behind=partial(_version_lag, upper),
             committed_ms=partial(_first_committed_ms, table, start, upper),
             left_since_ms=partial(_left_since_ms, table, upper),
         )
@@ -528,7 +528,7 @@ class TableInput(Input):
     def splits(self, start: Position | None, end: Position) -> list[Split]:
         """Return a batch's tasks (`Input.splits`)."""
         table = self._opened()
-        last = TablePosition.unpacked(end)
+        last = TablePosition.from_position(end)
         look = self._log_snapshot(table, last)
         newest = self._newest(look, last)
         first = self._readable(look, self._batch_start(start, last))
@@ -544,13 +544,13 @@ class TableInput(Input):
             if not last.is_in_snapshot:
                 splits += changes_splits(look, self._options, first.upper, last.upper)
         if _LOGGER.isEnabledFor(logging.INFO):
-            tell(splits, self._options, table_columns(self._columns, self._options))
+            log_read(splits, self._options, table_columns(self._columns, self._options))
         return splits
 
     def steps(self, start: Position | None, end: Position) -> Iterator[StreamStep]:
         """Yield the steps between two positions (`SteppedInput.steps`)."""
         table = self._opened()
-        last = TablePosition.unpacked(end)
+        last = TablePosition.from_position(end)
         look = self._log_snapshot(table, last)
         newest = self._newest(look, last)
         first = self._readable(look, self._batch_start(start, last))
@@ -574,12 +574,12 @@ class TableInput(Input):
                 next_position = TablePosition.at_changes(first.origin, version + 1)
                 yield step(steps.of_changes(version, look), next_position)
 
-    def begins(self) -> Mapping[str, Json]:
-        """Return whether the stream starts with changes or with a snapshot (`Input.begins`)."""
+    def start_options(self) -> Mapping[str, Json]:
+        """Return whether the stream starts with changes or with a snapshot (`Input.start_options`)."""
         return {"startingVersion": None if self._begins_with_snapshot else "given"}
 
-    def decides(self) -> Mapping[str, Json]:
-        """Return the options that affect an epoch's rows (`Input.decides`)."""
+    def row_options(self) -> Mapping[str, Json]:
+        """Return the options that affect an epoch's rows (`Input.row_options`)."""
         return {
             "deduplicationMode": self._options.deduplication.value,
             **options_affecting_counts(self._options),
@@ -592,10 +592,10 @@ class TableInput(Input):
     def commit(self, position: Position) -> None:
         """Advance the lease (`Input.commit`); the position itself is in Spark's checkpoint."""
         if self._options.consumer is not None:
-            self._renew(self._opened(), TablePosition.unpacked(position).version)
+            self._renew(self._opened(), TablePosition.from_position(position).version)
 
-    def press(self, pressure: StreamPressure | None) -> None:
-        """Report pressure to the table's writers, if the table heeds its consumers (`Input.press`)."""
+    def report_pressure(self, pressure: StreamPressure | None) -> None:
+        """Report pressure to the table's writers, if the table heeds its consumers (`Input.report_pressure`)."""
         consumer, table = self._options.consumer, self._opened()
         cached_head = table.log.cached_head
         if consumer is None or cached_head is None or not heeds_pressure(cached_head.properties):
@@ -649,7 +649,7 @@ class TableInput(Input):
         """Pack a position with its version's reference; a future version uses the head's."""
         with table.log.cached_snapshot() as look:
             version = min(position.version, look.head().version)
-            return replace(position, place=look.version_ref(version)).packed()
+            return replace(position, place=look.version_ref(version)).to_position()
 
     def _starting_position(self, look: LogSnapshot, upper: int) -> TablePosition:
         """Return the starting position by the options."""
@@ -670,13 +670,13 @@ class TableInput(Input):
     def _batch_start(self, start: Position | None, last: TablePosition) -> TablePosition:
         """Return a batch's start position, derived from its offsets alone."""
         if start is not None:
-            first = TablePosition.unpacked(start)
+            first = TablePosition.from_position(start)
             if not first.is_in_snapshot:
                 return first
             # The same, unless the rest of the snapshot was expired and another one took over.
             return TablePosition.in_snapshot(last.origin, first.hash)
         # The first batch's end position contains the origin; the starting options may not change
-        # while that batch is undelivered (`formats.require_same_beginning`).
+        # while that batch is undelivered (`formats.require_same_start_options`).
         if self._begins_with_snapshot:
             return TablePosition.in_snapshot(last.origin, 0)
         return TablePosition.at_changes(last.origin, last.origin)
@@ -745,7 +745,7 @@ class TableInput(Input):
         remainder = SnapshotRemainder.of(manifest, start.hash)
 
         def after(taken: int) -> Position:
-            reached = remainder.hash_behind(taken)
+            reached = remainder.hash_after(taken)
             return self._pack(table, TablePosition.in_snapshot(start.origin, reached))
 
         return ReadPiece(
@@ -792,7 +792,9 @@ class TableInput(Input):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Yield a split's rows (`Input.read`)."""
         store = self._opened().store
-        yield from serve(store, split, self._options, table_columns(self._columns, self._options))
+        yield from read_split(
+            store, split, self._options, table_columns(self._columns, self._options)
+        )
 
 
 PAUSE_S_MIN = 0.05
@@ -800,7 +802,7 @@ PAUSE_S_MAX = 1.0
 """A table is found within a second after its first epoch, at one request per second."""
 
 
-def awaited(
+def wait_for_table(
     table: Table,
     timeout_ms: int | None,
     *,

@@ -88,7 +88,7 @@ def require_bounds(view: View, options: ViewOptions) -> None:
             )
 
 
-def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
+def starting_position(view: View, options: ViewOptions, newest: At) -> Start | None:
     """Return the starting position, None if no option sets it.
 
     A version number needs a plan over one live table. If a table's first version has rows, a read
@@ -119,7 +119,7 @@ def start_of(view: View, options: ViewOptions, newest: At) -> Start | None:
     return Start(at, bool(born))
 
 
-def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
+def ending_position(view: View, options: ViewOptions, newest: At, start: At) -> At:
     """Return the position where changes end, by default the newest."""
     version, time_ms = options.ending_version, options.ending_timestamp_ms
     if version is None and time_ms is None:
@@ -140,7 +140,7 @@ def end_of(view: View, options: ViewOptions, newest: At, start: At) -> At:
     return end
 
 
-def position_of(view: View, options: ViewOptions) -> At:
+def batch_position(view: View, options: ViewOptions) -> At:
     """Return the position for a batch read, by default the newest."""
     if options.timestamp_as_of_ms is not None:
         return view.at_timestamp(options.timestamp_as_of_ms)
@@ -173,7 +173,7 @@ class ViewPosition:
     pinned: VersionsByInput = field(default_factory=dict, compare=False)
     """Tables read at fixed versions, by ``path@version``."""
 
-    def packed(self) -> Position:
+    def to_position(self) -> Position:
         """Return the position as stored in offsets; needs ``places``."""
         return Position.of(
             {
@@ -219,7 +219,7 @@ class ViewPosition:
         )
 
     @classmethod
-    def unpacked(cls, position: Position, plan: str) -> ViewPosition:
+    def from_position(cls, position: Position, plan: str) -> ViewPosition:
         """Parse a stored position; raises `OptionError` if its plan's fingerprint differs."""
         try:
             record = position.record
@@ -340,7 +340,7 @@ class ViewInput(Input):
         last = self._unpack_checked(end)
         first = self._batch_start(last) if start is None else self._unpack_checked(start)
         self._hold(first.at)
-        with view.resting():
+        with view.use_cached_heads():
             splits: list[ViewSplit] = []
             if first.snapshot is not None:
                 stop = HASH_END if last.snapshot is None else last.snapshot
@@ -350,7 +350,7 @@ class ViewInput(Input):
         if view.grouping is None:
             return splits
         splits = splits or [ViewSplit((), ALL_HASHES, 0, 0)]
-        return [replace(splits[0], marker=(first.marker, last.marker)), *splits[1:]]
+        return [replace(splits[0], marker_entry=(first.marker, last.marker)), *splits[1:]]
 
     def split_bytes(self, split: ViewSplit) -> int:
         """Estimate the bytes that a split reads (`Input.split_bytes`)."""
@@ -378,18 +378,20 @@ class ViewInput(Input):
     def _with_places(self, position: ViewPosition) -> ViewPosition:
         """Return a position with its tables' identities."""
         view = self._opened()
-        return replace(position, places=view.places(position.at), pinned=view.pinned())
+        return replace(
+            position, places=view.table_versions(position.at), pinned=view.pinned_versions()
+        )
 
     def _pack(self, position: ViewPosition) -> Position:
-        return self._with_places(position).packed()
+        return self._with_places(position).to_position()
 
     def _unpack(self, position: Position) -> ViewPosition:
-        return ViewPosition.unpacked(position, self._opened().plan.fingerprint())
+        return ViewPosition.from_position(position, self._opened().plan.fingerprint())
 
     def _unpack_checked(self, position: Position) -> ViewPosition:
         """Parse a position; raises if its tables were replaced."""
         start = self._unpack(position)
-        self._opened().require(
+        self._opened().require_same_tables(
             start.places,
             start.pinned,
             "the checkpoint of this query",
@@ -404,9 +406,9 @@ class ViewInput(Input):
         if self._options.starting_position is not None:
             marker, plan = self._options.starting_position, view.plan.fingerprint()
             first_position = ViewPosition.of_marker(marker, plan, view.paths)
-            view.require_kept(first_position.kept)
+            view.require_materialized_from(first_position.kept)
             return first_position
-        start = start_of(view, self._options, newest) or Start(dict(newest), has_rows=True)
+        start = starting_position(view, self._options, newest) or Start(dict(newest), has_rows=True)
         return self._position(start.at, origin=start.at, begun=0 if start.has_rows else None)
 
     def _readable_versions(self, newest: At) -> At:
@@ -427,7 +429,7 @@ class ViewInput(Input):
             yield self._rest_of_rows(view, start, start.snapshot)
             return
         at = dict(start.at)
-        for moved in view.moved(start.at, end):
+        for moved in view.iter_epochs(start.at, end):
             at = {**at, moved.moved.path: moved.moved.version}
             next_position = replace(start, at=at)
             yield ReadPiece(
@@ -443,7 +445,7 @@ class ViewInput(Input):
         remainder = SnapshotRemainder.of(view.driving(start.at), cut)
 
         def after(taken: int) -> Position:
-            reached = remainder.hash_behind(taken)
+            reached = remainder.hash_after(taken)
             snapshot = None if reached >= HASH_END else reached
             return self._pack(replace(start, snapshot=snapshot))
 
@@ -463,7 +465,7 @@ class ViewInput(Input):
         view = self._opened()
         if not self._leases:
             # A lease under this consumer name may be older: it must not move forward here.
-            self._renew(view.not_beyond(self._options.consumer, at))
+            self._renew(view.clamp_to_leases(self._options.consumer, at))
             return
         for path, lease in self._leases.items():
             if view.tables[path].log.now_ms() > lease.renewed_ms + lease.ttl_ms // _RENEWALS:
@@ -498,7 +500,7 @@ class ViewKind:
         view = open_view(view_options)
         require_bounds(view, view_options)
         if view.grouping is not None:
-            stored_columns = view.grouping.kept.columns
+            stored_columns = view.grouping.stored_schema.columns
             return Described(stored_columns, f"view {view.plan.fingerprint()}")
         columns = view.relation.schema
         shown = pa.schema([*columns, *CHANGELOG_FIELDS]) if view_options.change_feed else columns
@@ -532,14 +534,14 @@ class ViewRead:
         """Return the tasks' splits."""
         view, options = open_view(self._options), self._options
         if not options.change_feed:
-            return snapshot_splits(view, options, position_of(view, options))
+            return snapshot_splits(view, options, batch_position(view, options))
         newest = view.newest()
-        start = start_of(view, options, newest)
+        start = starting_position(view, options, newest)
         assert start is not None, "of a batch it is required"
         rows = snapshot_splits(view, options, start.at) if start.has_rows else []
         return [
             *rows,
-            *step_splits(view, options, start.at, end_of(view, options, newest, start.at)),
+            *step_splits(view, options, start.at, ending_position(view, options, newest, start.at)),
         ]
 
     def identity(self) -> str:

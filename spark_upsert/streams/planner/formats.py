@@ -38,12 +38,12 @@ from spark_upsert.streams.inputs.inputs import (
     Described,
     Inputs,
     NamedInputs,
-    agreed,
-    merged,
-    require_apart,
+    common_schema,
+    require_distinct_tables,
+    union_schema,
 )
 from spark_upsert.streams.inputs.protocol import Input, Pushable
-from spark_upsert.streams.inputs.table import TableInput, awaited, open_table, table_identity
+from spark_upsert.streams.inputs.table import TableInput, open_table, table_identity, wait_for_table
 from spark_upsert.streams.inputs.view import ViewKind
 from spark_upsert.streams.offsets.delta import FOLDER, Bases, CompactOffsets
 from spark_upsert.streams.offsets.offset import Json, Offsets, PlainOffsets, canonical, without
@@ -51,19 +51,25 @@ from spark_upsert.streams.planner.poller import InputHeads, PollBounds
 from spark_upsert.streams.reads.columns import (
     merge_fields,
     read_columns,
-    require_free,
+    require_unused_names,
     without_merge_columns,
 )
-from spark_upsert.streams.reads.explain import SHOWN, counted, explain_merge, field, more
+from spark_upsert.streams.reads.explain import (
+    SHOWN,
+    explain_merge,
+    format_count,
+    format_field,
+    format_omitted,
+)
 from spark_upsert.streams.reads.ordered import splits_in_order, steps_of, whole_passage
 from spark_upsert.streams.reads.packing import (
-    ASKED_AT_ONCE,
+    CONCURRENT_REQUESTS,
     InputReader,
     InputSplit,
     Pack,
     explain_packs,
-    of_each,
-    planned,
+    map_inputs,
+    plan_packs,
 )
 from spark_upsert.streams.reads.read_split import TaskRead, read_work
 
@@ -106,7 +112,7 @@ class TableKind:
     def describe(self, options: InputOptions) -> Described:
         """Return a table's read columns and identity (`InputFormat.describe`)."""
         table_options = options.of_table()
-        table = awaited(open_table(table_options), table_options.table_timeout_ms)
+        table = wait_for_table(open_table(table_options), table_options.table_timeout_ms)
         if not table_options.change_feed:  # Changes have the newest columns, wherever they end.
             table_options = at_batch(table_options, table, options.pin)
         return Described(read_columns(table.log, table_options), table_identity(table))
@@ -144,17 +150,19 @@ def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
 
 def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
     """Return a read's columns, merge columns last."""
-    plan = with_found_inputs(plan)
+    plan = with_discovered_inputs(plan)
 
-    described = of_each(
+    described = map_inputs(
         _by_name(plan), lambda options: _describe(kind_of(options, kinds), options, plan)
     )
     if plan.is_unnamed:
         [description] = described.values()
         return description.columns
     query = plan.query
-    schema = merged(described, query.columns) if query.merge_schema else agreed(described)
-    require_free(schema, query.merge_columns)
+    schema = (
+        union_schema(described, query.columns) if query.merge_schema else common_schema(described)
+    )
+    require_unused_names(schema, query.merge_columns)
     return pa.schema([*schema, *merge_fields(query.merge_columns)])
 
 
@@ -168,29 +176,31 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
             _refuse_as_of_batch(discovery)
             return GroupInputs(discovery, make)
         lenient = not discovery.fail_on_data_loss
-        return FoundInputs(_discovery(discovery), make, is_lenient=lenient, threads=ASKED_AT_ONCE)
-    inputs = of_each(_by_name(plan), partial(_stream, plan, own_columns, kinds))
-    return NamedInputs(inputs, threads=ASKED_AT_ONCE, may_lack=plan.query.allow_input_removal)
+        return FoundInputs(
+            _discovery(discovery), make, is_lenient=lenient, threads=CONCURRENT_REQUESTS
+        )
+    inputs = map_inputs(_by_name(plan), partial(_stream, plan, own_columns, kinds))
+    return NamedInputs(inputs, threads=CONCURRENT_REQUESTS, may_lack=plan.query.allow_input_removal)
 
 
 def batch_inputs(
     plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS
 ) -> dict[str, BatchInputReader]:
     """Return batch readers by input name."""
-    plan = with_found_inputs(plan)
+    plan = with_discovered_inputs(plan)
     own_columns = without_merge_columns(columns, plan.query.merge_columns)
 
     def batch(options: InputOptions) -> BatchInputReader:
         kind = kind_of(options, kinds)
         return kind.batch(options, _input_columns(kind, options, own_columns, plan))
 
-    inputs = of_each(_by_name(plan), batch)
+    inputs = map_inputs(_by_name(plan), batch)
     if len(inputs) > 1:
-        require_apart(of_each(inputs, lambda read: read.identity()))
+        require_distinct_tables(map_inputs(inputs, lambda read: read.identity()))
     return inputs
 
 
-def with_found_inputs(plan: ReadPlan) -> ReadPlan:
+def with_discovered_inputs(plan: ReadPlan) -> ReadPlan:
     """Return a plan with all discovered inputs; raises `OptionError` if there are none."""
     if plan.below is None or plan.inputs:
         return plan
@@ -243,7 +253,9 @@ def _refuse_as_of_batch(below: DiscoveryOptions) -> None:
 
 
 def _discovery(below: DiscoveryOptions) -> Discovery:
-    return Discovery(open_store(below.root, below.storage), below.pattern, threads=ASKED_AT_ONCE)
+    return Discovery(
+        open_store(below.root, below.storage), below.pattern, threads=CONCURRENT_REQUESTS
+    )
 
 
 def _make(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, name: str, *, joins: bool) -> Input:
@@ -293,8 +305,8 @@ _Splits = Mapping[str, Sequence[Any]]
 def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     """Return a batch read's plan as text, from its splits; reads no rows."""
     plan.query.require_batch()
-    _refuse_of_the_log(plan)
-    plan = with_found_inputs(plan)
+    _refuse_log_metadata(plan)
+    plan = with_discovered_inputs(plan)
     readable = replace(plan, inputs=tuple(e for e in plan.inputs if not _needs_spark(e, kinds)))
     inputs: dict[str, BatchInputReader] = {}
     if readable.inputs:
@@ -305,7 +317,7 @@ def explain_read(plan: ReadPlan, kinds: Kinds = KINDS) -> str:
     tasks = _task_packs(inputs, splits, plan)
     how = "packed by bytes" if plan.query.order is None else "in an exact order"
     lines = [explain_merge(plan), *_inputs(plan, inputs, splits)]
-    lines += [f"{counted(len(tasks), 'task')}, {how}"]
+    lines += [f"{format_count(len(tasks), 'task')}, {how}"]
     lines += explain_packs(splits, tasks, lambda name, split: inputs[name].split_bytes(split))
     return "\n".join(lines)
 
@@ -314,7 +326,7 @@ def _needs_spark(options: InputOptions, kinds: Kinds) -> bool:
     return fold(options.format.partition(":")[0].strip()) == _PYTHON and _PYTHON not in kinds
 
 
-def _refuse_of_the_log(plan: ReadPlan) -> None:
+def _refuse_log_metadata(plan: ReadPlan) -> None:
     if not plan.is_of_table:
         return
     metadata = plan.inputs[0].of_table().metadata
@@ -329,9 +341,9 @@ def _refuse_of_the_log(plan: ReadPlan) -> None:
 def _input_splits(inputs: Mapping[str, BatchInputReader], plan: ReadPlan) -> _Splits:
     """Return the inputs' splits; in an exact order without counting rows."""
     if plan.query.order is None:
-        return of_each(inputs, lambda read: read.splits())
+        return map_inputs(inputs, lambda read: read.splits())
     named = {name: (name, read) for name, read in inputs.items()}
-    return of_each(named, lambda of: splits_in_order(steps_of(*of)))
+    return map_inputs(named, lambda of: splits_in_order(steps_of(*of)))
 
 
 def _inputs(
@@ -341,13 +353,13 @@ def _inputs(
         name = input_.name
         text = inputs[name].explain(splits[name]) if name in inputs else _unplanned(input_)
         yield f"input '{name}'\n{indent(text, '  ')}"
-    yield from more(len(plan.inputs), " inputs")
+    yield from format_omitted(len(plan.inputs), " inputs")
 
 
 def _unplanned(options: InputOptions) -> str:
     why = "nothing: it is known where Spark runs, and its tasks come on top"
     source = options.format.partition(":")[2].strip()
-    return "\n".join([f"the Python source '{source}'", *field("planned", why)])
+    return "\n".join([f"the Python source '{source}'", *format_field("planned", why)])
 
 
 def _task_packs(
@@ -355,7 +367,7 @@ def _task_packs(
 ) -> list[Pack]:
     """Return the splits per task."""
     if plan.query.order is None:
-        return planned(
+        return plan_packs(
             splits, lambda name, split: inputs[name].split_bytes(split), plan.query.slots
         )
     return [
@@ -380,29 +392,29 @@ Reads = Mapping[str, Mapping[str, Json]]
 """Options that affect the rows per step, by input name."""
 
 
-def with_began(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
+def with_start_options(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
     """Return the offset state for a batch that is the first one for some inputs.
 
-    It records whether each input began with a snapshot (`Input.begins`), which positions do not
+    It records whether each input began with a snapshot (`Input.start_options`), which positions do not
     contain.
     """
     remaining = without(state, BEGAN)
-    begins = {name: start for name, input_ in fresh.items() if (start := input_.begins())}
-    return {**remaining, BEGAN: reads_record(begins)} if begins else remaining
+    begins = {name: start for name, input_ in fresh.items() if (start := input_.start_options())}
+    return {**remaining, BEGAN: row_options_to_json(begins)} if begins else remaining
 
 
-def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
+def require_same_start_options(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> None:
     """Refuse to replay inputs' first batch with changed starting options; raises `OptionError`."""
     if (record := state.get(BEGAN)) is None:
         return
     try:
-        recorded = reads_from(record, None)
+        recorded = row_options_from_json(record, None)
     except MALFORMED as error:
         raise OptionError(
             f"the checkpoint holds {record!r:.500}, which does not say how inputs began.",
             hint="the checkpoint was altered; give the query a new checkpointLocation.",
         ) from error
-    now = {name: start for name, input_ in fresh.items() if (start := input_.begins())}
+    now = {name: start for name, input_ in fresh.items() if (start := input_.start_options())}
     for name, option, was, is_ in _iter_differences(recorded, now):
         raise OptionError(
             f"the first batch{_input_suffix(name)} was planned and not delivered, with '{option}' {was}, and "
@@ -414,12 +426,14 @@ def require_same_beginning(state: Mapping[str, Json], fresh: Mapping[str, Input]
         )
 
 
-def reads_of(inputs: Mapping[str, Input]) -> dict[str, Mapping[str, Json]]:
-    """Return each input's row-affecting options (`Input.decides`), without empty ones."""
-    return {name: decisions for name, input_ in inputs.items() if (decisions := input_.decides())}
+def collect_row_options(inputs: Mapping[str, Input]) -> dict[str, Mapping[str, Json]]:
+    """Return each input's row-affecting options (`Input.row_options`), without empty ones."""
+    return {
+        name: decisions for name, input_ in inputs.items() if (decisions := input_.row_options())
+    }
 
 
-def reads_record(reads: Reads) -> dict[str, Json]:
+def row_options_to_json(reads: Reads) -> dict[str, Json]:
     """Return the stored form: each distinct value once, the first one as the default.
 
     ``{"kinds": [values], "of": {input: index of its value, if not 0}}``
@@ -434,7 +448,9 @@ def reads_record(reads: Reads) -> dict[str, Json]:
     }
 
 
-def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[str, Json]]:
+def row_options_from_json(
+    record: Any, names: Sequence[str] | None
+) -> dict[str, Mapping[str, Json]]:
     """Parse the stored form; raises `AttributeError`, `LookupError`, `TypeError` or `ValueError`."""
     kinds = [json.loads(canonical(dict(kind))) for kind in record["kinds"]]
     of = {str(name): whole(index, most=len(kinds) - 1) for name, index in record["of"].items()}
@@ -445,7 +461,7 @@ def reads_from(record: Any, names: Sequence[str] | None) -> dict[str, Mapping[st
     return {name: kinds[of.get(name, 0)] for name in names} if kinds else {}
 
 
-def require_same_reads(before: Reads, now: Reads) -> None:
+def require_same_row_options(before: Reads, now: Reads) -> None:
     """Refuse changed options that affect an exact order's row counts; raises `OptionError`."""
     for name, option, was, is_ in _iter_differences(before, now):
         raise OptionError(
@@ -516,8 +532,8 @@ class MergedRead:
         """Return the splits per task."""
         if self._query.order is not None:
             return [whole_passage(self._inputs, self._query.order)]
-        splits = of_each(self._inputs, lambda each: each.splits())
-        return [*planned(splits, self._split_bytes, self._query.slots)]
+        splits = map_inputs(self._inputs, lambda each: each.splits())
+        return [*plan_packs(splits, self._split_bytes, self._query.slots)]
 
     def _split_bytes(self, name: str, split: Any) -> int:
         return self._inputs[name].split_bytes(split)

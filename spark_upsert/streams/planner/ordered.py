@@ -20,12 +20,12 @@ from spark_upsert.streams.inputs.protocol import Backlog, SteppedInput
 from spark_upsert.streams.offsets.offset import Json, Offset, Position
 from spark_upsert.streams.planner.formats import (
     Reads,
-    reads_from,
-    reads_of,
-    reads_record,
-    require_same_beginning,
-    require_same_reads,
-    with_began,
+    collect_row_options,
+    require_same_row_options,
+    require_same_start_options,
+    row_options_from_json,
+    row_options_to_json,
+    with_start_options,
 )
 from spark_upsert.streams.reads.ordered import (
     InputShare,
@@ -34,7 +34,7 @@ from spark_upsert.streams.reads.ordered import (
     splits_in_order,
     without_order,
 )
-from spark_upsert.streams.reads.packing import of_each
+from spark_upsert.streams.reads.packing import map_inputs
 
 STATE = "order"
 """Key in an offset's state for an exact order's progress."""
@@ -71,11 +71,11 @@ class OrderProgress:
     skip: Mapping[str, int] = field(default_factory=dict)
     reads: Reads = field(default_factory=dict)
 
-    def begun(self, name: str) -> Position | None:
+    def partial_step_end(self, name: str) -> Position | None:
         """Return the position after an input's partially delivered step, None if there is none."""
         return self.ahead[name] if self.skip.get(name) else None
 
-    def taken(self, name: str) -> int | None:
+    def row_count(self, name: str) -> int | None:
         """Return an input's row count in the batch; None: all rows up to its position."""
         if self.given is not None:
             return self.given.get(name, 0)
@@ -90,7 +90,7 @@ class OrderProgress:
             "mode": self.mode,
             "names": list(self.names),
             "order": self.order.to_json(),
-            "reads": reads_record(self.reads),
+            "reads": row_options_to_json(self.reads),
             "rows": self.rows,
             "skip": dict(self.skip),
         }
@@ -109,7 +109,7 @@ class OrderProgress:
                 order=order_from_json(record["order"]),
                 rows=None if record["rows"] is None else _count(record["rows"]),
                 skip={name: _count(rows, least=1) for name, rows in record["skip"].items()},
-                reads=reads_from(record["reads"], names) if "reads" in record else {},
+                reads=row_options_from_json(record["reads"], names) if "reads" in record else {},
             )
             progress._require_whole()
             return progress
@@ -163,16 +163,16 @@ class ExactOrder:
     def latest(self, offset: Offset, heads: Heads, limit: int | None) -> Offset:
         """Return a batch's end offset within a row limit; returns ``offset`` itself if it is empty."""
         names = tuple(heads)
-        reads = reads_of({name: self._stepped(name) for name in names})
+        reads = collect_row_options({name: self._stepped(name) for name in names})
         standing = self._progress_at(offset, names)
-        require_same_reads(standing.reads, reads)
+        require_same_row_options(standing.reads, reads)
         named = {name: (name, offset, standing, head) for name, head in heads.items()}
-        fronts = list(of_each(named, lambda of: self._front(*of)).values())
+        fronts = list(map_inputs(named, lambda of: self._front(*of)).values())
         counts: list[int] | None = None
         order = standing.order
         if limit is not None or self._counts_all:
             counts, order = _take(fronts, order, limit)
-            ends = [front.behind(rows) for front, rows in zip(fronts, counts, strict=True)]
+            ends = [front.end_after(rows) for front, rows in zip(fronts, counts, strict=True)]
         else:
             ends = list(_iter_all_ends(fronts))
         positions = {end.name: end.position for end in ends}
@@ -192,13 +192,13 @@ class ExactOrder:
             reads=reads,
         )
         fresh = {name: self._inputs[name] for name in names if name not in offset.positions}
-        state = with_began(offset.state, fresh)
+        state = with_start_options(offset.state, fresh)
         return Offset(positions=positions, state={**state, STATE: progress.to_json()})
 
     def passages(self, first: Offset, last: Offset) -> list[Passage]:
         """Return the passage between two offsets; an empty list if there are no rows."""
         if STATE not in last.state:
-            raise _not_exact()
+            raise _plain_offset_error()
         after = OrderProgress.from_json(last.state[STATE])
         _require_mode(after, self._query)
         if not last.positions.keys() >= set(after.names):
@@ -207,21 +207,21 @@ class ExactOrder:
                 f"of {list(last.positions)!r:.200}.",
                 hint=_ALTERED,
             )
-        require_same_reads(
-            after.reads, reads_of({name: self._inputs[name] for name in after.names})
+        require_same_row_options(
+            after.reads, collect_row_options({name: self._inputs[name] for name in after.names})
         )
         fresh = {name: self._inputs[name] for name in after.names if name not in first.positions}
-        require_same_beginning(last.state, fresh)
+        require_same_start_options(last.state, fresh)
         before = self._before(first, after.names)
 
         def share(of: tuple[int, str]) -> InputShare:
             index, name = of
-            rows = after.taken(name)
+            rows = after.row_count(name)
             start = first.positions.get(name)
-            end = after.begun(name) or last.positions[name]
+            end = after.partial_step_end(name) or last.positions[name]
             splits: tuple[Any, ...] = ()
             if rows != 0 and start != end:
-                steps = _steps(self._stepped(name), start, end, before.begun(name))
+                steps = _steps(self._stepped(name), start, end, before.partial_step_end(name))
                 splits = splits_in_order(steps)
             return InputShare(
                 index=index,
@@ -233,7 +233,7 @@ class ExactOrder:
             )
 
         named = {name: (index, name) for index, name in enumerate(after.names)}
-        all_shares = of_each(named, share).values()
+        all_shares = map_inputs(named, share).values()
         shares = [passage for passage in all_shares if passage.splits or passage.has_more]
         if not any(share.splits for share in shares):
             return []
@@ -256,7 +256,7 @@ class ExactOrder:
         record = offset.state.get(STATE)
         if record is None:
             if offset.positions:
-                raise _not_exact()
+                raise _plain_offset_error()
             return OrderProgress(mode=mode_of(self._query), order=self._first, names=names)
         progress = OrderProgress.from_json(record)
         _require_order_of(progress.names, names)
@@ -280,7 +280,7 @@ class ExactOrder:
         self, name: str, offset: Offset, standing: OrderProgress, head: Position
     ) -> _InputSteps:
         input_ = self._stepped(name)
-        position, front = offset.positions.get(name), standing.begun(name)
+        position, front = offset.positions.get(name), standing.partial_step_end(name)
         with about("input", name):
             # First of all, because an input takes its lease at the position passed here.
             begun = [] if front is None else [_begun_step(input_, position, front)]
@@ -295,7 +295,7 @@ class ExactOrder:
         return input_
 
 
-def of_exact_order() -> OptionError:
+def exact_order_error() -> OptionError:
     """Return the error for an exact order's offset in a query without an exact order.
 
     A step may be delivered in part, which positions do not contain.
@@ -318,7 +318,7 @@ def _require_mode(standing: OrderProgress, query: QueryOptions) -> None:
         )
 
 
-def _not_exact() -> OptionError:
+def _plain_offset_error() -> OptionError:
     return OptionError(
         "the checkpoint is that of a query that takes what is ready first, and this one asks for "
         "an exact order, which has no beginning there.",
@@ -427,13 +427,13 @@ class _InputSteps:
             counted += rows
         return counted
 
-    def behind_all(self) -> tuple[_InputEnd, bool]:
+    def end_after_all(self) -> tuple[_InputEnd, bool]:
         """Return the position after all offered steps, and whether more may follow."""
         with about("input", self.name):
             end = self._backlog.end()
         return _InputEnd(self.name, end), end != self._start and not self._backlog.is_all
 
-    def behind(self, given: int) -> _InputEnd:
+    def end_after(self, given: int) -> _InputEnd:
         """Return the position after this many rows; they must have been counted."""
         with about("input", self.name):
             left, position = self._skip + given, self._start
@@ -456,9 +456,9 @@ def _iter_all_ends(fronts: list[_InputSteps]) -> Iterator[_InputEnd]:
     for front in fronts:
         if is_last:
             front.count(0)
-            yield front.behind(0)
+            yield front.end_after(0)
         else:
-            end, is_last = front.behind_all()
+            end, is_last = front.end_after_all()
             yield end
 
 
@@ -472,6 +472,6 @@ def _take(fronts: list[_InputSteps], order: Order, limit: int | None) -> tuple[l
             row_counts.append(rows if left is None else min(rows, left))
         return row_counts, order
     by_name = {front.name: front for front in fronts}
-    had = of_each(by_name, lambda front: front.count(limit))
+    had = map_inputs(by_name, lambda front: front.count(limit))
     counts, next_order = spend(order, list(had.values()), limit)
     return counts.tolist(), next_order

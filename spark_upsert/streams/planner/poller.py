@@ -123,7 +123,7 @@ class PollSchedule:
     bounds: PollBounds
     requests: int = 0
     """Storage requests so far."""
-    looks: int = 0
+    poll_count: int = 0
     _known: dict[str, _PollState] = field(default_factory=dict)
     _due: list[tuple[float, str]] = field(default_factory=list)
     """A heap; entries that differ from their input's due time are stale."""
@@ -173,9 +173,9 @@ class PollSchedule:
         """Remove an input."""
         self._known.pop(name, None)
 
-    def take(self, now_s: float, count_max: int) -> list[str]:
-        """Return due inputs, earliest first, and mark them as in progress until `looked` or
-        `failed`.
+    def take_due(self, now_s: float, count_max: int) -> list[str]:
+        """Return due inputs, earliest first, and mark them as in progress until `record_poll` or
+        `record_failure`.
         """
         due_names: list[str] = []
         if self._budget_wait_s(now_s) > 0:
@@ -202,9 +202,9 @@ class PollSchedule:
         of_requests = 0.0 if self._request_budget is None else self._request_budget.wait_s(now_s)
         return max(of_requests, self._time_budget.wait_s(now_s))
 
-    def looked(self, name: str, now_s: float, *, has_moved: bool, requests: int = 1) -> float:
+    def record_poll(self, name: str, now_s: float, *, has_moved: bool, requests: int = 1) -> float:
         """Record a finished poll and schedule the next one; return the poll's start time."""
-        self.looks += 1
+        self.poll_count += 1
         self._count_requests(requests)
         poll = self._known[name]
         poll.is_under_way, poll.failures = False, 0
@@ -215,7 +215,7 @@ class PollSchedule:
         self._reschedule(name, poll, now_s + self.interval_s(gap_s))
         return poll.began_s
 
-    def failed(self, name: str, now_s: float, *, may_pass: bool, requests: int = 1) -> bool:
+    def record_failure(self, name: str, now_s: float, *, may_pass: bool, requests: int = 1) -> bool:
         """Record a failed poll; return whether to report its error."""
         self._count_requests(requests)
         poll = self._known[name]
@@ -226,12 +226,12 @@ class PollSchedule:
         self._reschedule(name, poll, now_s + min(self.bounds.most_s, LEAST_S * 2**poll.failures))
         return is_told
 
-    def was_busy(self, seconds: float) -> None:
+    def record_busy_time(self, seconds: float) -> None:
         """Record the processor time that a poll used."""
         self._time_budget.spend(seconds)
         self._busy_s += (_COST_WEIGHT if self._busy_s else 1.0) * (seconds - self._busy_s)
 
-    def listed(self, requests: int, seconds: float) -> None:
+    def record_listing(self, requests: int, seconds: float) -> None:
         """Record a listing's requests and processor time."""
         self.requests += requests
         self._time_budget.spend(seconds)
@@ -310,7 +310,7 @@ class DaemonThreads:
         with self._condition:
             self._condition.wait_for(is_over, seconds)
 
-    def tell(self) -> None:
+    def notify_all(self) -> None:
         """Wake waiting callers, which test their condition; called by a worker thread."""
         with self._condition:
             self._condition.notify_all()
@@ -382,11 +382,11 @@ class Poller:
         self._schedule.add_all(list(heads), clock())
         self._seen = SeenHeads(heads)
         self._moved: dict[str, Position | None] = {}
-        """Heads that changed since the last `seen`; None: the input is gone."""
+        """Heads that changed since the last `cached_heads`; None: the input is gone."""
         self._error: Exception | None = None
         self._sweep: _Sweep | None = None
         find_s = _FIND_REMOTE_S if is_remote else _FIND_S
-        self._listing = _Listing(find_s, find_s, clock() + find_s) if inputs.may_come else None
+        self._listing = _Listing(find_s, find_s, clock() + find_s) if inputs.is_dynamic else None
         self._is_stopped = False
         self._crew = crew
         self._crew.start(self.work)
@@ -398,7 +398,7 @@ class Poller:
         """The polling schedule, with request and poll counts."""
         return self._schedule
 
-    def seen(self) -> SeenHeads:
+    def cached_heads(self) -> SeenHeads:
         """Return the cached heads; reads memory only. Raises a reported input error once."""
         with self._lock:
             if self._error is not None:
@@ -412,8 +412,8 @@ class Poller:
                 self._seen = SeenHeads(heads, before=heads, has_same_names=True)
             return self._seen
 
-    def last(self) -> Heads:
-        """Return the heads that `seen` returned last."""
+    def last_heads(self) -> Heads:
+        """Return the heads that `cached_heads` returned last."""
         return self._seen.heads
 
     def _publication_result(self) -> SeenHeads:
@@ -471,13 +471,13 @@ class Poller:
         now_s = self._clock()
         with self._lock:
             is_listing = self._try_start_listing(now_s)
-            names = [] if is_listing else self._schedule.take(now_s, _CHECKS_AT_ONCE)
+            names = [] if is_listing else self._schedule.take_due(now_s, _CHECKS_AT_ONCE)
         if is_listing:
             self._list_inputs()
         for name in names:
             self._poll_input(name)
         if names or is_listing:
-            self._crew.tell()
+            self._crew.notify_all()
         with self._lock:
             now_s = self._clock()
             wait_s = self._schedule.wait_s(now_s)
@@ -495,19 +495,19 @@ class Poller:
             failure = error
         busy_s = self._busy_clock() - busy_s
         with self._lock:
-            self._schedule.was_busy(busy_s)
+            self._schedule.record_busy_time(busy_s)
             if name not in self._schedule.names:
                 return  # Meanwhile a listing did not find it.
             if polled is not None:
                 self._record_poll(name, polled)
             elif failure is not None:
                 may_pass = isinstance(failure, _TRANSIENT_ERRORS)
-                if self._schedule.failed(name, self._clock(), may_pass=may_pass):
+                if self._schedule.record_failure(name, self._clock(), may_pass=may_pass):
                     self._error = self._error or failure
 
     def _record_poll(self, name: str, polled: PollResult) -> None:
         has_moved = polled.head is not self._moved.get(name, self._seen.heads.get(name))
-        began_s = self._schedule.looked(
+        began_s = self._schedule.record_poll(
             name, self._clock(), has_moved=has_moved, requests=polled.requests
         )
         if polled.head is None:
@@ -539,14 +539,16 @@ class Poller:
         began_s, busy_s = self._clock(), self._busy_clock()
         names, failure = None, None
         try:
-            names = self._inputs.find()
+            names = self._inputs.list_names()
         except Exception as error:  # noqa: BLE001  raised by seen()
             failure = error
         with self._lock:
             now_s = self._clock()
             listing.rest_s = max(listing.least_s, (now_s - began_s) / _FIND_SHARE)
             listing.due_s, listing.is_under_way = now_s + listing.rest_s, False
-            self._schedule.listed(names.requests if names else 1, self._busy_clock() - busy_s)
+            self._schedule.record_listing(
+                names.requests if names else 1, self._busy_clock() - busy_s
+            )
             if names is not None:
                 listing.failures = 0
                 self._update_names(names.names, now_s)
@@ -624,18 +626,18 @@ class InputHeads:
         """The background poller if there are many inputs, else None."""
         return self._poller
 
-    def seen(self) -> SeenHeads:
+    def read_if_due(self) -> SeenHeads:
         """Return the heads as read last, or read them again if due.
 
         With many inputs, return the poller's cached heads after the first read.
         """
         if self._poller is not None:
-            return self._poller.seen()
+            return self._poller.cached_heads()
         if self._seen is None or self._is_due():
-            self.look()
+            self.read_now()
         assert self._seen is not None
         heads = self._seen.heads
-        if len(heads) > LOOKED_AT_MAX and (inputs := self._inputs.polled()) is not None:
+        if len(heads) > LOOKED_AT_MAX and (inputs := self._inputs.as_pollable()) is not None:
             self._poller = Poller(
                 inputs,
                 heads,
@@ -647,23 +649,23 @@ class InputHeads:
             )
         return self._seen
 
-    def look(self) -> Heads:
+    def read_now(self) -> Heads:
         """Read all heads now, even if not due."""
         self._began_s = self._clock()
-        self._seen = SeenHeads(self._inputs.look())
-        self.rest()
+        self._seen = SeenHeads(self._inputs.read_heads())
+        self.restart_pause()
         return self._seen.heads
 
-    def rest(self) -> None:
+    def restart_pause(self) -> None:
         """Restart the pause before the next head read: work on the last one took until now."""
         now_s = self._clock()
         self._due_s = now_s + REST * (now_s - self._began_s)
 
-    def last(self) -> Heads:
+    def last_heads(self) -> Heads:
         """Return the heads that were read last, however old."""
         if self._poller is not None:
-            return self._poller.last()
-        return self.look() if self._seen is None else self._seen.heads
+            return self._poller.last_heads()
+        return self.read_now() if self._seen is None else self._seen.heads
 
     def _is_due(self) -> bool:
         left_s = self._due_s - self._clock()
@@ -713,20 +715,20 @@ class Backlogs:
         self._dirty: set[str] = set()
         """All other inputs."""
 
-    def continues(self, standing: Mapping[str, Position], seen: SeenHeads) -> bool:
+    def is_incremental(self, standing: Mapping[str, Position], seen: SeenHeads) -> bool:
         """Return whether only `SeenHeads.moved` and planned positions differ from the last call."""
         is_there = standing is self._standing or standing is self._planned
         return is_there and (seen.heads is self._heads or seen.before is self._heads)
 
-    def planned(self, positions: Mapping[str, Position]) -> None:
+    def record_positions(self, positions: Mapping[str, Position]) -> None:
         """Record the planned positions: only inputs with a backlog have moved."""
         self._planned = positions
 
-    def of(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
+    def read(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
         """Return the backlogs by input; a missing input has none."""
         heads = seen.heads
         names: Iterable[str]
-        if self.continues(standing, seen):
+        if self.is_incremental(standing, seen):
             moved = seen.moved if seen.heads is not self._heads else frozenset[str]()
             names = sorted(name for name in self._dirty | moved if name in heads)
         else:

@@ -29,10 +29,10 @@ from spark_upsert.streams.planner.rate_limit import waiting_count
 
 _LOGGER = logging.getLogger(__name__)
 
-TOLD_MAX = 64
+REPORTS_MAX = 64
 """Maximum inputs that get a report per sample, the ones read first; each report is one put."""
 
-TELL_MS = 1_000
+REPORT_INTERVAL_MS = 1_000
 
 LASTS_MS_MIN = 5_000
 LASTS_MS_MAX = 60_000
@@ -114,7 +114,7 @@ class StreamGauge:
         except MALFORMED as error:
             raise no_offset({PRESSURE: record}) from error
 
-    def noted(self, reached: Offset) -> dict[str, Json]:
+    def offset_state(self, reached: Offset) -> dict[str, Json]:
         """Return the offset state for the end of the last planned batch.
 
         Its entry `PRESSURE` exists while inputs wait: ``is_behind`` alone (never caught up), or
@@ -138,12 +138,12 @@ class StreamGauge:
             }
         return state
 
-    def took_all(self) -> None:
+    def record_unlimited_batch(self) -> None:
         """Record a batch without limits, which leaves no backlog."""
         self._has_kept_up = True
         self._cuts = 0
 
-    def rest(self) -> None:
+    def record_idle(self) -> None:
         """Record that no data is unread: withdraw all reports."""
         self._has_kept_up = True
         if self._governor.rung:
@@ -151,7 +151,7 @@ class StreamGauge:
         self._reset()
         self._withdraw_all()
 
-    def planned(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
+    def record_batch(self, backlogs: Mapping[str, Backlog], reached: Offset, now_ms: int) -> None:
         """Record a planned batch; sample and report if due."""
         waiting = _count_waiting(backlogs, reached)
         self._cuts = self._cuts + 1 if waiting else 0
@@ -160,7 +160,7 @@ class StreamGauge:
         if not (self._has_kept_up and self._governor.is_due(now_ms)):
             return
         before = self._governor
-        self._governor = before.after(
+        self._governor = before.after_sample(
             Sample(
                 waiting=waiting,
                 slots=self._slots,
@@ -187,24 +187,24 @@ class StreamGauge:
             retry_after_ms=RETRY_AFTER_MS,
         )
         due = [name for name in backlogs if self._is_due(name, now_ms)]
-        for name in due[:TOLD_MAX]:
+        for name in due[:REPORTS_MAX]:
             input_ = self._inputs[name]
             self._reported.pop(name, None)  # The latest report is the last entry.
             self._reported[name] = now_ms, input_
-            input_.press(pressure)
-        for name in list(self._reported)[:-TOLD_MAX]:
+            input_.report_pressure(pressure)
+        for name in list(self._reported)[:-REPORTS_MAX]:
             del self._reported[name]  # It expires by itself.
 
     def _is_due(self, name: str, now_ms: int) -> bool:
         if name not in self._reported:
             return True
         reported_ms, _ = self._reported[name]
-        return not 0 <= now_ms - reported_ms < TELL_MS
+        return not 0 <= now_ms - reported_ms < REPORT_INTERVAL_MS
 
     def _withdraw_all(self) -> None:
         """Withdraw all reports; a removed input is not recreated."""
         for _, input_ in self._reported.values():
-            input_.press(None)
+            input_.report_pressure(None)
         self._reported.clear()
 
     def _log_pressure(self, governor: Governor, *, waiting: int) -> None:

@@ -1,4 +1,4 @@
-"""The size of a batch (`pace`) and the turns of inputs (`Urgencies`), pure functions of state.
+"""The size of a batch (`plan_limited_batch`) and the turns of inputs (`Urgencies`), pure functions of state.
 
 A batch takes complete steps; the first one always. An input that does not fit keeps its turn and
 begins the next batch, so each batch serves an input in its turn (docs/adr/0029).
@@ -30,7 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 SCHEDULE = "schedule"
 TURN = "turn"
 
-ASKED_MAX = 16
+READ_TIME_REQUESTS_MAX = 16
 """Maximum concurrent last-read requests per planned batch."""
 
 REST_MS = 30_000
@@ -70,7 +70,7 @@ class Urgencies:
             else:
                 urgency_by_name[name] = Urgency(manual=priority)
         if self._query.auto_priority:
-            self._ask(without_priority, now_ms)
+            self._request_read_times(without_priority, now_ms)
             for name in without_priority:
                 _, read_ms = self._read.get(name, (0, None))
                 urgency_by_name[name] = Urgency(read_ms=read_ms)
@@ -85,11 +85,11 @@ class Urgencies:
 
     # -- when other queries read an input ---------------------------------------------
 
-    def _ask(self, names: Collection[str], now_ms: int) -> None:
+    def _request_read_times(self, names: Collection[str], now_ms: int) -> None:
         """Request last read times for the due inputs with the oldest entries."""
         due = [name for name in names if self._is_due(name, now_ms)]
         due.sort(key=lambda name: self._read.get(name, (-1, None))[0])
-        due = due[:ASKED_MAX]
+        due = due[:READ_TIME_REQUESTS_MAX]
         for name, read_ms in zip(due, in_order(self._last_read_ms, due, len(due)), strict=True):
             self._read[name] = now_ms, read_ms
         if len(self._read) > len(names) + _KEPT_MIN:
@@ -122,12 +122,12 @@ def schedule_of(state: Mapping[str, Json], dirty: Collection[str], now_ms: int) 
     """
     schedule = _read(state[SCHEDULE]) if SCHEDULE in state else Schedule()
     gone = set(schedule.dirty) - set(dirty)
-    waiting = schedule.dirty.served(gone, (), now_ms)
+    waiting = schedule.dirty.without_served(gone, (), now_ms)
     names = sorted(dirty)
     turn = state.get(TURN)
     first = bisect_left(names, turn) if isinstance(turn, str) else 0
     fresh = [*names[first:], *names[:first]]
-    return Schedule(dirty=waiting.marked(fresh, now_ms), turn=schedule.turn)
+    return Schedule(dirty=waiting.with_changed(fresh, now_ms), turn=schedule.turn)
 
 
 def waiting_count(state: Mapping[str, Json]) -> int:
@@ -201,7 +201,7 @@ class Limits:
         return self.rows is self.bytes is self.epochs is None
 
 
-def pace(
+def plan_limited_batch(
     backlogs: Mapping[str, Backlog],
     limits: Limits | None,
     state: Mapping[str, Json],
@@ -232,10 +232,10 @@ def pace(
     schedule = schedule_of(
         state, [name for name, progress in progress_by_name.items() if progress.has_more], now_ms
     )
-    service = schedule.service(now_ms, urgencies, defers_lowest=defers_lowest)
+    service = schedule.plan_service(now_ms, urgencies, defers_lowest=defers_lowest)
     count, served = _serve(list(service), progress_by_name, limits)
     left = [name for name in served if progress_by_name[name].has_more]
-    next_schedule = schedule.served(service, count, served, left, now_ms)
+    next_schedule = schedule.after_service(service, count, served, left, now_ms)
     reached = {name: progress.position() for name, progress in progress_by_name.items()}
     return Offset(positions=reached, state=with_schedule(state, next_schedule))
 

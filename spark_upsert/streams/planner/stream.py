@@ -26,12 +26,21 @@ from spark_upsert.streams.inputs.group import GroupInputs
 from spark_upsert.streams.inputs.inputs import Heads, Inputs, SeenHeads
 from spark_upsert.streams.inputs.protocol import Backlog, Input, ReadPiece
 from spark_upsert.streams.offsets.offset import Offset, Offsets, PlainOffsets, Position, without
-from spark_upsert.streams.planner.formats import BEGAN, require_same_beginning, with_began
-from spark_upsert.streams.planner.ordered import STATE, ExactOrder, of_exact_order
+from spark_upsert.streams.planner.formats import (
+    BEGAN,
+    require_same_start_options,
+    with_start_options,
+)
+from spark_upsert.streams.planner.ordered import STATE, ExactOrder, exact_order_error
 from spark_upsert.streams.planner.poller import Backlogs, InputHeads, PollSchedule
 from spark_upsert.streams.planner.pressure import StreamGauge
-from spark_upsert.streams.planner.rate_limit import Limits, Urgencies, pace, waiting_by_band
-from spark_upsert.streams.reads.packing import of_each, planned
+from spark_upsert.streams.planner.rate_limit import (
+    Limits,
+    Urgencies,
+    plan_limited_batch,
+    waiting_by_band,
+)
+from spark_upsert.streams.reads.packing import map_inputs, plan_packs
 from spark_upsert.streams.reads.read_split import TaskRead, read_work
 
 
@@ -137,7 +146,7 @@ class PlannedLast:
     """Returns the waiting input count per band after the batch."""
 
     @cached_property
-    def told(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Lag and waiting inputs after the batch, cached because Spark requests reports more often."""
         return _lag(self.backlogs, self.positions) | {"waiting": dict(self.waiting())}
 
@@ -168,12 +177,12 @@ def report(
         summary["positions"] = {name: head.record for name, head in sorted(heads.items())}
         summary["newest"] = _newest(inputs, heads)
     if last is not None:
-        summary |= last.told
+        summary |= last.metrics
     if isinstance(inputs, GroupInputs):
-        summary["complete"] = inputs.complete({} if last is None else last.positions)
+        summary["complete"] = inputs.newest_complete_batch({} if last is None else last.positions)
     if schedule is not None:
         summary["discovery"] = {
-            "looks": schedule.looks,
+            "looks": schedule.poll_count,
             "requests": schedule.requests,
             "rest_ms": round(schedule.most_s * 1000),
         }
@@ -193,7 +202,7 @@ def _newest(inputs: Inputs, heads: Heads) -> dict[str, Mapping[str, int]]:
 
 def _lag(backlogs: Mapping[str, Backlog], positions: Mapping[str, Position]) -> dict[str, Any]:
     left = {
-        name: backlog.behind(positions[name])
+        name: backlog.lag_at(positions[name])
         for name, backlog in backlogs.items()
         if name in positions
     }
@@ -279,7 +288,7 @@ class Stream:
 
     def freeze(self) -> None:
         """Let the stream end at the data available now."""
-        self._frozen = self._heads.look()
+        self._frozen = self._heads.read_now()
         for name in self._frozen:
             with about("input", name):
                 self._inputs[name].freeze()
@@ -293,7 +302,7 @@ class Stream:
             return self._plan(start, SeenHeads(self._frozen), everything)
         asked_s = self._heads.now_s()
         while True:
-            end = self._plan(start, self._heads.seen(), everything)
+            end = self._plan(start, self._heads.read_if_due(), everything)
             if end is not start or not self._heads.wait_for_news(asked_s, self._idle_until_s):
                 return end
 
@@ -306,8 +315,8 @@ class Stream:
         offset = self._offsets.read(start)
         standing = offset.positions
         self._idle_until_s = inf
-        if not (self._backlogs.continues(standing, seen) and seen.has_same_names):
-            self._inputs.settle(standing, heads)
+        if not (self._backlogs.is_incremental(standing, seen) and seen.has_same_names):
+            self._inputs.update_inputs(standing, heads)
         if self._exact is not None:
             rows = None if everything else self._query.rows_max
             reached = self._exact.latest(offset, heads, rows)
@@ -318,12 +327,12 @@ class Stream:
             reached, moved = self._plan_paced(offset, *self._limit_batches(standing, seen, limits))
         if moved is None or moved:  # No batch is emitted only because the fairness state changed.
             return self._offsets.write(reached, start, moved=moved)
-        self._pressure.rest()
+        self._pressure.record_idle()
         # Spark asks how to go on when all before is done, and reports the last batch only with the
         # next one: a writer that waits for this stream would wait for a batch that it must write.
         self._release(offset.positions)
         self._idle = start, heads
-        self._heads.rest()
+        self._heads.restart_pause()
         return start
 
     def _is_idle(self, start: Mapping[str, Any], heads: Heads, everything: bool) -> bool:
@@ -343,7 +352,7 @@ class Stream:
         inputs = self._inputs
         if limits is None or limits.is_none or not isinstance(inputs, GroupInputs):
             return seen, limits
-        heads = inputs.within(standing, max(limits.rows or 0, self._query.rows_min or 0))
+        heads = inputs.limit_to_batches(standing, max(limits.rows or 0, self._query.rows_min or 0))
         return (seen if heads is None else SeenHeads(heads)), Limits()
 
     def _plan_paced(
@@ -352,8 +361,8 @@ class Stream:
         """Return a batch's end, and the inputs whose position it changes."""
         self._pressure.resume(offset)
         standing = offset.positions
-        is_known = self._backlogs.continues(standing, seen) and seen.has_same_names
-        backlogs = self._backlogs.of(standing, seen)
+        is_known = self._backlogs.is_incremental(standing, seen) and seen.has_same_names
+        backlogs = self._backlogs.read(standing, seen)
         # Where an input begins is noted at once: the newest version is another one later.
         gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
         is_same = not gone and backlogs.keys() <= standing.keys()
@@ -369,27 +378,33 @@ class Stream:
         # One input alone has no turns.
         has_turns = not (limits is None or limits.is_none or UNNAMED in backlogs)
         urgencies = self._urgencies.of(backlogs, now_ms) if has_turns else None
-        serve = partial(pace, limits=limits, state=offset.state, now_ms=now_ms, urgencies=urgencies)
+        serve = partial(
+            plan_limited_batch,
+            limits=limits,
+            state=offset.state,
+            now_ms=now_ms,
+            urgencies=urgencies,
+        )
         reached = serve(backlogs, defers_lowest=defers)
         if defers and _moves_no_input(offset, reached):
-            backlogs = self._backlogs.of(standing, seen)  # Their pieces can be had once.
+            backlogs = self._backlogs.read(standing, seen)  # Their pieces can be had once.
             reached = serve(backlogs)
         if limits is None:
-            self._pressure.took_all()
+            self._pressure.record_unlimited_batch()
         else:
-            self._pressure.planned(backlogs, reached, now_ms)
+            self._pressure.record_batch(backlogs, reached, now_ms)
         positions = {**standing, **reached.positions}
         for name in gone:
             del positions[name]
         fresh = {name: self._inputs[name] for name in backlogs if name not in standing}
-        self._backlogs.planned(positions)
+        self._backlogs.record_positions(positions)
         waiting = partial(waiting_by_band, reached.state, now_ms, urgencies)
         self._last = PlannedLast(backlogs=backlogs, positions=positions, waiting=waiting)
         moved = frozenset(
             name for name, position in reached.positions.items() if standing.get(name) != position
         )
-        state = self._pressure.noted(reached)
-        state = with_began(state, fresh) if fresh else without(state, BEGAN)
+        state = self._pressure.offset_state(reached)
+        state = with_start_options(state, fresh) if fresh else without(state, BEGAN)
         return Offset(positions=positions, state=state), moved | gone
 
     def report(self) -> dict[str, Any]:
@@ -397,7 +412,7 @@ class Stream:
         poller = self._heads.poller
         return report(
             self._inputs,
-            self._heads.last(),
+            self._heads.last_heads(),
             self._last,
             schedule=None if poller is None else poller.schedule,
             governor=self._pressure.governor,
@@ -420,10 +435,10 @@ class Stream:
         }
         fresh = {name: input_ for name, (input_, before, _) in moved.items() if before is None}
         if BEGAN in last.state:
-            require_same_beginning(last.state, fresh)
-        splits = of_each(moved, _splits)
+            require_same_start_options(last.state, fresh)
+        splits = map_inputs(moved, _splits)
         return [
-            *planned(
+            *plan_packs(
                 splits,
                 lambda name, split: moved[name][0].split_bytes(split),
                 self._query.slots,
@@ -456,7 +471,7 @@ class Stream:
 def _refuse_exact(offset: Offset) -> None:
     """Refuse an exact order's offset in a query without an exact order."""
     if STATE in offset.state:
-        raise of_exact_order()
+        raise exact_order_error()
 
 
 def _moves_no_input(before: Offset, reached: Offset) -> bool:

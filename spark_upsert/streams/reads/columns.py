@@ -66,7 +66,7 @@ def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:
 def shown_columns(manifest: Manifest, options: ReadOptions) -> pa.Schema:
     """Return the columns in a read: the table's own, or the materialized view's."""
     grouping = shown_grouping(manifest, options)
-    return manifest.schema.columns if grouping is None else grouping.result
+    return manifest.schema.columns if grouping is None else grouping.result_schema
 
 
 def _chosen_fields(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
@@ -78,7 +78,7 @@ def _chosen_fields(own: pa.Schema, options: ReadOptions) -> list[pa.Field]:
     return [own.field(name) for name in names]
 
 
-def chosen(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
+def select_fields(own: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """Return the named columns, in that order; all columns if ``names`` is empty."""
     for name in names:
         if not has_column(own, name):
@@ -121,7 +121,7 @@ def _extra_columns(options: ReadOptions) -> tuple[str, ...]:
     return _CHANGE_COLUMNS if options.change_feed else ()
 
 
-def conformed(
+def conform_batches(
     batches: Iterator[pa.RecordBatch], columns: pa.Schema | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches with exactly these columns; None: unchanged.
@@ -159,7 +159,7 @@ def without_merge_columns(planned: pa.Schema, columns: Sequence[str]) -> pa.Sche
     return pa.schema([field for field in planned if field.name not in columns])
 
 
-def require_free(own: pa.Schema, columns: Sequence[str]) -> None:
+def require_unused_names(own: pa.Schema, columns: Sequence[str]) -> None:
     """Refuse input columns whose names are requested merge columns."""
     for name in columns:
         if has_column(own, name):

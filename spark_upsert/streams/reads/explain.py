@@ -18,8 +18,8 @@ from spark_upsert.streams.reads.splits import (
     QuarantineSplit,
     RowsSplit,
     Split,
-    read_by,
-    together,
+    distinct_slices,
+    slices_read,
 )
 from spark_upsert.table.changelog.changes import EpochRange, RangeBoundary
 from spark_upsert.table.changelog.render import Deduplication
@@ -56,22 +56,22 @@ _MODES: Mapping[Deduplication, str] = {
 # -- the layout -----------------------------------------------------------------------------
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def format_count(count: int, one: str, many: str | None = None) -> str:
     """Return a count with its noun in singular or plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def field(name: str, *texts: str) -> list[str]:
+def format_field(name: str, *texts: str) -> list[str]:
     """Return a field's lines; the first one contains its name."""
     return [f"  {name if not at else '':<10}{text}" for at, text in enumerate(texts)]
 
 
-def columns_field(names: Sequence[str]) -> list[str]:
+def format_columns(names: Sequence[str]) -> list[str]:
     """Return the field for the read columns."""
-    return field("columns", ", ".join(names) or "none: rows are only counted")
+    return format_field("columns", ", ".join(names) or "none: rows are only counted")
 
 
-def more(count: int, what: str = "") -> list[str]:
+def format_omitted(count: int, what: str = "") -> list[str]:
     """Return the line that counts the omitted items; empty if none are."""
     return [f"  and {count - SHOWN:,} more{what}"] if count > SHOWN else []
 
@@ -95,15 +95,19 @@ def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str
     if not lines:
         return "nothing to read: no epoch that is asked for has rows"
     shown = [f"  {split.hash_range} {_within(split)}" for split in splits[:SHOWN]]
-    return "\n".join([*lines, counted(len(splits), "split"), *shown, *more(len(splits))])
+    return "\n".join(
+        [*lines, format_count(len(splits), "split"), *shown, *format_omitted(len(splits))]
+    )
 
 
-def tell(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> None:
+def log_read(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str]) -> None:
     """Log a planned read: one line at info, `explain` at debug."""
     if _LOGGER.isEnabledFor(logging.INFO):
         contents = [split for split in splits if not isinstance(split, ChangesSplit)]
         stretches = next((s.stretches for s in splits if isinstance(s, ChangesSplit)), ())
-        files, rows, size = _amount(together(file for split in splits for file in read_by(split)))
+        files, rows, size = _amount(
+            distinct_slices(file for split in splits for file in slices_read(split))
+        )
         fields = Fields(
             path=options.path,
             snapshot=contents[0].manifest.version if contents else None,
@@ -124,15 +128,15 @@ def _contents(
     what: str, splits: Sequence[RowsSplit | QuarantineSplit], note: str, columns: Sequence[str]
 ) -> list[str]:
     manifest = splits[0].manifest
-    slices = together(split.manifest.slices for split in splits)
+    slices = distinct_slices(split.manifest.slices for split in splits)
     hashes = HashRange(splits[0].hash_range.first, splits[-1].hash_range.end)
     runs = len({slice_.epochs for slice_ in slices})
     how = "read through" if runs < 2 else "entries of one key are compared, the winner is read"
     return [
         f"{what} of version {manifest.version}{note}",
-        *columns_field(columns),
-        *field("files", _size(slices, hashes)),
-        *field("runs", f"{runs}: {how}"),
+        *format_columns(columns),
+        *format_field("files", _size(slices, hashes)),
+        *format_field("runs", f"{runs}: {how}"),
     ]
 
 
@@ -143,16 +147,18 @@ def _changes(
     versions = _versions(stretches[0].before.version + 1, max(stretches[-1].times_ms))
     history, mode = splits[0].history, options.deduplication
     if history is not None:
-        fields = field("valid", f"by {history.by.value}")
+        fields = format_field("valid", f"by {history.by.value}")
     else:
-        fields = field("mode", f"{mode.value}: {_MODES[mode]}") + field("shown", _shown(options))
+        fields = format_field("mode", f"{mode.value}: {_MODES[mode]}") + format_field(
+            "shown", _shown(options)
+        )
     noun = "changes" if history is None else "history"
     return [
-        f"{noun} of {versions}, in {counted(len(stretches), 'stretch', 'stretches')}",
-        *columns_field(columns),
+        f"{noun} of {versions}, in {format_count(len(stretches), 'stretch', 'stretches')}",
+        *format_columns(columns),
         *fields,
         *(line for numbered in enumerate(stretches[:SHOWN], 1) for line in _stretch(*numbered)),
-        *more(len(stretches)),
+        *format_omitted(len(stretches)),
     ]
 
 
@@ -169,7 +175,7 @@ def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[EpochRange]:
     """Yield a read's epoch ranges over all splits; in an exact order each step has its own."""
     for _, step in groupby(splits, lambda split: split.stretches[0].before.version):
         for pieces in zip(*(split.stretches for split in step), strict=True):
-            slices = together(piece.before.slices for piece in pieces)
+            slices = distinct_slices(piece.before.slices for piece in pieces)
             yield replace(pieces[0], before=replace(pieces[0].before, slices=slices))
 
 
@@ -179,10 +185,10 @@ def _stretch(number: int, stretch: EpochRange) -> list[str]:
     because = "an exact order takes epoch by epoch" if is_step else _CUTS[stretch.cut]
     return [
         f"stretch {number}: {_versions(before.version + 1, max(stretch.times_ms))}",
-        *field("because", because),
-        *field("before", f"version {before.version}: {_size(before.slices)}"),
-        *field("after" if stretch.is_comparison else "commands", _size(stretch.after)),
-        *field("look-ups", *_look_ups(stretch)),
+        *format_field("because", because),
+        *format_field("before", f"version {before.version}: {_size(before.slices)}"),
+        *format_field("after" if stretch.is_comparison else "commands", _size(stretch.after)),
+        *format_field("look-ups", *_look_ups(stretch)),
     ]
 
 
@@ -210,11 +216,11 @@ def _look_ups(stretch: EpochRange) -> Iterator[str]:
 
 
 def _within(split: Split) -> str:
-    read = f"reads {_size(together(read_by(split)), split.hash_range)}"
+    read = f"reads {_size(distinct_slices(slices_read(split)), split.hash_range)}"
     if not isinstance(split, ChangesSplit):
         return read
     searched = (stretch.before.slices for stretch in split.stretches if not stretch.is_comparison)
-    return f"{read}; searches {_size(together(searched), split.hash_range)}"
+    return f"{read}; searches {_size(distinct_slices(searched), split.hash_range)}"
 
 
 def _amount(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> tuple[int, int, int]:
@@ -229,7 +235,7 @@ def _size(slices: Sequence[Slice], hashes: HashRange = ALL_HASHES) -> str:
     files, entries, size = _amount(slices, hashes)
     if not files:
         return "nothing"
-    return f"{counted(files, 'file')}, {counted(entries, 'entry', 'entries')}, {size:,} bytes"
+    return f"{format_count(files, 'file')}, {format_count(entries, 'entry', 'entries')}, {size:,} bytes"
 
 
 def _versions(first: int, last: int) -> str:
@@ -253,9 +259,9 @@ def explain_merge(plan: ReadPlan) -> str:
     tasks = f"at most {query.slots}, packed by bytes"
     lines = [
         f"merge of several inputs: {query.merge.value}",
-        *field("inputs", count),
-        *field("tasks", tasks if query.order is None else "one, in an exact order"),
-        *field("live", _live(query)),
+        *format_field("inputs", count),
+        *format_field("tasks", tasks if query.order is None else "one, in an exact order"),
+        *format_field("live", _live(query)),
     ]
     return "\n".join(lines)
 
@@ -271,7 +277,7 @@ def _live(query: QueryOptions) -> str:
             return f"no: its mode is {query.merge.value}, which has an exact order"
 
 
-def tell_merge(plan: ReadPlan) -> None:
+def log_merge(plan: ReadPlan) -> None:
     """Log how a read merges its inputs."""
     if not plan.is_unnamed:
         query, inputs = plan.query, len(plan.inputs) or None
@@ -286,12 +292,12 @@ def explain_view(view: View, splits: Sequence[ViewSplit]) -> str:
     """Describe the read of a view's splits as text."""
     lines = [
         f"view {view.plan.fingerprint()}",
-        *field("key", ", ".join(view.relation.key or ())),
-        *field("follows", *(view.paths or ("nothing: all tables are pinned",))),
+        *format_field("key", ", ".join(view.relation.key or ())),
+        *format_field("follows", *(view.paths or ("nothing: all tables are pinned",))),
         indent("\n".join(plan_lines(view.plan)), "  "),
-        counted(len(splits), "task"),
+        format_count(len(splits), "task"),
         *(f"  {split.steps_text()}: {split.rows:,} rows" for split in splits[:SHOWN]),
-        *more(len(splits)),
+        *format_omitted(len(splits)),
     ]
     return "\n".join(lines)
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from spark_upsert.errors import DataLossError, OptionError, about
 from spark_upsert.merge import Concat, Order, arrange, iter_picks
 from spark_upsert.streams.offsets.offset import Position
-from spark_upsert.streams.reads.columns import conformed, with_input, with_numbers
-from spark_upsert.streams.reads.packing import InputReader, InputReaders, of_each
+from spark_upsert.streams.reads.columns import conform_batches, with_input, with_numbers
+from spark_upsert.streams.reads.packing import InputReader, InputReaders, map_inputs
 
 SNAPSHOT_STEPS = 1 << 16
 """Snapshots are cut at multiples of 1/65536 of the hash space."""
@@ -116,7 +116,7 @@ def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
         )
 
     numbered = {name: (index, name, input_) for index, (name, input_) in enumerate(inputs.items())}
-    shares = of_each(numbered, share).values()
+    shares = map_inputs(numbered, share).values()
     return Passage(shares=tuple(shares), order=order, inputs=len(inputs), first=0)
 
 
@@ -144,7 +144,7 @@ def read_passage(
     read = _rows if is_concat else _rows_and_no_more
     rows = {
         share.index: with_input(
-            conformed(read(readers[share.name], share), columns), share.name, merge_columns
+            conform_batches(read(readers[share.name], share), columns), share.name, merge_columns
         )
         for share in passage.shares
     }

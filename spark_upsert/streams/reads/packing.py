@@ -1,4 +1,4 @@
-"""Task packing (`packed`): splits of several inputs by bytes, the heaviest first (docs/adr/0029).
+"""Task packing (`pack_splits`): splits of several inputs by bytes, the heaviest first (docs/adr/0029).
 
 `read_pack` reads a task's inputs concurrently within a memory bound.
 """
@@ -22,11 +22,11 @@ from spark_upsert.errors import about
 from spark_upsert.merge import WIDTH, live
 from spark_upsert.merge.readers import InputCounters, MergeCounters
 from spark_upsert.options.inputs import UNNAMED
-from spark_upsert.streams.reads.columns import conformed, with_input
-from spark_upsert.streams.reads.explain import SHOWN, counted, more
+from spark_upsert.streams.reads.columns import conform_batches, with_input
+from spark_upsert.streams.reads.explain import SHOWN, format_count, format_omitted
 from spark_upsert.table.run.remote import shared_by
 
-ASKED_AT_ONCE = 16
+CONCURRENT_REQUESTS = 16
 """Maximum inputs queried concurrently.
 
 A thousand inputs in object storage, queried one by one, take a minute; each query is one or a few
@@ -53,7 +53,7 @@ _RANGES_MAX = 4
 _PIECES = 2
 """Arrow tables in memory per reader: one whose slices are in use, and the next one."""
 
-BLOCKED_TOLD_SECONDS = 10.0
+BLOCKED_LOG_SECONDS = 10.0
 """A reader's wait from which the log reports a slow consumer at info."""
 
 _LOGGER = logging.getLogger(__name__)
@@ -62,15 +62,15 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-def of_each(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out]:
-    """Call a function for each input, `ASKED_AT_ONCE` concurrently; return the results by name."""
+def map_inputs(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, Out]:
+    """Call a function for each input, `CONCURRENT_REQUESTS` concurrently; return the results by name."""
 
     def answer(of: tuple[str, In]) -> Out:
         name, input_ = of
         with about("input", name):
             return ask(input_)
 
-    answers = in_order(answer, inputs.items(), min(ASKED_AT_ONCE, len(inputs)))
+    answers = in_order(answer, inputs.items(), min(CONCURRENT_REQUESTS, len(inputs)))
     return dict(zip(inputs, answers, strict=True))
 
 
@@ -109,7 +109,7 @@ SplitBytes = Callable[[str, Any], int]
 """Estimates the bytes that a split reads; called with the input's name and the split."""
 
 
-def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
+def pack_splits(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
     """Distribute splits over at most ``slots`` packs with similar byte counts."""
     if slots >= len(splits):
         return [(split,) for split, _ in splits]
@@ -124,7 +124,7 @@ def packed(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:
     return [tuple(splits[index][0] for index in sorted(indices)) for indices in chosen]
 
 
-def planned(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: int) -> list[Pack]:
+def plan_packs(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: int) -> list[Pack]:
     """Return the splits per task, and log them at debug."""
     sized = [
         (InputSplit(name, split), bytes_of(name, split))
@@ -132,11 +132,11 @@ def planned(splits: Mapping[str, Sequence[Any]], bytes_of: SplitBytes, slots: in
         for split in input_splits
     ]
     if UNNAMED in splits:
-        return packed(sized, len(sized))
-    packs = packed(sized, slots)
+        return pack_splits(sized, len(sized))
+    packs = pack_splits(sized, slots)
     if packs and _LOGGER.isEnabledFor(logging.DEBUG):
         text = "\n".join(explain_packs(splits, packs, bytes_of))
-        _LOGGER.debug("read planned, %s:\n%s", counted(len(packs), "task"), text)
+        _LOGGER.debug("read planned, %s:\n%s", format_count(len(packs), "task"), text)
     return packs
 
 
@@ -155,19 +155,19 @@ def explain_packs(
             read.setdefault(item.name, []).append(numbers[item.name, id(item.split)])
         size = sum(bytes_of(packed_split.name, packed_split.split) for packed_split in pack)
         yield f"  {_splits_text(read)}: {size:,} bytes"
-    yield from more(len(packs))
+    yield from format_omitted(len(packs))
 
 
 def _splits_text(read: Mapping[str, Sequence[int]]) -> str:
     """Return a task's split counts and split numbers by input, as text; numbers start at 0."""
     named = [
-        f"{name} {counted(len(numbers), 'split')} [{_ranges(numbers)}]"
+        f"{name} {format_count(len(numbers), 'split')} [{_ranges(numbers)}]"
         for name, numbers in islice(read.items(), _NAMED_MAX)
     ]
     if len(read) > _NAMED_MAX:
         left_out = sum(map(len, islice(read.values(), _NAMED_MAX, None)))
         named.append(
-            f"{counted(len(read) - _NAMED_MAX, 'more input')} {counted(left_out, 'split')}"
+            f"{format_count(len(read) - _NAMED_MAX, 'more input')} {format_count(left_out, 'split')}"
         )
     return ", ".join(named) or "nothing"
 
@@ -201,7 +201,7 @@ def read_pack(
 
     def rows(name: str) -> Iterator[pa.RecordBatch]:
         for split in splits[name]:
-            batches = conformed(readers[name].read(split), columns)
+            batches = conform_batches(readers[name].read(split), columns)
             yield from with_input(batches, name, merge_columns)
 
     if len(splits) == 1:
@@ -221,16 +221,16 @@ def read_pack(
             for handed in merged:
                 yield handed.item
     finally:
-        tell_read(counters.snapshot())
+        log_counters(counters.snapshot())
 
 
-def tell_read(counters: Mapping[str, InputCounters]) -> None:
+def log_counters(counters: Mapping[str, InputCounters]) -> None:
     """Log how a task has read its inputs, in one line."""
     slowest = max(counters, key=lambda name: counters[name].blocked_seconds, default=None)
     if slowest is None:
         return
     blocked_s = counters[slowest].blocked_seconds
-    level = logging.INFO if blocked_s >= BLOCKED_TOLD_SECONDS else logging.DEBUG
+    level = logging.INFO if blocked_s >= BLOCKED_LOG_SECONDS else logging.DEBUG
     if not _LOGGER.isEnabledFor(level):
         return
     counter = counters.values()

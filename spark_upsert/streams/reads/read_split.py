@@ -1,4 +1,4 @@
-"""Reading one split in a task (`serve`), for every split type.
+"""Reading one split in a task (`read_split`), for every split type.
 
 Each part that one pass computes is a split of the task and ends with a barrier.
 """
@@ -42,16 +42,16 @@ ROWS = TableScan(id=READ)
 CHANGES = ChangeScan(id=READ)
 
 
-def serve(
+def read_split(
     store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows."""
     with TASKS.taken(_plan_of(split)) as task:
-        for stretch in _passes(split):
-            yield from task.read(READ, _Pass(store, split, stretch, options, columns))
+        for stretch in _scan_steps(split):
+            yield from task.read(READ, _ScanStep(store, split, stretch, options, columns))
 
 
-def _passes(split: Split) -> tuple[EpochRange | None, ...]:
+def _scan_steps(split: Split) -> tuple[EpochRange | None, ...]:
     """Return the passes over a split: one per epoch range for changes, else one."""
     return split.stretches if isinstance(split, ChangesSplit) and not split.history else (None,)
 
@@ -61,7 +61,7 @@ def _plan_of(split: Split) -> TableScan | ChangeScan:
     return CHANGES if isinstance(split, ChangesSplit) else ROWS
 
 
-class _Pass(NamedTuple):
+class _ScanStep(NamedTuple):
     """One pass over a split; the task processes it as one unit."""
 
     store: Store
@@ -71,8 +71,8 @@ class _Pass(NamedTuple):
     columns: Sequence[str]
 
 
-def _read(each: _Pass) -> Iterator[pa.RecordBatch]:
-    store, split, stretch, options, columns = each
+def _read(scan_step: _ScanStep) -> Iterator[pa.RecordBatch]:
+    store, split, stretch, options, columns = scan_step
     match split:
         case RowsSplit():
             rows = _rows(store, split, columns)

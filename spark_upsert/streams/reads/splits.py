@@ -24,7 +24,7 @@ from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.scan import IndexOf, RowFilter, hashes_of
 from spark_upsert.table.state.lookup import Prefixes
 from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
-from spark_upsert.views.group_rows import whole_groups
+from spark_upsert.views.group_rows import align_to_groups
 from spark_upsert.views.grouping import Grouping
 
 SPLIT_ROWS = 50_000
@@ -76,16 +76,16 @@ def rows_splits(
     """Cut a version's rows in a hash range into splits."""
     queries, grouping = queries_of(manifest.transactions), shown_grouping(manifest, options)
     return [
-        RowsSplit(within(manifest, piece), piece, queries, grouping)
-        for piece in _of_groups(grouping, cut(manifest, options, hash_range))
+        RowsSplit(restrict_manifest(manifest, piece), piece, queries, grouping)
+        for piece in _of_groups(grouping, cut_rows(manifest, options, hash_range))
     ]
 
 
 def quarantine_splits(manifest: Manifest, options: ReadOptions) -> list[QuarantineSplit]:
     """Cut a version's error entries into splits."""
     return [
-        QuarantineSplit(within(manifest, piece), piece)
-        for piece in cut(manifest, options, ALL_HASHES)
+        QuarantineSplit(restrict_manifest(manifest, piece), piece)
+        for piece in cut_rows(manifest, options, ALL_HASHES)
     ]
 
 
@@ -140,7 +140,7 @@ def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashR
     """Align ranges with groups, if there is a grouping; drop empty ones."""
     if grouping is None:
         return pieces
-    complete = (whole_groups(grouping, piece) for piece in pieces)
+    complete = (align_to_groups(grouping, piece) for piece in pieces)
     return [piece for piece in complete if not piece.is_empty]
 
 
@@ -149,7 +149,7 @@ def queries_of(writers: Iterable[str]) -> frozenset[str]:
     return frozenset(writer for writer in writers if writer.startswith(QUERY))
 
 
-def cut(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
+def cut_rows(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
     """Cut a hash range into split ranges, by its share in the row count."""
     share = hash_range.width / ALL_HASHES.width
     rows = int(share * sum(slice_.file.rows for slice_ in manifest.slices))
@@ -165,16 +165,16 @@ def _split_count(options: ReadOptions, rows: int) -> int:
 
 
 def _stretch_within(stretch: EpochRange, hash_range: HashRange) -> EpochRange:
-    return replace(stretch, before=within(stretch.before, hash_range))
+    return replace(stretch, before=restrict_manifest(stretch.before, hash_range))
 
 
-def within(manifest: Manifest, hash_range: HashRange) -> Manifest:
+def restrict_manifest(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Return a manifest with only the slices in a range, so that a pickled split stays small."""
     slices = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=slices)
 
 
-def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
+def slices_read(split: Split) -> Iterator[tuple[Slice, ...]]:
     """Yield the slices that a split reads completely; it only searches others."""
     if isinstance(split, ChangesSplit):
         yield read_through(split.stretches)
@@ -182,21 +182,23 @@ def read_by(split: Split) -> Iterator[tuple[Slice, ...]]:
         yield split.manifest.slices
 
 
-def together(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
+def distinct_slices(several: Iterable[Iterable[Slice]]) -> tuple[Slice, ...]:
     """Return each slice once, in order."""
     return tuple(dict.fromkeys(chain.from_iterable(several)))
 
 
 def split_bytes(split: Split) -> int:
     """Estimate the bytes that a split reads."""
-    return sum(slice_.bytes_within(split.hash_range) for slice_ in together(read_by(split)))
+    return sum(
+        slice_.bytes_within(split.hash_range) for slice_ in distinct_slices(slices_read(split))
+    )
 
 
 _PREFIXES_MAX = 64
 """Maximum hash prefixes with separate splits; more are searched by one task in one pass."""
 
 
-def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
+def row_filter(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
     """Return the filter for the rows that a read wants; None: all."""
     columns = shown_columns(manifest, options)
     where = RowFilter(columns) if options.filter is None else RowFilter.of(options.filter, columns)
@@ -204,7 +206,7 @@ def wanted_rows(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFi
     return where if where.condition or where.pins else None
 
 
-def chosen_splits(
+def filtered_splits(
     snapshot: Snapshot, options: ReadOptions, where: RowFilter, index_of: IndexOf
 ) -> list[RowsSplit]:
     """Cut a version's wanted rows into splits; an empty list if no row can match."""
@@ -216,7 +218,7 @@ def chosen_splits(
         return [replace(rows_split, where=where) for rows_split in rows_splits(manifest, options)]
     where, queries = where.by_index(snapshot, index_of), queries_of(manifest.transactions)
     return [
-        RowsSplit(within(manifest, piece), piece, queries, where=where)
+        RowsSplit(restrict_manifest(manifest, piece), piece, queries, where=where)
         for piece in _ranges_wanted(manifest, options, where)
     ]
 
@@ -235,9 +237,9 @@ def _ranges_wanted(
         return [HashRange.spanning(hashes[a], hashes[b - 1]) for a, b in pairwise(ends)]
     prefixes = where.prefixes(schema)
     if prefixes is None:
-        return cut(manifest, options, ALL_HASHES)
+        return cut_rows(manifest, options, ALL_HASHES)
     wanted_prefixes = Prefixes.of(schema, prefixes.columns)
     if len(wanted_prefixes.firsts) > _PREFIXES_MAX:
         return [ALL_HASHES]
     ranges = map(HashRange.spanning, wanted_prefixes.firsts, wanted_prefixes.lasts)
-    return chain.from_iterable(cut(manifest, options, hash_range) for hash_range in ranges)
+    return chain.from_iterable(cut_rows(manifest, options, hash_range) for hash_range in ranges)

@@ -30,19 +30,19 @@ from spark_upsert.table.changelog.render import (
     render_sides,
 )
 from spark_upsert.task.task import Task, TaskPool
-from spark_upsert.views.grouping import Grouping, contributions, marker
+from spark_upsert.views.grouping import Grouping, contributions, marker_entry
 from spark_upsert.views.intervals import Pairs
 from spark_upsert.views.relation import At, Step
 from spark_upsert.views.view import (
     Choice,
     MovedBy,
     RefreshStrategy,
-    StepStretch,
+    StepRange,
     TimedStep,
     View,
-    in_order,
-    in_stretches,
-    netted,
+    combine_steps,
+    net_step,
+    sort_epochs,
     steps,
     timed_pairs_by_piece,
 )
@@ -64,7 +64,7 @@ class ViewSplit:
     bytes: int
     queries: frozenset[str] = frozenset()
     """Streaming queries that wrote the read versions, by their transactions' writers."""
-    marker: tuple[str, str] | None = None
+    marker_entry: tuple[str, str] | None = None
     """A grouped view's positions before and after the batch, in one of its splits."""
 
     def steps_text(self) -> str:
@@ -76,7 +76,9 @@ class ViewSplit:
             return "all rows"
         first, last = shown_steps[0].version, shown_steps[-1].version
         count = f"{len(shown_steps)} steps, versions {first} to {last}"
-        compared = [step for step in shown_steps if step.choice.way is RefreshStrategy.SNAPSHOTS]
+        compared = [
+            step for step in shown_steps if step.choice.strategy is RefreshStrategy.SNAPSHOTS
+        ]
         if not compared:
             return f"{count}, by look-ups"
         few = "" if len(compared) == len(shown_steps) else f" for {len(compared)} of them"
@@ -85,13 +87,13 @@ class ViewSplit:
 
 def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list[ViewSplit]:
     """Cut the changes between two positions into splits; an empty list if no table moved."""
-    every = list(view.moved(before, after))
+    every = list(view.iter_epochs(before, after))
     if not every:
         return []
     # A table that keeps groups shows where a batch ends, and nothing between.
     is_net = options.deduplication is Deduplication.NET_CHANGES or view.grouping is not None
-    take = netted if is_net else steps
-    moved = in_order(step.moved for step in every)
+    take = net_step if is_net else steps
+    moved = sort_epochs(step.moved for step in every)
     rows, size = sum(step.rows for step in every), sum(step.bytes for step in every)
     planned_steps = _with_strategies(view, take(before, moved, view.times_ms(before)), every)
     queries = frozenset(
@@ -111,7 +113,7 @@ def _with_strategies(
     """
     moved = [every] if len(found) == 1 else [[step] for step in every]
     return tuple(
-        timed._replace(choice=view.choice(timed.step, by))
+        timed._replace(choice=view.choose_strategy(timed.step, by))
         for timed, by in zip(found, moved, strict=True)
     )
 
@@ -156,7 +158,7 @@ def open_view(options: ViewOptions) -> View:
 def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows."""
     with TASKS.taken(_ReadBinding(options.plan, options.storage)) as task:
-        for scan_step in _passes(split, options):
+        for scan_step in _iter_scan_steps(split, options):
             yield from task.read(READ, scan_step)
 
 
@@ -167,14 +169,14 @@ class _ReadBinding(NamedTuple):
     storage: Mapping[str, str]
 
 
-class _Pass(NamedTuple):
+class _ScanStep(NamedTuple):
     """One pass over a split; the task processes it as one unit."""
 
     split: ViewSplit
     options: ViewOptions
     begin: int
     """Index of its first step among the split's steps."""
-    stretch: StepStretch | None
+    stretch: StepRange | None
     """None: all rows at a position, or only a marker."""
 
     @property
@@ -184,13 +186,13 @@ class _Pass(NamedTuple):
         return taken in (0, len(self.split.steps))
 
 
-def _passes(split: ViewSplit, options: ViewOptions) -> Iterator[_Pass]:
+def _iter_scan_steps(split: ViewSplit, options: ViewOptions) -> Iterator[_ScanStep]:
     if not split.steps or not split.steps[0].step.before:
-        yield _Pass(split, options, 0, None)
+        yield _ScanStep(split, options, 0, None)
         return
     begin = 0
-    for stretch in in_stretches(split.steps):
-        yield _Pass(split, options, begin, stretch)
+    for stretch in combine_steps(split.steps):
+        yield _ScanStep(split, options, begin, stretch)
         begin += len(stretch.steps)
 
 
@@ -200,14 +202,14 @@ class _Reader:
     def __init__(self) -> None:
         self._view: View | None = None
 
-    def __call__(self, each: _Pass) -> Iterator[pa.RecordBatch]:
+    def __call__(self, each: _ScanStep) -> Iterator[pa.RecordBatch]:
         view = self._current_view(each) if each.begin == 0 or self._view is None else self._view
-        with view.resting():
+        with view.use_cached_heads():
             yield from _rows(view, each)
         if each.is_last and each.split.steps:
-            view.judge_failures(each.split.steps[-1].step.after, each.options.on_error)
+            view.report_failures(each.split.steps[-1].step.after, each.options.on_error)
 
-    def _current_view(self, each: _Pass) -> View:
+    def _current_view(self, each: _ScanStep) -> View:
         """Return the view, bound to the current tables."""
         if self._view is not None:
             with suppress(OtherTableError, TableNotFoundError):
@@ -226,7 +228,7 @@ TASKS: TaskPool[_ReadBinding] = TaskPool(_task)
 """A worker's task pool; Spark mostly reuses the worker for the query's next batch."""
 
 
-def _rows(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
+def _rows(view: View, each: _ScanStep) -> Iterator[pa.RecordBatch]:
     if view.grouping is not None:
         yield from _contributions(view, view.grouping, each)
         return
@@ -239,18 +241,18 @@ def _rows(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
     yield from new_values(changes, each.options, keys=keys)
 
 
-def _contributions(view: View, grouping: Grouping, each: _Pass) -> Iterator[pa.RecordBatch]:
+def _contributions(view: View, grouping: Grouping, each: _ScanStep) -> Iterator[pa.RecordBatch]:
     """Yield the rows' contributions to their groups, after the batch's marker."""
-    if each.split.marker is not None and each.begin == 0:
-        lower, upper = each.split.marker
-        yield marker(grouping, lower=lower, upper=upper)
+    if each.split.marker_entry is not None and each.begin == 0:
+        lower, upper = each.split.marker_entry
+        yield marker_entry(grouping, lower=lower, upper=upper)
     for pairs in _pairs(view, each):
         result = contributions(grouping, pairs[0])
         if result.num_rows:
             yield result
 
 
-def _changes(view: View, each: _Pass) -> Iterator[pa.RecordBatch]:
+def _changes(view: View, each: _ScanStep) -> Iterator[pa.RecordBatch]:
     split = each.split
     if each.stretch is None:
         for timed in split.steps:
@@ -277,15 +279,15 @@ def _all_rows(view: View, timed: TimedStep, split: ViewSplit) -> Iterator[pa.Rec
         yield inserts(rows, version=timed.version, time_ms=timed.time_ms)
 
 
-def _pairs(view: View, each: _Pass) -> Iterator[tuple[Pairs, Positions]]:
+def _pairs(view: View, each: _ScanStep) -> Iterator[tuple[Pairs, Positions]]:
     """Yield the steps' row pairs in a split's range, and each pair's step index."""
     split = each.split
-    stretches = in_stretches(split.steps) if each.stretch is None else [each.stretch]
+    stretches = combine_steps(split.steps) if each.stretch is None else [each.stretch]
     for stretch in stretches:
         for pairs, times in timed_pairs_by_piece(
             view.relation,
             stretch.step,
-            stretch.way,
+            stretch.strategy,
             rows=split.rows,
             hash_range=split.hash_range,
         ):
@@ -318,7 +320,7 @@ def split_to_json(split: ViewSplit, plan: Node) -> bytes:
                 [timed.step.after.get(path) for path in tables],
                 timed.version,
                 timed.time_ms,
-                timed.choice.way.value,
+                timed.choice.strategy.value,
             ]
             for timed in split.steps
         ],
@@ -326,7 +328,7 @@ def split_to_json(split: ViewSplit, plan: Node) -> bytes:
         "rows": split.rows,
         "bytes": split.bytes,
         "queries": sorted(split.queries),
-        "marker": split.marker,
+        "marker": split.marker_entry,
     }
     return json.dumps(record, separators=(",", ":")).encode()
 
@@ -357,7 +359,7 @@ def _parse_split(record: dict[str, Any], plan: Node) -> ViewSplit:
         rows=whole(record["rows"]),
         bytes=whole(record["bytes"]),
         queries=frozenset(map(text, record["queries"])),
-        marker=optional(_parse_marker, record["marker"]),
+        marker_entry=optional(_parse_marker, record["marker"]),
     )
 
 

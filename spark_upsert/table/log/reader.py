@@ -270,7 +270,7 @@ class LogReader:
     def pin_snapshot(self) -> Iterator[None]:
         """Serve all this thread's requests in the block from one snapshot.
 
-        Only views need it (`View.resting`): their relations hold tables instead of snapshots. The
+        Only views need it (`View.use_cached_heads`): their relations hold tables instead of snapshots. The
         end of the block proves the reads, like the end of a `LogSnapshot`.
         """
         if self._is_pinned:
