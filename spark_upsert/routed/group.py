@@ -686,7 +686,9 @@ class CompactionQueue:
         left = [name for name in names if name in visited and remaining_counts[name]]
         paid = [name for name in names if not remaining_counts[name]]
         served = self.schedule.after_service(self.service, count, {*visited, *paid}, left, now_ms)
-        return served.with_changed(sorted(folder for folder, debt in due_counts.items() if debt), now_ms)
+        return served.with_changed(
+            sorted(folder for folder, debt in due_counts.items() if debt), now_ms
+        )
 
 
 _LOGGER = logging.getLogger(__name__)
