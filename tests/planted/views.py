@@ -51,7 +51,7 @@ MANY = test_p2_the_cases_of_many_partners
 @bug("rows that stayed are looked up behind a step, and those that moved are not", FOLDED)
 def _() -> Patch:
     def unmoved(original: Any, self: Any, left: Any, moved: Spans, step: Step) -> Any:
-        for rows in self._stayed(left, Spans.empty(moved.rows.schema), step):
+        for rows in self._unchanged_partners(left, Spans.empty(moved.rows.schema), step):
             yield Spans.always_present(rows, step.last_time)
 
     return wrapped(JoinRelation, "_partners", unmoved)
@@ -191,7 +191,7 @@ def _() -> Patch:
 def _() -> Patch:
     def of_new(original: Any, own: Any, step: Step, hash_range: Any) -> Any:
         for pairs in original(own, step, hash_range):
-            yield pairs.where(pairs.has_new)
+            yield pairs.filter(pairs.has_new)
 
     return wrapped(view, "_compare_snapshots", of_new)
 
@@ -211,7 +211,7 @@ def _() -> Patch:
         if hash_range == ALL_HASHES or self._right_is_whole:
             return original(self, at, hash_range)
         sides = self._left.scan(at, hash_range), [self._right.scan(at, hash_range)]
-        return concat_pieces(self._combined(*sides), self.schema)
+        return concat_pieces(self._join_rows(*sides), self.schema)
 
     return wrapped(JoinRelation, "scan", narrow)
 
