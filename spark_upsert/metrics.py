@@ -124,15 +124,15 @@ class Progress:
     """Reports from upsertflow's own sources (`streams.planner.stream`)."""
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Progress:
+    def of_json(cls, record: Mapping[str, Any]) -> Progress:
         """Parse a query's progress JSON."""
-        latest = [source.get("latestOffset") for source in told.get("sources", ())]
+        latest = [source.get("latestOffset") for source in record.get("sources", ())]
         return cls(
-            query=told.get("name") or told["id"],
-            query_id=told["id"],
-            batch=int(told["batchId"]),
-            seconds=(told.get("batchDuration") or 0) / 1000,
-            rows=int(told.get("numInputRows") or 0),
+            query=record.get("name") or record["id"],
+            query_id=record["id"],
+            batch=int(record["batchId"]),
+            seconds=(record.get("batchDuration") or 0) / 1000,
+            rows=int(record.get("numInputRows") or 0),
             reports=tuple(offset for offset in latest if _is_report(offset)),
         )
 

@@ -162,10 +162,10 @@ def _compile(
     stages = cut_into_stages(plan, schemas)
     log_plan(plan, stages)
     frame = _union_sources(stages, sources)
-    if is_woken and any(stage.way is RowTransfer.EXCHANGED for stage in stages.stages):
+    if is_woken and any(stage.transfer is RowTransfer.EXCHANGED for stage in stages.stages):
         frame = frame.union(_wake_rows(spark, stages))
     for index, stage in enumerate(stages.stages):
-        if stage.way is RowTransfer.EXCHANGED:
+        if stage.transfer is RowTransfer.EXCHANGED:
             task = F.shiftright(F.col(TO), TASK_BITS).cast("int")
             frame = frame.repartitionById(len(stage.elements), task)
         step = Pass(stages, index, after_spark)
@@ -201,7 +201,7 @@ def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     assert context is not None
     batch_id = int(context.getLocalProperty(_BATCH_ID) or 0)
     task = context.partitionId()
-    is_in_place = step.stages.stages[step.index].way is RowTransfer.IN_PLACE
+    is_in_place = step.stages.stages[step.index].transfer is RowTransfer.IN_PLACE
     yield from step.run(batches, task=task, turn=batch_id + (task if is_in_place else 0))
 
 

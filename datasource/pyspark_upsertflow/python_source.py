@@ -44,7 +44,7 @@ from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
 from spark_upsert.core.casts import convert
 from spark_upsert.core.lru import LruMap
-from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, split_batch
 from spark_upsert.errors import (
     DataLossError,
     OptionError,
@@ -631,7 +631,7 @@ def _arrow_batches(source: PythonSource, rows: SourceRows) -> Iterator[pa.Record
             iter(portion), len(portion), source.schema, source.instance
         )
         for batch in batches:  # A text may have more bytes than characters.
-            yield from portions(batch)
+            yield from split_batch(batch)
 
 
 _LOOKED_AT = 64

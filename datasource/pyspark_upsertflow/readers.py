@@ -36,7 +36,7 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import Metadata, ReadOptions
 from spark_upsert.options.spark import called_by_spark, name_options_in_errors
 from spark_upsert.plan.casts import kind_of
-from spark_upsert.plan.expressions import Pins, both
+from spark_upsert.plan.expressions import Pins, pins_for_and
 from spark_upsert.streams.inputs.table import open_table
 from spark_upsert.streams.planner.formats import (
     MergedRead,
@@ -106,7 +106,7 @@ def pins_from_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
     """Return the column values that a conjunction of filters allows."""
     pins: Pins = {}
     for pushed in filters:
-        pins = both(pins, _pins_of(pushed, columns))
+        pins = pins_for_and(pins, _pins_of(pushed, columns))
     return pins
 
 

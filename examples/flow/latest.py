@@ -42,7 +42,7 @@ from spark_upsert.flow import (
     expanded,
     fused,
 )
-from spark_upsert.flow.text import text
+from spark_upsert.flow.text import render_graph
 from upsertflow import Table
 from upsertflow import flow as flows
 
@@ -143,7 +143,7 @@ def main() -> None:
         assert rows_of(devices.root, "latest") == devices.latest
         elements = [pe.names for pe in plan.pes]
         sys.stdout.write(
-            f"{name}: {len(devices.latest)} devices\n{text(plan.physical, elements)}\n"
+            f"{name}: {len(devices.latest)} devices\n{render_graph(plan.physical, elements)}\n"
         )
     spark.stop()
 

@@ -51,13 +51,13 @@ def sightings(
     value: str,
     *,
     column: str | None = None,
-    told: Callable[[str], object] | None = None,
+    on_progress: Callable[[str], object] | None = None,
 ) -> Iterator[Sighting]:
     """Search all files for a value; yields matches per file and column."""
     searched = _SearchedValue(value, column)
     for number, path in enumerate(paths(store), start=1):
-        if told is not None:
-            told(f"file {number:,}, {path}")
+        if on_progress is not None:
+            on_progress(f"file {number:,}, {path}")
         try:
             data = store.map(path)
         except FileNotFoundError:

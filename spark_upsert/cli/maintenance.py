@@ -128,8 +128,8 @@ def _maintain_all(
 def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -> None:
     """Verify every file and every number. Exits with 1 if anything is wrong."""
 
-    def work(table: Table, told: OnProgress) -> dict[str, Any]:
-        report = table.check(lambda done, files: told(f"file {done + 1:,} of {files:,}"))
+    def work(table: Table, notify: OnProgress) -> dict[str, Any]:
+        report = table.check(lambda done, files: notify(f"file {done + 1:,} of {files:,}"))
         all_findings = (
             *report.findings,
             *check_result_table(table),
@@ -160,10 +160,10 @@ def compact(
 ) -> None:
     """Merge runs in this process. For large tables use upsertflow.compact(spark, path)."""
 
-    def work(table: Table, told: OnProgress) -> dict[str, Any]:
+    def work(table: Table, notify: OnProgress) -> dict[str, Any]:
         def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
             for number, job in enumerate(jobs, start=1):
-                told(f"{number:,} of {len(jobs):,} merges of this round")
+                notify(f"{number:,} of {len(jobs):,} merges of this round")
                 yield compact_runs(table.store, base, job)
 
         before = table.log.head().run_count

@@ -16,7 +16,7 @@ from spark_upsert.cli.program import as_pairs, folders, json_option, storage_opt
 from spark_upsert.cli.render import escaped, print_facts, print_rows, progress
 from spark_upsert.core.durations import render_age, render_time
 from spark_upsert.core.path_template import Template, is_routed
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, as_flag, masked
 from spark_upsert.options.inputs import Pattern
 from spark_upsert.routed.dead_letter import FOLDER as PARKED
@@ -249,7 +249,7 @@ def for_each_table(
                 table=name, facts={}, problem=masked(str(error)).partition("\n")[0]
             )
 
-    yield from in_order(one, [*names, *own_tables], threads)
+    yield from map_in_order(one, [*names, *own_tables], threads)
 
 
 def open_in(path: str, storage: Mapping[str, str]) -> Table:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.delta.follow import measure_mirror_lag
 from spark_upsert.delta.log import open_published_mirror
 from spark_upsert.delta.publish import mirror_consumer
@@ -152,7 +152,7 @@ class TableLines:
                 self._discover()
         self._looks += 1
         names = list(self._tables)
-        lines = list(in_order(self._poll_table, names, min(_THREADS, len(names))))
+        lines = list(map_in_order(self._poll_table, names, min(_THREADS, len(names))))
         parked = self._parked()
         homeless = [
             TableLine(table=name, parked_rows=rows, problem=_NOT_THERE)

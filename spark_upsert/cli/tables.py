@@ -497,7 +497,8 @@ def find(
     with progress("find", as_json=as_json) as notify:
         store = open_store(path, storage)
         matches = [
-            asdict(sighting) for sighting in sightings(store, value, column=column, told=notify)
+            asdict(sighting)
+            for sighting in sightings(store, value, column=column, on_progress=notify)
         ]
     if matches or as_json:
         print_rows(matches, ("path", "column", "values"), as_json=as_json)

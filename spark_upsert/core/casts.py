@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from spark_upsert.core import decimals
 from spark_upsert.core.keys import Mask, is_text
 from spark_upsert.core.schema import BOOL8, UUID, storage_type
-from spark_upsert.core.threads import Rounding, is_sound, require_offsets, shown, unsound_rows
-from spark_upsert.core.timestamps import DAYS_MAX, DAYS_MIN, times
+from spark_upsert.core.threads import Rounding, is_sound, require_offsets, shorten, unsound_rows
+from spark_upsert.core.timestamps import DAYS_MAX, DAYS_MIN, parse_times
 
 _SECONDS = 86_400
 _PER_DAY = {
@@ -100,14 +100,14 @@ def convert(values: Datum, type_: pa.DataType, rounding: Rounding = Rounding.EXA
     return result
 
 
-def rounded(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
+def round_decimals(values: Datum, places: int, rounding: Rounding = Rounding.HALF_UP) -> Datum:
     """Round decimals to ``places`` fraction digits, in Spark's result type."""
     if isinstance(values, pa.Scalar):
-        return rounded(pa.repeat(values, 1), places, rounding)[0]
-    type_ = decimals.rounded_type(values.type, places)
+        return round_decimals(pa.repeat(values, 1), places, rounding)[0]
+    type_ = decimals.rounding_type(values.type, places)
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array(
-            [rounded(chunk, places, rounding) for chunk in values.chunks], type_
+            [round_decimals(chunk, places, rounding) for chunk in values.chunks], type_
         )
     result, bad = decimals.round_at(values, places, type_, rounding)
     if bad.any():
@@ -171,7 +171,7 @@ def _set_null(values: pa.Array, rows: Mask) -> pa.Array:
     return values.take(pa.array(np.arange(len(values)), mask=rows))
 
 
-def readable(values: pa.Array) -> tuple[pa.Array, Mask]:
+def to_readable(values: pa.Array) -> tuple[pa.Array, Mask]:
     """Convert values to their storage type; also return a mask of values that Python cannot read.
 
     The mask contains times outside the years 0001 to 9999 and values invalid for their type.
@@ -186,7 +186,7 @@ def _reason(values: pa.Array, type_: pa.DataType, row: int) -> str:
 
 def _shown(value: pa.Scalar) -> str:
     text = shown_value(value)
-    return shown(repr(text) if is_text(value.type) else text)
+    return shorten(repr(text) if is_text(value.type) else text)
 
 
 def shown_value(value: pa.Scalar) -> str:
@@ -397,7 +397,7 @@ def _times_of_texts(texts: pa.Array, type_: pa.DataType, _: Rounding) -> tuple[p
         between = pa.date32()
     else:
         between = pa.timestamp("us", None if type_.tz is None else "UTC")
-    result, bad = times(texts, between)
+    result, bad = parse_times(texts, between)
     result, unfit = try_convert(result, type_)
     return result, bad | unfit
 

@@ -115,7 +115,7 @@ def scale_down(limbs: Limbs, digits: int) -> tuple[Mask, Mask]:
     return is_left, is_half
 
 
-def at_least(limbs: Limbs, bound: int) -> Mask:
+def is_at_least(limbs: Limbs, bound: int) -> Mask:
     """Return a mask of numbers at or above a bound."""
     if bound >> 32 * len(limbs):
         return np.zeros(limbs.shape[1], dtype=np.bool_)
@@ -126,7 +126,7 @@ def at_least(limbs: Limbs, bound: int) -> Mask:
     return result
 
 
-def widened(limbs: Limbs, count: int) -> Limbs:
+def pad_limbs(limbs: Limbs, count: int) -> Limbs:
     """Return numbers with at least ``count`` limbs."""
     if len(limbs) >= count:
         return limbs
@@ -213,7 +213,7 @@ def _parse_texts(texts: pa.Array, type_: pa.DataType, rounding: Rounding) -> tup
     numbers, is_left, is_half, beyond = _parse_digits(digits, point, type_.precision)
     negative = np.asarray(pc.equal(sign, "-"))
     bad |= beyond | _rounded(numbers, negative, is_left, is_half, rounding)
-    bad |= at_least(numbers, 10**type_.precision)
+    bad |= is_at_least(numbers, 10**type_.precision)
     numbers[:, bad] = 0
     return from_limbs(numbers, negative, ~bad, type_), bad
 
@@ -331,14 +331,14 @@ def to_integers(numbers: pa.Array, type_: pa.DataType, rounding: Rounding) -> tu
     least, most = bounds_of(type_)
     limbs, negative = to_limbs(numbers)
     limbs, bad = _rescaled(limbs, negative, -numbers.type.scale, _INTEGER_DIGITS, rounding)
-    bad |= np.where(negative, at_least(limbs, 1 - least), at_least(limbs, most + 1))
+    bad |= np.where(negative, is_at_least(limbs, 1 - least), is_at_least(limbs, most + 1))
     limbs[:, bad] = 0
-    words = integers_from_limbs(widened(limbs, 2), negative & ~bad)
+    words = integers_from_limbs(pad_limbs(limbs, 2), negative & ~bad)
     result = words.astype(type_.to_pandas_dtype())
     return pa.array(result, type_, mask=~_is_valid(numbers) | bad), bad
 
 
-def rounded_type(type_: pa.DataType, places: int) -> pa.DataType:
+def rounding_type(type_: pa.DataType, places: int) -> pa.DataType:
     """Return ROUND's result type: one more integer digit, which rounding may need.
 
     Source: Spark, ``RoundBase.dataType`` (mathExpressions.scala).
@@ -379,15 +379,15 @@ def _rescaled(
     A number that exceeds the precision becomes 0. With `Rounding.EXACT`, lost digits do not fit.
     """
     if shift >= 0:
-        bad = at_least(limbs, 10 ** max(precision - shift, 0))
+        bad = is_at_least(limbs, 10 ** max(precision - shift, 0))
         limbs[:, bad] = 0
         if shift < precision:  # Else all are 0.
-            limbs = widened(limbs, precision // _STEP_DIGITS + 1)
+            limbs = pad_limbs(limbs, precision // _STEP_DIGITS + 1)
             scale_up(limbs, shift)
         return limbs, bad
     is_left, is_half = scale_down(limbs, -shift)
     bad = _rounded(limbs, negative, is_left, is_half, rounding)
-    bad |= at_least(limbs, 10**precision)
+    bad |= is_at_least(limbs, 10**precision)
     limbs[:, bad] = 0
     return limbs, bad
 

@@ -434,7 +434,7 @@ class TableSchema:
             columns = _with_error_column(columns, error_column)
         fields = [pa.field(f.name, storage_type(f.type), nullable=False) for f in order]
         return cls(
-            columns=stored(columns),
+            columns=to_storage_types(columns),
             keys=_distinct_keys(names_of(keys, "keys"), columns.names),
             order=_widened_order(fields, engine or DEDUPLICATE, [*columns, *rows]),
             scope=scope if order else Scope.ARRIVAL,
@@ -622,9 +622,9 @@ class TableSchema:
         """
         if self.unreadable:
             first = min(self.unreadable)
-            raise unreadable_column(first, self.columns.field(first).type)
+            raise unreadable_column_error(first, self.columns.field(first).type)
         refuse_repeated(incoming.names)
-        incoming = stored(incoming)
+        incoming = to_storage_types(incoming)
         name_by_fold = {name.lower(): name for name in self.columns.names}
         fields = {field.name: field for field in self.columns}
         given_names = set()
@@ -632,7 +632,7 @@ class TableSchema:
             name = name_by_fold.get(field.name.lower())
             if name is None:
                 if field.name == DELETED_FIELD:
-                    raise unread_deletes()
+                    raise unread_deletes_error()
                 if not merge:
                     raise SchemaError(
                         f"the rows have a column '{field.name}' that the table does not.",
@@ -763,7 +763,7 @@ def _with_error_column(columns: pa.Schema, name: str) -> pa.Schema:
     return columns.append(pa.field(name, ERROR_TYPE))
 
 
-def stored(columns: pa.Schema) -> pa.Schema:
+def to_storage_types(columns: pa.Schema) -> pa.Schema:
     """Return a schema in storage types, every column nullable, without metadata."""
     return pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
 
@@ -783,7 +783,7 @@ def refuse_reserved(names: Iterable[str]) -> None:
     """Raise `SchemaError` for a reserved column name."""
     for name in names:
         if name == DELETED_FIELD:
-            raise unread_deletes()
+            raise unread_deletes_error()
         if name in _RESERVED or name.startswith("__"):
             raise SchemaError(
                 f"the column name '{name}' is reserved.",
@@ -797,7 +797,7 @@ DELETED_FIELD = "__deleted"
 """Field that marks deletes in Debezium's flattened change events."""
 
 
-def unread_deletes() -> SchemaError:
+def unread_deletes_error() -> SchemaError:
     """Return the error for flattened change events with deletes that no option reads."""
     return SchemaError(
         f"the column '{DELETED_FIELD}' marks the deletes among flattened change events, and no "
@@ -834,7 +834,7 @@ def require_storable(fields: Iterable[pa.Field]) -> None:
         )
 
 
-def unreadable_column(name: str, type_: object, where: str = "") -> SchemaError:
+def unreadable_column_error(name: str, type_: object, where: str = "") -> SchemaError:
     """Return the error for a column that an earlier release stored in an unreadable type."""
     return SchemaError(
         f"the column '{name}' has the type {type_}{where and ' in '}{where}, which an earlier "

@@ -37,7 +37,7 @@ def useful_threads(rows: int, threads: int) -> int:
     return max(1, min(threads, rows // ROWS_PER_THREAD))
 
 
-def in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+def map_in_order(function: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
     """Apply a function to each item on several threads; yield results in item order."""
     if threads <= 1:
         yield from map(function, items)
@@ -74,7 +74,7 @@ BATCH_BYTES = 1 << 20
 """Maximum bytes per batch; above 512 bytes a row, the tighter bound."""
 
 
-def portions(
+def split_batch(
     batch: Any, *, rows_max: int = HAND_OFF_ROWS, bytes_max: int = BATCH_BYTES
 ) -> Iterator[Any]:
     """Yield a batch in slices within both bounds, without a copy; nothing if it is empty.
@@ -93,7 +93,7 @@ def portions(
         if part.num_rows == 1 or part.nbytes <= bytes_max:
             yield part
         else:  # Some rows are larger than others.
-            yield from portions(part, rows_max=-(-part.num_rows // 2), bytes_max=bytes_max)
+            yield from split_batch(part, rows_max=-(-part.num_rows // 2), bytes_max=bytes_max)
 
 
 def rows_within(bytes_max: int, size: int, rows: int, *, rows_max: int = HAND_OFF_ROWS) -> int:
@@ -415,7 +415,7 @@ class Undecodable(Exception):
     """A value does not match its declared type; decoders catch it."""
 
 
-def shown(text: str) -> str:
+def shorten(text: str) -> str:
     """Shorten a text to `SHOWN_CHARS` characters for an error message."""
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
 
@@ -430,7 +430,7 @@ class QuotedValue:
 
     def __repr__(self) -> str:
         try:
-            return shown(repr(self._value))
+            return shorten(repr(self._value))
         except ValueError:  # Python prints no integer of more than 4300 digits.
             return f"a value of type {type(self._value).__name__}"
 

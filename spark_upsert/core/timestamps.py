@@ -1,4 +1,4 @@
-"""Dates and times from text: ISO 8601 in the UTC years 0001 to 9999 (`times`)."""
+"""Dates and times from text: ISO 8601 in the UTC years 0001 to 9999 (`parse_times`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.threads import Undecodable, shown
+from spark_upsert.core.threads import Undecodable, shorten
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 DAYS_MIN, DAYS_MAX = dt.date.min.toordinal() - _EPOCH, dt.date.max.toordinal() - _EPOCH
@@ -43,7 +43,7 @@ _USUAL_ZONE = "(?:Z|[+-][0-9]{2}:[0-9]{2})"
 _DATE_CHARS = len("2024-02-29")
 
 
-def times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+def parse_times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Parse texts as dates or times; also return a mask of invalid texts.
 
     Notes
@@ -122,34 +122,34 @@ def _instants(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     return texts.cast(type_)
 
 
-def days_of(text: str) -> int:
+def parse_day(text: str) -> int:
     """Parse a date into days since 1970; raise `Undecodable` if it is invalid."""
     match = _DATE.fullmatch(text)
     if match is None:
-        raise Undecodable(f"'{shown(text)}' is no date")
+        raise Undecodable(f"'{shorten(text)}' is no date")
     try:
         return dt.date(*map(int, match.groups())).toordinal() - _EPOCH
     except ValueError as error:
         raise Undecodable(f"'{text}' is no date: {error}") from error
 
 
-def micros_of(text: str, *, has_zone: bool) -> int:
+def parse_time_of_day(text: str, *, has_zone: bool) -> int:
     """Parse a time into microseconds since 1970; raise `Undecodable` if it is invalid."""
     match = _TIME.fullmatch(text)
     if match is None:
-        raise Undecodable(f"'{shown(text)}' is no time")
+        raise Undecodable(f"'{shorten(text)}' is no time")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     if zone is not None and not has_zone:
-        raise Undecodable(f"'{shown(text)}' has a zone, and is declared TIMESTAMP_NTZ")
+        raise Undecodable(f"'{shorten(text)}' has a zone, and is declared TIMESTAMP_NTZ")
     fraction = (fraction or "").rstrip("0")
     if len(fraction) > 6:
-        raise Undecodable(f"'{shown(text)}' is finer than a microsecond")
+        raise Undecodable(f"'{shorten(text)}' is finer than a microsecond")
     try:
         date = dt.date(int(year), int(month), int(day))
         time = dt.time(int(hour or 0), int(minute or 0), int(second or 0))
         offset_s = _offset_s(zone)
     except ValueError as error:
-        raise Undecodable(f"'{shown(text)}' is no time: {error}") from error
+        raise Undecodable(f"'{shorten(text)}' is no time: {error}") from error
     seconds = time.hour * 3600 + time.minute * 60 + time.second - offset_s
     micros = (date.toordinal() - _EPOCH) * _DAY_US + seconds * 1_000_000
     return require_time(micros + int(fraction.ljust(6, "0")))
@@ -181,7 +181,7 @@ def _offset_s(zone: str | None) -> int:
 def _value_or_none(text: str, type_: pa.DataType) -> int | None:
     try:
         if pa.types.is_date32(type_):
-            return days_of(text)
-        return micros_of(text, has_zone=type_.tz is not None)
+            return parse_day(text)
+        return parse_time_of_day(text, has_zone=type_.tz is not None)
     except Undecodable:
         return None

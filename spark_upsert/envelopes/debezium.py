@@ -15,10 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.casts import convert, readable
+from spark_upsert.core.casts import convert, to_readable
 from spark_upsert.core.keys import Mask, Positions, equal_rows
 from spark_upsert.core.merge_engines import Engine
-from spark_upsert.core.schema import DELETED_FIELD, Scope, TableSchema, storage_type, unread_deletes
+from spark_upsert.core.schema import (
+    DELETED_FIELD,
+    Scope,
+    TableSchema,
+    storage_type,
+    unread_deletes_error,
+)
 from spark_upsert.core.source_positions import order_keys, position_of
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.write import Truncates
@@ -203,7 +209,7 @@ class DebeziumEnvelope:
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch's commands, in row order (`Envelope.commands`)."""
         read = self.reader.read(batch)
-        after, op = self._part(read, self.after), readable(self._part(read, self.op))[0]
+        after, op = self._part(read, self.after), to_readable(self._part(read, self.op))[0]
         before = None if self.before is None else self._part(read, self.before)
         has_after = _mask(after.is_valid())
         old_keys = self._keys_in(before, batch.num_rows)
@@ -629,7 +635,7 @@ _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
 def require_mark_option(names: Iterable[str], deletes: str | None) -> None:
     """Raise if rows mark deletes and no option reads the mark."""
     if deletes is None and DELETED_FIELD in names:
-        raise unread_deletes()
+        raise unread_deletes_error()
 
 
 @dataclass(frozen=True)
@@ -681,7 +687,7 @@ class FlattenedReader:
             row_columns, reasons = apply_unsent(schema, columns, masks, {})
         if marks is None:
             return row_columns, None, reasons
-        values = readable(marks)[0]
+        values = to_readable(marks)[0]
         is_flag = pa.types.is_boolean(values.type)
         deletes = values if is_flag else pc.is_in(values, pa.array(_DELETES))
         is_delete = np.asarray(deletes.fill_null(False).to_numpy(zero_copy_only=False))

@@ -87,7 +87,7 @@ def record_form(
     rows: pa.Schema, options: EnvelopeOptions, found: Mapping[str, InferredSide]
 ) -> RecordForm:
     """Return the form for records, from options and inferred columns."""
-    payload_format, unsaid = options.payloads, options.unsaid
+    payload_format, schemaless_defaults = options.payloads, options.schemaless_defaults
     value = PayloadFormat.parse(VALUE, payload_format, options.schema_ids, formats=_FORMATS)
     key = PayloadFormat.parse(KEY, payload_format, options.schema_ids, default=value.name)
     refused: tuple[RefusedField, ...] = ()
@@ -95,13 +95,13 @@ def record_form(
         image, event, make_values = _inferred_parts(found[VALUE])
         refused = found[VALUE].refused
     elif value.format == AVRO:
-        image, event, make_values, refused = _avro(value, unsaid)
+        image, event, make_values, refused = _avro(value, schemaless_defaults)
     else:
-        image, event, make_values = _json(value, unsaid)
+        image, event, make_values = _json(value, schemaless_defaults)
 
     def make_keys(columns: pa.Schema) -> Decoder | None:
         if KEY not in found:
-            return _keys(key, columns, unsaid)
+            return _keys(key, columns, schemaless_defaults)
         return found[KEY].decoder(found[KEY].fields if len(found[KEY].fields) else columns)
 
     names = {name.lower() for name in image.names}
@@ -149,7 +149,7 @@ def _merge_fields(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[
 
 
 def _json(
-    value: PayloadFormat, unsaid: SchemalessDefaults
+    value: PayloadFormat, schemaless_defaults: SchemalessDefaults
 ) -> tuple[pa.Schema, pa.Schema, MakeDecoder]:
     """Return the row's columns, the event's other fields, and a decoder factory."""
     image, is_plain = parse_schema(value.option, value.require_text(), bare_name=VALUE)
@@ -158,7 +158,7 @@ def _json(
             value.option, str(value.text), "the columns of a row, such as 'id BIGINT, name STRING'"
         )
 
-    for name in find_columns(unsaid.units, image.names, role="column of 'timeUnit'"):
+    for name in find_columns(schemaless_defaults.units, image.names, role="column of 'timeUnit'"):
         field = image.field(name)
         if not pa.types.is_timestamp(field.type):
             raise SchemaError(
@@ -168,15 +168,15 @@ def _json(
             )
 
     def make(event: pa.Schema) -> Decoder:
-        return value.after_header(ConnectJsonDecoder(event, unsaid, (BEFORE, AFTER)))
+        return value.after_header(ConnectJsonDecoder(event, schemaless_defaults, (BEFORE, AFTER)))
 
     return image, EVENT_FIELDS, make
 
 
 def _avro(
-    value: PayloadFormat, unsaid: SchemalessDefaults
+    value: PayloadFormat, schemaless_defaults: SchemalessDefaults
 ) -> tuple[pa.Schema, pa.Schema, MakeDecoder, tuple[RefusedField, ...]]:
-    if unsaid != SchemalessDefaults():
+    if schemaless_defaults != SchemalessDefaults():
         raise OptionError(
             f"options 'timeUnit' and 'decimalHandling' have no meaning with "
             f"{value.side}Format={value.name}, whose schema says what values mean.",
@@ -195,14 +195,16 @@ def _avro(
 
     def make(event: pa.Schema) -> Decoder:
         needed = frozenset(".".join(path) for path, _ in leaves(event))
-        return value.after_header(decoder.keeping(needed))
+        return value.after_header(decoder.select_fields(needed))
 
     image = pa.schema(list(fields[AFTER].type))
     envelope_fields = [field for name, field in fields.items() if name not in (BEFORE, AFTER)]
     return image, pa.schema(envelope_fields), make, decoder.refused
 
 
-def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) -> Decoder | None:
+def _keys(
+    key: PayloadFormat, columns: pa.Schema, schemaless_defaults: SchemalessDefaults
+) -> Decoder | None:
     """Return the decoder for keys with these columns; None if no option declares their schema."""
     if key.format == AVRO:
         if key.text is None:
@@ -214,7 +216,7 @@ def _keys(key: PayloadFormat, columns: pa.Schema, unsaid: SchemalessDefaults) ->
         columns, is_bare = parse_schema(key.option, key.text, bare_name=KEY)
         if is_bare:
             return key.decoder()
-    return key.after_header(ConnectJsonDecoder(columns, unsaid))
+    return key.after_header(ConnectJsonDecoder(columns, schemaless_defaults))
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from spark_upsert.payloads.embedded_schema import (
     Schemas,
     WriterSchema,
     WriterSchemaDecoder,
-    fields_in,
-    joined,
+    infer_fields,
+    merge_schemas,
 )
 from spark_upsert.payloads.schema_registry import latest_schema
 
@@ -74,7 +74,7 @@ class InferredSide:
                 hint="events that were flattened are rows: use the envelope 'kafka' for them, and "
                 f"{setting('applyAsDeletes', DELETED_FIELD)} where they have that field.",
             )
-        image = images[0] if len(images) == 1 else joined(*images)
+        image = images[0] if len(images) == 1 else merge_schemas(*images)
         return image, pa.schema([f for f in self.fields if f.name not in _IMAGES])
 
 
@@ -111,7 +111,7 @@ def infer_options(
         for side, schema in schemas.items():
             name = find_in_schema(side, batch.schema, role="column of Kafka's records")
             payloads = batch.column(name).cast(pa.binary())
-            read = fields_in(
+            read = infer_fields(
                 schema,
                 [payloads],
                 narrowed[side],
@@ -120,13 +120,13 @@ def infer_options(
             )
             if read.fields is not None:
                 schema_by_side[side] = (
-                    joined(schema_by_side[side], read.fields)
+                    merge_schemas(schema_by_side[side], read.fields)
                     if side in schema_by_side
                     else read.fields
                 )
             if read.contradicted is not None:
                 before = contradicted.get(side, read.contradicted)
-                contradicted[side] = joined(before, read.contradicted)
+                contradicted[side] = merge_schemas(before, read.contradicted)
             if read.why is not None:
                 whys.setdefault(side, read.why)
     is_described = True
@@ -138,7 +138,7 @@ def infer_options(
             schema_by_side[side] = _with_mark(fields, options.deletes) if side == _VALUE else fields
             is_described = is_described and side != _VALUE
         elif side in contradicted:
-            schema_by_side[side] = joined(schema_by_side[side], contradicted[side])
+            schema_by_side[side] = merge_schemas(schema_by_side[side], contradicted[side])
     not_read = {name for narrowed_side in narrowed.values() for name in narrowed_side.left_out}
     if not is_described:
         # No payload has a field that could be left out.
@@ -253,7 +253,7 @@ def _latest_columns(envelope: EnvelopeOptions, side: str) -> InferredSide:
         )
     try:
         newest = latest_schema(schemas.settings, subject)
-        own_schema = schemas.own(newest.text) if newest.kind == schemas.kind else None
+        own_schema = schemas.parse_schema(newest.text) if newest.kind == schemas.kind else None
     except Unreadable as error:
         raise SchemaError(
             f"the newest schema of the subject '{subject}' has no columns: {error}.",

@@ -47,10 +47,10 @@ class Replica:
     @property
     def name(self) -> str:
         """Operator name; with the global channel inside a region, as ``totals.sum[3]``."""
-        return named(self.logical, self.channel.index)
+        return replica_name(self.logical, self.channel.index)
 
 
-def named(logical: str, channel: int) -> str:
+def replica_name(logical: str, channel: int) -> str:
     """Return a replica's name; a negative channel means no region."""
     return logical if channel < 0 else f"{logical}[{channel}]"
 
@@ -216,7 +216,7 @@ def _name_at(place: PlacedOperator, indexes: tuple[int, ...]) -> str:
     """Return a replica's name from its index in each region."""
     if not indexes:
         return place.name
-    return named(place.name, global_channel(indexes, _widths(place.regions)))
+    return replica_name(place.name, global_channel(indexes, _widths(place.regions)))
 
 
 def _splitter(

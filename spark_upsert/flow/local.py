@@ -29,7 +29,7 @@ from spark_upsert.flow.graph import (
     TableSink,
     TableSource,
 )
-from spark_upsert.flow.operators import Element, as_declared
+from spark_upsert.flow.operators import Element, require_declared_columns
 from spark_upsert.flow.partitioner import READ, AddressBook, Marker, Parcel, Port, by_address
 from spark_upsert.flow.validate import require_sources, schemas_of
 from spark_upsert.merge.readers import CHANNEL_EVENTS, Channel, Gauge
@@ -431,7 +431,11 @@ class _SourceReader:
         """Yield a replica's items; several replicas take items round robin."""
         width, channel = max(1, replica.channel.count), max(0, replica.channel.index)
         for item in itertools.islice(self.read(), channel, None, width):
-            yield item if isinstance(item, Marker) else as_declared(item, self.schema, replica)
+            yield (
+                item
+                if isinstance(item, Marker)
+                else require_declared_columns(item, self.schema, replica)
+            )
 
 
 def _build_readers(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:

@@ -167,7 +167,7 @@ class Running(Protocol):
         ...
 
 
-def started(replica: Replica) -> Running:
+def start_operator(replica: Replica) -> Running:
     """Start a replica's operator; GraphError for unsupported work."""
     work = replica.operator.work
     if isinstance(work, PythonFunction):
@@ -221,7 +221,7 @@ class _Function:
 
     def _check_output(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in given:
-            yield as_declared(batch, self._work.schema, self._replica)
+            yield require_declared_columns(batch, self._work.schema, self._replica)
 
 
 class _Plan:
@@ -300,7 +300,7 @@ class _MultiPortPlan:
 # -- columns ---------------------------------------------------------------------------------
 
 
-def as_declared(batch: object, schema: pa.Schema, replica: Replica) -> pa.RecordBatch:
+def require_declared_columns(batch: object, schema: pa.Schema, replica: Replica) -> pa.RecordBatch:
     """Return a function's batch under its declared schema.
 
     Raises GraphError for other columns, and for NULL in a non-nullable column.
@@ -361,7 +361,7 @@ class Element:
             if replica.operator.kind is not OperatorKind.SINK:
                 self._outlets[name] = outlets_of(book, replica, turn=turn)
             if replica.operator.kind is OperatorKind.OPERATOR:
-                self._running[name] = started(replica)
+                self._running[name] = start_operator(replica)
 
     def feed(self, address: int, batch: pa.RecordBatch) -> Iterator[Parcel]:
         """Process a batch at an address and yield outgoing parcels."""

@@ -65,7 +65,7 @@ class Pass:
     def _require_same_task(self, number: int, task: int) -> None:
         """Raise GraphError if the engine's task number differs from the flow's."""
         stage = self.stages.stages[self.index]
-        if stage.way is RowTransfer.IN_PLACE or number == task < len(stage.elements):
+        if stage.transfer is RowTransfer.IN_PLACE or number == task < len(stage.elements):
             return
         raise GraphError(
             f"the engine's task {number} is task {task} of {len(stage.elements)} of the flow: its "
@@ -79,9 +79,9 @@ class Pass:
         if self.index + 1 == len(self.stages.stages):
             return
         next_one, this = self.stages.stages[self.index + 1], self.stages.stages[self.index]
-        if next_one.way is RowTransfer.ALIGNED:
+        if next_one.transfer is RowTransfer.ALIGNED:
             yield self._output_border.wakes([task])
-        elif this.way is RowTransfer.IN_PLACE:
+        elif this.transfer is RowTransfer.IN_PLACE:
             yield self._output_border.wakes(range(next_one.task_count))
         else:
             yield self._output_border.wakes(range(task, next_one.task_count, this.task_count))
@@ -115,7 +115,7 @@ class _Elements:
 
     def task_of(self, batch: pa.RecordBatch, task: int) -> int:
         """Return the task number from the rows; ``task`` in place, and for empty batches."""
-        if self._stage.way is RowTransfer.IN_PLACE or not batch.num_rows:
+        if self._stage.transfer is RowTransfer.IN_PLACE or not batch.num_rows:
             return task
         task_records = tasks_of(batch)
         least, greatest = int(task_records.min()), int(task_records.max())
@@ -137,7 +137,7 @@ class _Elements:
 
     def drain(self, task: int) -> Iterator[Parcel]:
         # An element without input rows also runs: a sum over no rows is a row.
-        if self._stage.way is not RowTransfer.IN_PLACE and task < len(self._stage.elements):
+        if self._stage.transfer is not RowTransfer.IN_PLACE and task < len(self._stage.elements):
             self._start_element(task)
         for element in self._running.values():
             yield from element.drain()

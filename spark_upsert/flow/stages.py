@@ -32,14 +32,14 @@ Replicas: TypeAlias = tuple[str, ...]
 class Stage:
     """Elements that run in parallel."""
 
-    way: RowTransfer
+    transfer: RowTransfer
     elements: tuple[Replicas, ...]
     """Elements by task index; unordered in place. ``()`` is a task without element."""
 
     @property
     def task_count(self) -> int:
         """Number of tasks to wake; 1 for a stage in place, which gets a single wake."""
-        return 1 if self.way is RowTransfer.IN_PLACE else len(self.elements)
+        return 1 if self.transfer is RowTransfer.IN_PLACE else len(self.elements)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Stages:
         )
 
     @cached_property
-    def under_way(self) -> tuple[tuple[int, ...], ...]:
+    def addresses_in_flight(self) -> tuple[tuple[int, ...], ...]:
         """Row addresses before each stage, and after the last one."""
         active = set(self.entries.values())
         active_sets = [active]
@@ -128,7 +128,7 @@ def cut_into_stages(plan: FusedGraph, schemas: Mapping[str, pa.Schema]) -> Stage
 
 def log_plan(plan: FusedGraph, stages: Stages) -> None:
     """Log the plan at info level."""
-    routes = [stage.way for stage in stages.stages]
+    routes = [stage.transfer for stage in stages.stages]
     fields = Fields(
         replicas=len(plan.physical.replicas),
         elements=len(plan.pes),

@@ -16,7 +16,7 @@ Elements: TypeAlias = Iterable[Sequence[str]]
 """Replica names per processing element."""
 
 
-def text(physical: Physical, elements: Elements = ()) -> str:
+def render_graph(physical: Physical, elements: Elements = ()) -> str:
     r"""Return a description with one line per operator and stream.
 
     >>> from spark_upsert.flow import ArrowSource, CollectSink, Flow, Parallel, expanded
@@ -24,7 +24,7 @@ def text(physical: Physical, elements: Elements = ()) -> str:
     >>> flow = Flow()
     >>> rows = flow.source("orders", ArrowSource(pa.table({"id": [1]})))
     >>> flow.sink("kept", CollectSink(), rows, parallel=Parallel(width=3))
-    >>> print(text(expanded(flow.graph()), [["orders", "kept[0]"], ["kept[1]", "kept[2]"]]))
+    >>> print(render_graph(expanded(flow.graph()), [["orders", "kept[0]"], ["kept[1]", "kept[2]"]]))
     2 operators, 4 replicas, 1 splitter, 3 connections, 2 PEs
     <BLANKLINE>
     PE 0  orders kept[0]

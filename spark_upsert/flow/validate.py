@@ -1,7 +1,7 @@
 """Rules for a logical graph (`check`), and its operators' columns (`schemas_of`).
 
-Each rule raises an error that names the operators. `operators.as_declared` checks a function's
-columns at run time.
+Each rule raises an error that names the operators. `operators.require_declared_columns` checks a
+function's columns at run time.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Border:
     def _forms(self) -> tuple[pa.Schema, ...]:
         """Distinct row schemas at this border."""
         forms: list[pa.Schema] = []
-        for address in self.stages.under_way[self.index]:
+        for address in self.stages.addresses_in_flight[self.index]:
             schema = self.stages.schemas[address]
             if not any(schema.equals(form_schema) for form_schema in forms):
                 forms.append(schema)
@@ -166,7 +166,7 @@ class Border:
             address: next(
                 form for form, form_schema in enumerate(self._forms) if form_schema.equals(schema)
             )
-            for address in self.stages.under_way[self.index]
+            for address in self.stages.addresses_in_flight[self.index]
             for schema in [self.stages.schemas[address]]
         }
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.core.input_order import Concat, Order, Picks, iter_picks, rows_of_inputs
-from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions, rows_within
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, rows_within, split_batch
 from spark_upsert.errors import OptionError
 from spark_upsert.merge.graph import MergeGraph, fusion
 from spark_upsert.merge.readers import (
@@ -81,7 +81,7 @@ def arrange(
         while start < len(picks):
             batch = _assemble(heads, _limit_bytes(heads, picks[start : start + at_once]))
             start += batch.num_rows
-            yield from portions(batch, rows_max=rows)
+            yield from split_batch(batch, rows_max=rows)
 
 
 def _limit_bytes(heads: Sequence[_InputCursor], picks: Picks) -> Picks:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_upsert.core.input_order import SEED_END, Concat, Order, RoundRobin, Seeded
 from spark_upsert.core.names import has_column
-from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, split_batch
 from spark_upsert.errors import OptionError, SchemaError, about
 from spark_upsert.merge.spill import MemoryPressure, Relief
 
@@ -67,19 +67,19 @@ class Gauge:
         self.blocked_seconds = 0.0
         self.is_finished = False
 
-    def taken(self, events: int) -> None:
+    def record_taken(self, events: int) -> None:
         """Count events that the reader took from its input."""
         self.in_hand += events
         self.in_flight_peak = max(self.in_flight_peak, self.queued + self.in_hand)
 
-    def put(self, events: int, size: int) -> None:
+    def record_queued(self, events: int, size: int) -> None:
         """Count events that the reader put into the channel."""
         self.in_hand -= events
         self.queued += events
         self.queued_bytes += size
         self.queued_peak = max(self.queued_peak, self.queued)
 
-    def handed_over(self, events: int, size: int) -> None:
+    def record_delivered(self, events: int, size: int) -> None:
         """Count events that left the channel."""
         self.queued -= events
         self.queued_bytes -= size
@@ -184,13 +184,13 @@ class Channel:
         events, size = events_of(item), bytes_of(item)
         self._items.append((item, events, size))
         self.queued += events
-        self._gauge.put(events, size)
+        self._gauge.record_queued(events, size)
 
     def take(self) -> Any:
         """Remove and return the first item."""
         item, events, size = self._items.popleft()
         self.queued -= events
-        self._gauge.handed_over(events, size)
+        self._gauge.record_delivered(events, size)
         return item
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class Bounds:
             yield item
             return
         most = min(self.batch_rows, self.capacity)
-        yield from portions(item, rows_max=most, bytes_max=self.batch_bytes)
+        yield from split_batch(item, rows_max=most, bytes_max=self.batch_bytes)
 
 
 class Delivery(NamedTuple):
@@ -456,7 +456,7 @@ class MergeReaders:
         items = reader.open()
         with closing(items) if hasattr(items, "close") else nullcontext():  # type: ignore[type-var]
             for item in items:
-                reader.gauge.taken(events_of(item))
+                reader.gauge.record_taken(events_of(item))
                 for piece in self._bounds.pieces(item):
                     self._put(reader, piece)
         with self._lock:

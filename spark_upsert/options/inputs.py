@@ -561,7 +561,7 @@ def _group_by_input(
 
 
 def _named_discovery(
-    options: Options, shared: Mapping[str, str], told: Mapping[str, Mapping[str, str]]
+    options: Options, shared: Mapping[str, str], texts_by_input: Mapping[str, Mapping[str, str]]
 ) -> DiscoveryOptions | None:
     """Return discovery options for named inputs read at the same batch; None if not requested.
 
@@ -576,7 +576,7 @@ def _named_discovery(
         hint="drop it.",
     )
     paths = {}
-    for name, texts in told.items():
+    for name, texts in texts_by_input.items():
         for option in texts:
             if fold(option) not in (_PATH, _PRIORITY):
                 raise OptionError(
@@ -627,10 +627,10 @@ def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str,
             )
 
 
-def _priorities(told: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+def _priorities(texts_by_input: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
     """Return explicit priorities by input name."""
     priority_by_input: dict[str, int] = {}
-    for input_name, texts in told.items():
+    for input_name, texts in texts_by_input.items():
         for name, text in texts.items():
             if fold(name) == _PRIORITY:
                 option = f"{_PREFIX}{input_name}.{_PRIORITY}"
@@ -638,8 +638,8 @@ def _priorities(told: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
     return priority_by_input
 
 
-def _input(name: str, told: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
-    texts = {key: text for key, text in told.items() if fold(key) != _PRIORITY}
+def _input(name: str, given: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
+    texts = {key: text for key, text in given.items() if fold(key) != _PRIORITY}
     formats = [texts.pop(key) for key in list(texts) if fold(key) == _FORMAT]
     return InputOptions(
         name=name, format=_input_format((formats or [TABLE])[-1]), own=texts, shared=shared

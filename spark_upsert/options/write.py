@@ -272,7 +272,7 @@ class EnvelopeOptions:
     sources: Mapping[str, SchemaFrom] = field(default_factory=dict)
     """By side; absent if an option declares the schema."""
     registry: RegistrySettings | None = combined_field(*REGISTRY_OPTIONS, default=None)
-    unsaid: SchemalessDefaults = combined_field(
+    schemaless_defaults: SchemalessDefaults = combined_field(
         Option("timeUnit", member_of(TimeUnit), NEXT).with_meaning(
             "With `envelope=debezium` and JSON without schemas: the unit of numbers in "
             "TIMESTAMP_NTZ columns: `millis`, `micros` or `nanos`. Default: values are ISO 8601 "
@@ -388,7 +388,7 @@ class EnvelopeOptions:
             sources=sources,
             registry=registry,
             subjects={side: options.text(f"{side}Subject") for side in SIDES},
-            unsaid=_schemaless_defaults(options),
+            schemaless_defaults=_schemaless_defaults(options),
             **read_values(cls, options),
         )
 

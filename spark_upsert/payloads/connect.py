@@ -30,14 +30,14 @@ from spark_upsert.payloads.decoder import (
     Piece,
     RefusedField,
     Unreadable,
-    bytes_kept,
     column_at,
     combine_pieces,
     count_parts,
+    estimate_cached_bytes,
     read_json,
     with_faults,
 )
-from spark_upsert.payloads.json import NUMBER, JsonDecoder, leaf_types, named
+from spark_upsert.payloads.json import NUMBER, JsonDecoder, leaf_types, member_pattern
 from spark_upsert.payloads.logical_types import (
     DATES,
     DECIMAL,
@@ -171,7 +171,8 @@ def _mask(found: pa.Array) -> Mask:
 
 
 _READY: SharedLruMap[tuple[pa.DataType, bool], JsonDecoder] = SharedLruMap(
-    bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda key, _: bytes_kept(0, count_parts(key[0]))
+    bytes_max=SCHEMA_CACHE_BYTES_MAX,
+    weigh=lambda key, _: estimate_cached_bytes(0, count_parts(key[0])),
 )
 """Cached decoders, with the patterns built from their names and types."""
 
@@ -184,19 +185,19 @@ class ConnectJsonDecoder:
     ----------
     fields : pyarrow.Schema
         The members to keep, in storage types.
-    unsaid : SchemalessDefaults
+    schemaless_defaults : SchemalessDefaults
         Units and decimal forms for messages without a schema.
     images : tuple of str
         The fields that hold a complete row.
     """
 
     fields: pa.Schema
-    unsaid: SchemalessDefaults
+    schemaless_defaults: SchemalessDefaults
     images: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         # Raises what a task would, where it is of use. How decimals are written matters not.
-        some = replace(self.unsaid, decimals=DecimalForm.STRING)
+        some = replace(self.schemaless_defaults, decimals=DecimalForm.STRING)
         JsonDecoder(pa.schema(object_wire(self.fields, None, some, images=self.images).type.fields))
 
     def decode(self, payloads: pa.Array) -> Payloads:
@@ -213,9 +214,11 @@ class ConnectJsonDecoder:
             connect_schema = (
                 None if alike.is_schemaless else ConnectSchema.parse(alike.parse_schema())
             )
-            wire = object_wire(self.fields, connect_schema, self.unsaid, images=self.images)
+            wire = object_wire(
+                self.fields, connect_schema, self.schemaless_defaults, images=self.images
+            )
         except Unreadable as error:
-            return all_bad(self.fields, bodies, str(error))
+            return reject_all(self.fields, bodies, str(error))
         if alike.schema is not None:
             return read_body(wire, bodies)
         read = _decode(JsonDecoder(pa.schema(wire.type.fields)), wire, bodies)
@@ -266,20 +269,20 @@ class DeclaredJsonDecoder:
         if alike.schema is None:
             return plain.decode(bodies)
         if alike.is_schemaless:
-            return self._decode_unsaid(bodies)
+            return self._decode_schemaless(bodies)
         try:
             wire = self._wire(ConnectSchema.parse(alike.parse_schema()))
         except Unreadable as error:
-            return all_bad(self.fields, bodies, str(error))
+            return reject_all(self.fields, bodies, str(error))
         return read_body(wire, bodies, may_be_null=self.is_bare)
 
-    def _wire(self, said: ConnectSchema) -> Wire:
+    def _wire(self, connect_schema: ConnectSchema) -> Wire:
         if not self.is_bare:
-            return object_wire(self.fields, said, SchemalessDefaults())
+            return object_wire(self.fields, connect_schema, SchemalessDefaults())
         name = self.fields.names[0]
-        return wire_of(name, self.fields.types[0], said, SchemalessDefaults(), where=name)
+        return wire_of(name, self.fields.types[0], connect_schema, SchemalessDefaults(), where=name)
 
-    def _decode_unsaid(self, bodies: pa.Array) -> Payloads:
+    def _decode_schemaless(self, bodies: pa.Array) -> Payloads:
         """Decode payloads with a ``null`` schema."""
         type_ = self.fields.types[0] if self.is_bare else pa.struct(list(self.fields))
         read = _body_decoder(type_, self.is_bare).decode(bodies)
@@ -321,7 +324,7 @@ def _number_pattern(wire: Wire) -> str:
     numbers = Counter(name or PAYLOAD for name in wire.numbers)
     leaves = Counter(name for name, _ in leaf_types(pa.struct([pa.field(PAYLOAD, wire.type)])))
     names = [name for name, count in numbers.items() if leaves[name] == count]
-    return rf"({named(names)}\s*:\s*)({NUMBER})" if names else ""
+    return rf"({member_pattern(names)}\s*:\s*)({NUMBER})" if names else ""
 
 
 def _body_decoder(type_: pa.DataType, may_be_null: bool) -> JsonDecoder:
@@ -340,7 +343,7 @@ def converted(wire: Wire, given: pa.Array, read: Payloads) -> Payloads:
     return with_faults(columns, read.reasons, faults)
 
 
-def all_bad(fields: pa.Schema, payloads: pa.Array, reason: str) -> Payloads:
+def reject_all(fields: pa.Schema, payloads: pa.Array, reason: str) -> Payloads:
     """Mark all payloads as bad for one reason, except absent payloads."""
     nulls = tuple(pa.nulls(len(payloads), field.type) for field in fields)
     return Payloads(nulls, pc.if_else(payloads.is_valid(), reason, None))
@@ -363,14 +366,14 @@ class ConnectAvroDecoder:
     ----------
     inner : AvroDecoder
         Decodes into plain Avro types.
-    said : ConnectSchema
+    connect_schema : ConnectSchema
         The record's Connect schema.
     only : collection of str, optional
         Names of the fields to keep, nested names with dots. All fields by default.
     """
 
     inner: AvroDecoder
-    said: ConnectSchema
+    connect_schema: ConnectSchema
     only: Collection[str] | None = None
 
     @classmethod
@@ -390,7 +393,7 @@ class ConnectAvroDecoder:
             parsed = ConnectSchema("record", fields={inner.bare_name: parsed})
         return cls(inner, parsed)
 
-    def keeping(self, only: Collection[str]) -> ConnectAvroDecoder:
+    def select_fields(self, only: Collection[str]) -> ConnectAvroDecoder:
         """Return a decoder for some fields (``only``).
 
         Other fields are read as plain numbers and bytes, so an out-of-range logical value there
@@ -411,7 +414,7 @@ class ConnectAvroDecoder:
     def _natural(self) -> tuple[pa.DataType, Wire]:
         # Not kept: a way of functions does not travel to the tasks.
         written = pa.struct(list(self.inner.fields))
-        return natural_wire(written, self.said, keep=self.only)
+        return natural_wire(written, self.connect_schema, keep=self.only)
 
     def decode(self, payloads: pa.Array) -> Payloads:
         """Return the fields of each payload."""
@@ -563,7 +566,7 @@ def parse_connect_json_schema(document: Any) -> ConnectSchema:
     Source: JSON Schema draft 7 and 2020-12; ``JsonSchemaData`` in Confluent's converter.
     """
     try:
-        return _Reader(document).said(document, 0)
+        return _Reader(document).read(document, 0)
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:
         raise Unreadable(f"it is no JSON Schema ({type(error).__name__}: {error})") from error
 
@@ -573,7 +576,7 @@ class _Reader:
         self._document = document
         self._parts = Parts()
 
-    def said(self, schema: Any, depth: int) -> ConnectSchema:
+    def read(self, schema: Any, depth: int) -> ConnectSchema:
         """Convert one part of the document."""
         self._parts.enter(depth)
         schema = self._plain(schema)
@@ -589,7 +592,7 @@ class _Reader:
         if kind == "array" and isinstance(schema.get("items"), dict):
             if schema.get("connect.type") == "map":
                 return ConnectSchema("map")
-            return ConnectSchema("array", name, items=self.said(schema["items"], depth + 1))
+            return ConnectSchema("array", name, items=self.read(schema["items"], depth + 1))
         if kind not in _PLAIN:
             return ConnectSchema(str(kind) if kind != "object" else "map")
         connect_type = str(schema.get("connect.type", _PLAIN[kind]))
@@ -604,7 +607,7 @@ class _Reader:
         properties = list(schema.get("properties", {}).items())
         # Confluent's converter numbers them: JSON's objects have no order.
         properties.sort(key=lambda item: int(item[1].get("connect.index", 0)))
-        return {str(name): self.said(part, depth + 1) for name, part in properties}
+        return {str(name): self.read(part, depth + 1) for name, part in properties}
 
     def _plain(self, schema: Any) -> Any:
         """Resolve references, and choices that only add ``null``."""
@@ -656,20 +659,24 @@ _PLAIN_TYPES: Mapping[str, pa.DataType] = {
 _DIGITS_MAX = 38
 
 
-def natural_type(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+def natural_type(
+    connect_schema: ConnectSchema, where: str
+) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
     """Return the table type for a schema's values, and its members without a column type."""
-    if said.type == "struct":
-        return _object(said, where)
-    if said.type == "array" and said.items is not None:
-        item, refused = natural_type(said.items, where)
+    if connect_schema.type == "struct":
+        return _object(connect_schema, where)
+    if connect_schema.type == "array" and connect_schema.items is not None:
+        item, refused = natural_type(connect_schema.items, where)
         return pa.list_(pa.field("element", item)), refused
-    return _plain(said, where), ()
+    return _plain(connect_schema, where), ()
 
 
-def _object(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
+def _object(
+    connect_schema: ConnectSchema, where: str
+) -> tuple[pa.DataType, tuple[RefusedField, ...]]:
     parts: dict[str, pa.DataType] = {}
     refused: list[RefusedField] = []
-    for name, part in said.fields.items():
+    for name, part in connect_schema.fields.items():
         try:
             parts[name], inside = natural_type(part, f"{where}.{name}")
         except SchemaError as error:
@@ -683,27 +690,27 @@ def _object(said: ConnectSchema, where: str) -> tuple[pa.DataType, tuple[Refused
     return pa.struct(parts), tuple(refused)
 
 
-def _plain(said: ConnectSchema, where: str) -> pa.DataType:
-    if said.name == DECIMAL:
-        return _decimal(said, where)
-    if said.type in ("int32", "int64") and said.name in DATES:
+def _plain(connect_schema: ConnectSchema, where: str) -> pa.DataType:
+    if connect_schema.name == DECIMAL:
+        return _decimal(connect_schema, where)
+    if connect_schema.type in ("int32", "int64") and connect_schema.name in DATES:
         return pa.date32()
-    if said.type == "int64" and said.name in TIME_UNITS:
+    if connect_schema.type == "int64" and connect_schema.name in TIME_UNITS:
         return pa.timestamp("us")
-    if said.type == "string" and said.name == ZONED:
+    if connect_schema.type == "string" and connect_schema.name == ZONED:
         return pa.timestamp("us", tz="UTC")
-    if said.type not in _PLAIN_TYPES:
-        raise _unsupported(where, f"is of the type '{said.type[:40]}'")
-    return _PLAIN_TYPES[said.type]
+    if connect_schema.type not in _PLAIN_TYPES:
+        raise _unsupported(where, f"is of the type '{connect_schema.type[:40]}'")
+    return _PLAIN_TYPES[connect_schema.type]
 
 
-def _decimal(said: ConnectSchema, where: str) -> pa.DataType:
+def _decimal(connect_schema: ConnectSchema, where: str) -> pa.DataType:
     """Return the decimal type for a schema; without a declared precision it has 38 digits.
 
     A negative scale means whole numbers rounded to a power of ten; their trailing zeros count as
     digits.
     """
-    texts = said.parameters
+    texts = connect_schema.parameters
     scale = parameter_number(texts.get("scale", ""))
     precision = parameter_number(texts.get("connect.decimal.precision", str(_DIGITS_MAX)))
     if scale is None or precision is None or precision < 1:

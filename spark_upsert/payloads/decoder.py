@@ -265,7 +265,7 @@ def values_max(payload_bytes: int) -> int:
     return PARTS_MAX + VALUES_PER_BYTE * payload_bytes
 
 
-def bytes_kept(text_bytes: int, parts: int) -> int:
+def estimate_cached_bytes(text_bytes: int, parts: int) -> int:
     """Estimate a cached schema's memory in bytes."""
     return text_bytes + parts * _PART_BYTES
 

@@ -19,7 +19,13 @@ import pyarrow.compute as pc
 from spark_upsert.core.casts import convert
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import SharedLruMap
-from spark_upsert.core.schema import refuse_reserved, require_storable, storage_type, stored, widens
+from spark_upsert.core.schema import (
+    refuse_reserved,
+    require_storable,
+    storage_type,
+    to_storage_types,
+    widens,
+)
 from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.payloads.avro import read_avro
 from spark_upsert.payloads.connect import (
@@ -38,11 +44,11 @@ from spark_upsert.payloads.decoder import (
     Piece,
     RefusedField,
     Unreadable,
-    bytes_kept,
     combine_pieces,
     count_parts,
     decode_safely,
     describe_exception,
+    estimate_cached_bytes,
     read_json,
     refused_columns,
     shorten_reason,
@@ -84,7 +90,7 @@ _Text = tuple[str, str | bytes, str]
 
 _READY: SharedLruMap[_Text, WriterSchema] = SharedLruMap(
     bytes_max=SCHEMA_CACHE_BYTES_MAX,
-    weigh=lambda key, own: bytes_kept(
+    weigh=lambda key, own: estimate_cached_bytes(
         len(key[1]), sum(count_parts(type_) for type_ in own.fields.types)
     ),
 )
@@ -96,7 +102,7 @@ class SchemaGroup:
     """Payloads with the same schema, or without one."""
 
     rows: Positions
-    own: WriterSchema | str
+    writer_schema: WriterSchema | str
     """The schema, or the reason for its absence."""
     bodies: pa.Array
     """Payload bytes for the schema's decoder, without header or schema."""
@@ -147,9 +153,9 @@ class CountedFields:
     def _columns(self, fields: Iterable[pa.Field]) -> list[pa.Field]:
         remaining = [field for field in fields if field.name.lower() not in self.left_out]
         refuse_reserved(field.name for field in remaining if field.name.lower() not in self.used)
-        require_storable(stored(pa.schema(remaining)))
+        require_storable(to_storage_types(pa.schema(remaining)))
         if len({field.name.lower() for field in remaining}) < len(remaining):
-            _joined([remaining], "")  # Which says of two names that they differ in case only.
+            _merge_fields([remaining], "")  # Which says of two names that they differ in case only.
         return remaining
 
 
@@ -209,7 +215,8 @@ class ByRegistry:
         )
         # Those of many payloads first: where too many are missing, it is not they that are left.
         owns = {
-            number: self._own(number) for number in schema_numbers[np.argsort(-counts)].tolist()
+            number: self._find_schema(number)
+            for number in schema_numbers[np.argsort(-counts)].tolist()
         }
         for number, row_indices in zip(
             schema_numbers.tolist(), np.split(order, starts[1:]), strict=False
@@ -218,7 +225,7 @@ class ByRegistry:
             writer_schema, error = owns[number]
             yield SchemaGroup(rows, writer_schema, bodies.take(pa.array(rows)), error)
 
-    def _own(self, number: int) -> tuple[WriterSchema | str, SchemaError | None]:
+    def _find_schema(self, number: int) -> tuple[WriterSchema | str, SchemaError | None]:
         read = partial(self._registered, number)
         writer_schema, error = _read(read, f"schema id {number}", self.counted)
         if isinstance(writer_schema, WriterSchema):
@@ -234,14 +241,16 @@ class ByRegistry:
             return f"is not known, and {MISSING_MAX} others were not in the registry just now"
         if registered.kind != self.kind:
             return f"is one of {registered.kind}, expected {self.kind}"
-        return self.own(registered.text)
+        return self.parse_schema(registered.text)
 
     def _require_no_newer(self, number: int, own: WriterSchema) -> None:
         """Raise `SchemaError` for fields added after the write was planned; they would be lost."""
         if self.newest is None or number <= (self.newest.id or number):
             return
-        planned = self.own(self.newest.text).fields
-        gained = {f.name for f in dotted(own.fields)} - {f.name for f in dotted(planned)}
+        planned = self.parse_schema(self.newest.text).fields
+        gained = {f.name for f in flatten_fields(own.fields)} - {
+            f.name for f in flatten_fields(planned)
+        }
         if gained:
             raise SchemaError(
                 f"the payloads have schema id {number} with {', '.join(sorted(gained)[:5])}, which "
@@ -250,7 +259,7 @@ class ByRegistry:
                 "a path that names columns of the rows, which finds the columns in the payloads.",
             )
 
-    def own(self, text: str) -> WriterSchema:
+    def parse_schema(self, text: str) -> WriterSchema:
         """Parse a registry schema; raises `Unreadable` and `SchemaError`."""
         if self.kind == "AVRO":
             return _avro(text, self.bare_name, is_connect=self.is_connect)
@@ -295,12 +304,12 @@ def _json(text: str, bare_name: str) -> WriterSchema:
     return _READY.get_or_create(("json", text, bare_name), make)
 
 
-def _connect(said: ConnectSchema, bare_name: str, *, is_wrapped: bool) -> WriterSchema:
-    is_object = said.type == "struct"
-    type_, refused = natural_type(said, bare_name)
+def _connect(connect_schema: ConnectSchema, bare_name: str, *, is_wrapped: bool) -> WriterSchema:
+    is_object = connect_schema.type == "struct"
+    type_, refused = natural_type(connect_schema, bare_name)
     fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
     decoder = _WrappedDecoder if is_wrapped else _PlainDecoder
-    return WriterSchema(fields, lambda asked: decoder(asked, said), refused)
+    return WriterSchema(fields, lambda asked: decoder(asked, connect_schema), refused)
 
 
 @dataclass(frozen=True)
@@ -308,13 +317,13 @@ class _WrappedDecoder:
     """Decodes payloads wrapped with a Connect schema."""
 
     fields: pa.Schema
-    said: ConnectSchema
+    connect_schema: ConnectSchema
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        if self.said.type == "struct":
-            wire = object_wire(self.fields, self.said, SchemalessDefaults())
+        if self.connect_schema.type == "struct":
+            wire = object_wire(self.fields, self.connect_schema, SchemalessDefaults())
             return read_body(wire, payloads, may_be_null=False)
-        return read_body(_plain_wire(self.fields, self.said), payloads)
+        return read_body(_plain_wire(self.fields, self.connect_schema), payloads)
 
 
 @dataclass(frozen=True)
@@ -322,23 +331,23 @@ class _PlainDecoder:
     """Decodes plain JSON with a known Connect schema."""
 
     fields: pa.Schema
-    said: ConnectSchema
+    connect_schema: ConnectSchema
 
     def decode(self, payloads: pa.Array) -> Payloads:
-        if self.said.type == "struct":
-            wire = object_wire(self.fields, self.said, SchemalessDefaults())
+        if self.connect_schema.type == "struct":
+            wire = object_wire(self.fields, self.connect_schema, SchemalessDefaults())
             read = JsonDecoder(pa.schema(list(wire.type))).decode(payloads)
             struct = pa.StructArray.from_arrays(list(read.columns), fields=list(wire.type))
             return converted(wire, struct, read)
-        wire = _plain_wire(self.fields, self.said)
+        wire = _plain_wire(self.fields, self.connect_schema)
         written = pa.schema([pa.field(self.fields.names[0], wire.type)])
         read = JsonDecoder(written, is_bare=True).decode(payloads)
         return converted(wire, read.columns[0], read)
 
 
-def _plain_wire(fields: pa.Schema, said: ConnectSchema) -> Wire:
+def _plain_wire(fields: pa.Schema, connect_schema: ConnectSchema) -> Wire:
     name, type_ = fields.names[0], fields.types[0]
-    return wire_of(name, type_, said, SchemalessDefaults(), where=name)
+    return wire_of(name, type_, connect_schema, SchemalessDefaults(), where=name)
 
 
 def _avro(text: str, bare_name: str, *, is_connect: bool) -> WriterSchema:
@@ -350,7 +359,7 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> WriterSchema:
         meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
         return WriterSchema(
             meant.fields,
-            lambda asked: meant.keeping(frozenset(f.name for f in dotted(asked))),
+            lambda asked: meant.select_fields(frozenset(f.name for f in flatten_fields(asked))),
             meant.refused,
         )
 
@@ -385,7 +394,7 @@ class InferredFields:
     """The reason for the first payload without a usable schema."""
 
 
-def fields_in(
+def infer_fields(
     schemas: Schemas,
     batches: Iterable[pa.Array],
     narrowed: Callable[[WriterSchema], pa.Schema] = lambda own: own.fields,
@@ -403,16 +412,16 @@ def fields_in(
     for part in chain.from_iterable(map(schemas.parts, batches)):
         if part.error is not None and not is_tolerant:
             raise part.error
-        if isinstance(part.own, WriterSchema):
-            schema_by_id[id(part.own)] = part.own
+        if isinstance(part.writer_schema, WriterSchema):
+            schema_by_id[id(part.writer_schema)] = part.writer_schema
         elif why is None and part.bodies.null_count < len(part.bodies):
-            why = shorten_reason(part.own)
+            why = shorten_reason(part.writer_schema)
     narrowed_fields = [narrowed(writer_schema) for writer_schema in schema_by_id.values()]
     is_odd = [expected is not None and _contradicts(expected, fields) for fields in narrowed_fields]
     odd = list(compress(narrowed_fields, is_odd))
     good = [fields for fields, differs in zip(narrowed_fields, is_odd, strict=True) if not differs]
     return InferredFields(
-        joined(*good) if good else None,
+        merge_schemas(*good) if good else None,
         _shared(expected, odd) if expected is not None and odd else None,
         why,
     )
@@ -420,7 +429,7 @@ def fields_in(
 
 def _contradicts(expected: pa.Schema, fields: pa.Schema) -> bool:
     try:
-        joined(expected, fields)
+        merge_schemas(expected, fields)
     except SchemaError:
         return True
     return False
@@ -432,9 +441,9 @@ def _shared(expected: pa.Schema, odd: Iterable[pa.Schema]) -> pa.Schema:
     return pa.schema([field for field in expected if field.name.lower() in names])
 
 
-def joined(*schemas: pa.Schema) -> pa.Schema:
+def merge_schemas(*schemas: pa.Schema) -> pa.Schema:
     """Merge schemas: every field, with a type that holds the values from all schemas."""
-    fields = pa.schema(_joined(schemas, ""))
+    fields = pa.schema(_merge_fields(schemas, ""))
     if sum(map(count_parts, fields.types)) > PARTS_MAX:
         raise SchemaError(
             f"the schemas of the payloads have more than {PARTS_MAX} fields between them.",
@@ -444,7 +453,7 @@ def joined(*schemas: pa.Schema) -> pa.Schema:
     return fields
 
 
-def _joined(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
+def _merge_fields(parts: Iterable[Iterable[pa.Field]], above: str) -> list[pa.Field]:
     field_by_name: dict[str, pa.Field] = {}
     spelt: dict[str, str] = {}
     for field in chain.from_iterable(parts):
@@ -468,7 +477,7 @@ def _wider(one: pa.DataType, other: pa.DataType, where: str) -> pa.DataType:
     if widens(one, other):
         return other
     if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return pa.struct(_joined((one, other), f"{where}."))
+        return pa.struct(_merge_fields((one, other), f"{where}."))
     raise _contradiction(f"'{where}' as {one} and as {other}", where)
 
 
@@ -509,18 +518,24 @@ class WriterSchemaDecoder:
     def _decode_part(self, part: SchemaGroup) -> Piece:
         if part.error is not None and not self.is_tolerant:
             raise part.error
-        if isinstance(part.own, str):
-            return _bad(part, part.own)
-        refused = self._find_refusal(part.own)
+        if isinstance(part.writer_schema, str):
+            return _bad(part, part.writer_schema)
+        refused = self._find_refusal(part.writer_schema)
         if refused is not None and not self.is_tolerant:
             raise refused
         if refused is not None:
             return _bad(part, refused.message.rstrip("."))
-        spelt = _find_other_spelling(part.own.fields, self.fields) if self.is_tolerant else None
+        spelt = (
+            _find_other_spelling(part.writer_schema.fields, self.fields)
+            if self.is_tolerant
+            else None
+        )
         if spelt is not None:
             return _bad(part, spelt)
-        common_schema = pa.schema(_common(part.own.fields, self.fields))
-        decoder = part.own.decoder(common_schema if len(common_schema) else part.own.fields)
+        common_schema = pa.schema(_common(part.writer_schema.fields, self.fields))
+        decoder = part.writer_schema.decoder(
+            common_schema if len(common_schema) else part.writer_schema.fields
+        )
         decoded_rows = decode_safely(decoder, part.bodies)
         columns_by_name = zip(decoder.fields.names, decoded_rows.columns, strict=True)
         try:
@@ -614,12 +629,12 @@ def _conformed(column: pa.Array | None, field: pa.Field, count: int, where: str)
     return convert(column, field.type)
 
 
-def dotted(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:
+def flatten_fields(fields: Iterable[pa.Field], above: str = "") -> list[pa.Field]:
     """Return the fields that are not structs, named by their dotted paths."""
     dotted_fields = []
     for field in fields:
         if pa.types.is_struct(field.type):
-            dotted_fields += dotted(field.type, f"{above}{field.name}.")
+            dotted_fields += flatten_fields(field.type, f"{above}{field.name}.")
         else:
             dotted_fields.append(field.with_name(f"{above}{field.name}"))
     return dotted_fields

@@ -40,7 +40,7 @@ from spark_upsert.payloads.json_exact import (
     TooDeep,
     decimals_of_floats,
     is_short,
-    no_short_number,
+    long_number_pattern,
     read_exactly,
 )
 
@@ -254,7 +254,7 @@ class JsonDecoder:
             or any('"' in name for name in decimal_names | others)
         ):
             return None
-        return rf"({named(decimal_names)}\s*:\s*)({NUMBER})"
+        return rf"({member_pattern(decimal_names)}\s*:\s*)({NUMBER})"
 
     @cached_property
     def _long(self) -> tuple[str, ...]:
@@ -271,7 +271,7 @@ class JsonDecoder:
             names.setdefault(type_, set()).add(name)
         # One pattern for each type: with one for each name, the time is quadratic in the names.
         long = (
-            rf"{named(names_of_type)}\s*:\s*{no_short_number(type_)}"
+            rf"{member_pattern(names_of_type)}\s*:\s*{long_number_pattern(type_)}"
             for type_, names_of_type in names.items()
         )
         return (_ESCAPE, *long)
@@ -285,13 +285,13 @@ class JsonDecoder:
         floats = {name for name, type_ in leaves if pa.types.is_floating(type_)}
         names = floats - {name for name, type_ in leaves if not pa.types.is_floating(type_)}
         names.discard(_ELEMENT)
-        return rf'({named(names)}\s*:\s*)"({_ODD_FLOAT[1:-1]})"' if names else ""
+        return rf'({member_pattern(names)}\s*:\s*)"({_ODD_FLOAT[1:-1]})"' if names else ""
 
     @cached_property
     def _no_integer(self) -> str:
         """The pattern for integer members with a number that is not, or may not be, a BIGINT."""
         names = {name for name, type_ in leaf_types(self._type) if pa.types.is_integer(type_)}
-        before = f'"{_MEMBER}"' if self.is_bare else named(names)
+        before = f'"{_MEMBER}"' if self.is_bare else member_pattern(names)
         return rf"{before}\s*:\s*-?[0-9]*(?:[0-9][.eE]|[0-9]{{19}})"
 
     def _decode_block(self, payloads: pa.Array) -> tuple[pa.Array, Bad]:
@@ -402,7 +402,7 @@ def _mask(found: pa.Array) -> np.ndarray:
     return np.array(found.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def named(names: Iterable[str]) -> str:
+def member_pattern(names: Iterable[str]) -> str:
     """Return a pattern for member names in their usual JSON spelling."""
     return f"(?:{'|'.join(re.escape(json.dumps(n, ensure_ascii=False)) for n in sorted(names))})"
 

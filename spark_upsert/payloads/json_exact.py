@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.threads import Undecodable, shown
-from spark_upsert.core.timestamps import days_of, micros_of
+from spark_upsert.core.threads import Undecodable, shorten
+from spark_upsert.core.timestamps import parse_day, parse_time_of_day
 
 _TEXT = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
 
@@ -36,7 +36,7 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
     """
     match = _TEXT.fullmatch(text)
     if match is None or not (match[2] or match[3]):
-        raise Undecodable(f"'{shown(text)}' is no decimal number")
+        raise Undecodable(f"'{shorten(text)}' is no decimal number")
     sign, integer_digits, fraction, exponent_sign, exponent = match.groups(default="")
     written = (integer_digits + fraction).lstrip("0")
     digits = written.rstrip("0")
@@ -45,9 +45,9 @@ def decimal_of(text: str, type_: pa.Decimal128Type) -> Decimal:
     exponent = exponent.lstrip("0")[: _EXPONENT_DIGITS + 1] or "0"
     shift = int(exponent_sign + exponent) + type_.scale - len(fraction) + len(written) - len(digits)
     if shift < 0:
-        raise Undecodable(f"{shown(text)} needs a finer scale than {_name(type_)} has")
+        raise Undecodable(f"{shorten(text)} needs a finer scale than {_name(type_)} has")
     if len(digits) + shift > type_.precision:
-        raise Undecodable(f"{shown(text)} needs a greater precision than {_name(type_)} has")
+        raise Undecodable(f"{shorten(text)} needs a greater precision than {_name(type_)} has")
     return decimal_from(int(sign + digits) * 10**shift, type_)
 
 
@@ -69,7 +69,7 @@ def is_short(type_: pa.Decimal128Type) -> bool:
     return _short_whole(type_) > 0
 
 
-def no_short_number(type_: pa.Decimal128Type) -> str:
+def long_number_pattern(type_: pa.Decimal128Type) -> str:
     """Return a pattern for the start of a value that `decimals_of_floats` cannot convert.
 
     It does not match ``null``, and need not match invalid JSON.
@@ -290,7 +290,7 @@ def _kind(found: Any) -> str:
 def _integer(text: str, type_: pa.DataType) -> int:
     name, limit = _INTEGERS[type_]
     if _INTEGER.fullmatch(text) is None or not -limit <= int(text) < limit:
-        raise Undecodable(f"{shown(text)} is no {name}")
+        raise Undecodable(f"{shorten(text)} is no {name}")
     return int(text)
 
 
@@ -302,13 +302,13 @@ def _float(text: str, type_: pa.DataType) -> float:
         if pa.types.is_float32(type_):
             value = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError as error:
-        raise Undecodable(f"{shown(text)} is too large for {name}") from error
+        raise Undecodable(f"{shorten(text)} is too large for {name}") from error
     except ValueError as error:
-        raise Undecodable(f"{shown(text)} is no {name}") from error
+        raise Undecodable(f"{shorten(text)} is no {name}") from error
     if math.isinf(value) and "Infinity" not in text:
-        raise Undecodable(f"{shown(text)} is too large for {name}")
+        raise Undecodable(f"{shorten(text)} is too large for {name}")
     if value == 0 and _NOT_ZERO.match(text):
-        raise Undecodable(f"{shown(text)} is too small for {name}, and not zero")
+        raise Undecodable(f"{shorten(text)} is too small for {name}, and not zero")
     return value
 
 
@@ -317,9 +317,9 @@ _NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
 
 def _text(text: str, type_: pa.DataType) -> str | int:
     if pa.types.is_date32(type_):
-        return days_of(text)
+        return parse_day(text)
     if pa.types.is_timestamp(type_):
-        return micros_of(text, has_zone=type_.tz is not None)
+        return parse_time_of_day(text, has_zone=type_.tz is not None)
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.casts import convert, readable, try_convert
+from spark_upsert.core.casts import convert, to_readable, try_convert
 from spark_upsert.core.keys import Mask
 from spark_upsert.payloads.decoder import Parts, Unreadable
 
@@ -189,8 +189,8 @@ _TEXT, _BYTES = "string", "bytes"
 def wire_of(
     column: str,
     declared: pa.DataType,
-    said: ConnectSchema | None,
-    unsaid: SchemalessDefaults,
+    connect_schema: ConnectSchema | None,
+    schemaless_defaults: SchemalessDefaults,
     *,
     where: str,
 ) -> Wire:
@@ -205,39 +205,54 @@ def wire_of(
     """
     if pa.types.is_struct(declared):
 
-        def inside(part: pa.Field, said: ConnectSchema | None) -> Wire:
-            return wire_of(column, part.type, said, unsaid, where=f"{where}.{part.name}")
+        def inside(part: pa.Field, connect_schema: ConnectSchema | None) -> Wire:
+            return wire_of(
+                column, part.type, connect_schema, schemaless_defaults, where=f"{where}.{part.name}"
+            )
 
-        return _struct(declared, said, inside)
+        return _struct(declared, connect_schema, inside)
     if pa.types.is_list(declared):
-        items = said.items if said is not None and said.type == "array" else None
-        return _list(wire_of(column, declared.value_type, items, unsaid, where=where), declared)
+        items = (
+            connect_schema.items
+            if connect_schema is not None and connect_schema.type == "array"
+            else None
+        )
+        return _list(
+            wire_of(column, declared.value_type, items, schemaless_defaults, where=where), declared
+        )
     leaf: _Leaf | None
     if pa.types.is_timestamp(declared):
-        leaf = _timestamp(declared, said, unsaid.of(column, declared))
+        leaf = _timestamp(declared, connect_schema, schemaless_defaults.of(column, declared))
     elif pa.types.is_date32(declared):
-        leaf = _date(said)
+        leaf = _date(connect_schema)
     elif pa.types.is_decimal(declared):
-        leaf = _decimal(declared, said, unsaid.decimals)
+        leaf = _decimal(declared, connect_schema, schemaless_defaults.decimals)
     elif pa.types.is_binary(declared):
-        is_bytes = said is None or (said.type == _BYTES and said.name != DECIMAL)
+        is_bytes = connect_schema is None or (
+            connect_schema.type == _BYTES and connect_schema.name != DECIMAL
+        )
         leaf = (pa.string(), decode_base64) if is_bytes else None
     else:
         # A text of a decimal in Base64 is of no use to anybody.
-        is_other = said is not None and said.name in (DECIMAL, _VARIABLE_DECIMAL)
+        is_other = connect_schema is not None and connect_schema.name in (
+            DECIMAL,
+            _VARIABLE_DECIMAL,
+        )
         leaf = None if is_other else (declared, None)
-    if leaf is None and said is None:
+    if leaf is None and connect_schema is None:
         raise Unreadable(
             f"'{where}' is declared {declared}, and messages without a schema do not say how it is "
             "written; the option 'decimalHandling' does"
         )
     if leaf is None:
-        raise Unreadable(f"'{where}' is declared {declared}, and the message's schema says {said}")
-    name = None if said is None else said.name
+        raise Unreadable(
+            f"'{where}' is declared {declared}, and the message's schema says {connect_schema}"
+        )
+    name = None if connect_schema is None else connect_schema.name
     is_base64 = pa.types.is_decimal(declared) and leaf[0] == pa.string() and name in (None, DECIMAL)
     reason = f"'{where}' is declared {declared}, and holds what is not of this type or range"
-    is_time = said is None and pa.types.is_timestamp(declared)
-    unit = unsaid.of(column, declared) if is_time else TIME_UNITS.get(name or "")
+    is_time = connect_schema is None and pa.types.is_timestamp(declared)
+    unit = schemaless_defaults.of(column, declared) if is_time else TIME_UNITS.get(name or "")
     wire = _leaf_wire(*leaf, f"{reason}{_advice(unit)}")
     return replace(wire, numbers=("",)) if is_base64 else wire
 
@@ -264,29 +279,33 @@ def _leaf_wire(type_: pa.DataType, convert: _Convert | None, reason: str) -> Wir
 
 def object_wire(
     fields: pa.Schema,
-    said: ConnectSchema | None,
-    unsaid: SchemalessDefaults,
+    connect_schema: ConnectSchema | None,
+    schemaless_defaults: SchemalessDefaults,
     *,
     images: Collection[str] = (),
 ) -> Wire:
     """Return the wire for an object; fields named in ``images`` are rows with columns."""
 
-    def member(part: pa.Field, said: ConnectSchema | None) -> Wire:
+    def member(part: pa.Field, connect_schema: ConnectSchema | None) -> Wire:
         if part.name in images:
-            return _struct(part.type, said, lambda own, s: column(own, s, f"{part.name}."))
-        return column(part, said)
+            return _struct(
+                part.type, connect_schema, lambda own, s: column(own, s, f"{part.name}.")
+            )
+        return column(part, connect_schema)
 
-    def column(part: pa.Field, said: ConnectSchema | None, above: str = "") -> Wire:
-        return wire_of(part.name, part.type, said, unsaid, where=f"{above}{part.name}")
+    def column(part: pa.Field, connect_schema: ConnectSchema | None, above: str = "") -> Wire:
+        return wire_of(
+            part.name, part.type, connect_schema, schemaless_defaults, where=f"{above}{part.name}"
+        )
 
-    if said is not None and said.type != "struct":
-        raise Unreadable(f"expected the schema of an object, found that of {said}")
-    return _struct(pa.struct(list(fields)), said, member)
+    if connect_schema is not None and connect_schema.type != "struct":
+        raise Unreadable(f"expected the schema of an object, found that of {connect_schema}")
+    return _struct(pa.struct(list(fields)), connect_schema, member)
 
 
 def natural_wire(
     written: pa.DataType,
-    said: ConnectSchema | None,
+    connect_schema: ConnectSchema | None,
     *,
     keep: Collection[str] | None = None,
     where: str = "",
@@ -302,16 +321,16 @@ def natural_wire(
             name = f"{where}.{part.name}" if where else part.name
             if leading is None or name in leading:
                 inside = None if keep is None or name in keep else keep
-                of_part = None if said is None else said.fields.get(part.name)
+                of_part = None if connect_schema is None else connect_schema.fields.get(part.name)
                 parts[part.name] = natural_wire(part.type, of_part, keep=inside, where=name)
         type_ = pa.struct([pa.field(name, type_) for name, (type_, _) in parts.items()])
         return type_, _struct(type_, None, lambda part, _: parts[part.name][1])
     if pa.types.is_list(written):
-        of_items = None if said is None else said.items
+        of_items = None if connect_schema is None else connect_schema.items
         type_, item = natural_wire(written.value_type, of_items, where=where)
         type_ = pa.list_(pa.field("element", type_))
         return type_, _list(item, type_)
-    name = "" if said is None else said.name or ""
+    name = "" if connect_schema is None else connect_schema.name or ""
     leaf: _Leaf = (written, None)
     type_ = written
     if name in TIME_UNITS:
@@ -340,11 +359,13 @@ def _dots(name: str) -> list[int]:
 
 
 def _timestamp(
-    declared: pa.DataType, said: ConnectSchema | None, unit: TimeUnit | None
+    declared: pa.DataType, connect_schema: ConnectSchema | None, unit: TimeUnit | None
 ) -> _Leaf | None:
-    if said is not None:
-        unit = TIME_UNITS.get(said.name or "", unit if said.name is None else None)
-        if said.type == _TEXT:
+    if connect_schema is not None:
+        unit = TIME_UNITS.get(
+            connect_schema.name or "", unit if connect_schema.name is None else None
+        )
+        if connect_schema.type == _TEXT:
             return declared, None
         if unit is None:
             return None
@@ -353,25 +374,32 @@ def _timestamp(
     return pa.int64(), lambda array: _times(array, unit, declared)
 
 
-def _date(said: ConnectSchema | None) -> _Leaf | None:
-    if said is not None and said.type == _TEXT:
+def _date(connect_schema: ConnectSchema | None) -> _Leaf | None:
+    if connect_schema is not None and connect_schema.type == _TEXT:
         return pa.date32(), None
-    if said is not None and said.name not in DATES:
+    if connect_schema is not None and connect_schema.name not in DATES:
         return None
     return pa.int32(), _days
 
 
 def _decimal(
-    declared: pa.DataType, said: ConnectSchema | None, form: DecimalForm | None
+    declared: pa.DataType, connect_schema: ConnectSchema | None, form: DecimalForm | None
 ) -> _Leaf | None:
-    if said is not None and said.name == _VARIABLE_DECIMAL:
+    if connect_schema is not None and connect_schema.name == _VARIABLE_DECIMAL:
         type_ = pa.struct({"scale": pa.int32(), "value": pa.string()})
         return type_, lambda array: _variable_decimals(array, declared)
     scale: int | None = declared.scale
-    if said is not None and said.name == DECIMAL and said.type == _BYTES:
-        form, scale = DecimalForm.PRECISE, parameter_number(said.parameters.get("scale", ""))
-    elif said is not None:
-        form = _DECIMAL_FORMS.get(said.type)
+    if (
+        connect_schema is not None
+        and connect_schema.name == DECIMAL
+        and connect_schema.type == _BYTES
+    ):
+        form, scale = (
+            DecimalForm.PRECISE,
+            parameter_number(connect_schema.parameters.get("scale", "")),
+        )
+    elif connect_schema is not None:
+        form = _DECIMAL_FORMS.get(connect_schema.type)
     match form:
         case DecimalForm.PRECISE if scale is not None:
             return pa.string(), lambda array: _precise_decimals(array, scale, declared)
@@ -390,9 +418,13 @@ def parameter_number(text: str) -> int | None:
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
-def _struct(declared: pa.DataType, said: ConnectSchema | None, wire: _WireOf) -> Wire:
+def _struct(declared: pa.DataType, connect_schema: ConnectSchema | None, wire: _WireOf) -> Wire:
     """Return a struct's wire; a field missing in the schema is null."""
-    known_fields = said.fields if said is not None and said.type == "struct" else None
+    known_fields = (
+        connect_schema.fields
+        if connect_schema is not None and connect_schema.type == "struct"
+        else None
+    )
     wires = []
     for part in declared.fields:
         if known_fields is not None and part.name not in known_fields:
@@ -455,7 +487,7 @@ _UNITS = {TimeUnit.MILLIS: "ms", TimeUnit.MICROS: "us", TimeUnit.NANOS: "ns"}
 
 def _days(array: pa.Array) -> tuple[pa.Array, Mask]:
     """Convert days since 1970 to dates; PostgreSQL's `infinity` is bad."""
-    return readable(array.view(pa.date32()))
+    return to_readable(array.view(pa.date32()))
 
 
 def _times(array: pa.Array, unit: TimeUnit, declared: pa.DataType) -> tuple[pa.Array, Mask]:

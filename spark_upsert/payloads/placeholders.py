@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.casts import readable
+from spark_upsert.core.casts import to_readable
 from spark_upsert.core.keys import Mask, Positions, is_text
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import TableSchema, storage_type
@@ -257,7 +257,7 @@ def _as_stored(column: pa.Array) -> pa.Array:
     if type_ == column.type or not (may_hold or (pa.types.is_struct(type_) and _has_wkb(type_))):
         return column
     try:
-        return readable(column)[0]
+        return to_readable(column)[0]
     except pa.ArrowException:
         return column  # A type that no table stores, which the write refuses by its name.
 

@@ -32,8 +32,8 @@ from spark_upsert.payloads.decoder import (
     Payloads,
     RefusedField,
     Unreadable,
-    bytes_kept,
     describe_exception,
+    estimate_cached_bytes,
     read_json,
     refused_fields,
     require_limits,
@@ -56,7 +56,7 @@ class ResponseTooLarge(Exception):
     """A response is too long, or not compressed as declared."""
 
 
-def in_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
+def limit_response_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
     """Return a subclass of a urllib3 connection class that limits the time per response.
 
     A late read raises `TimeoutError`, which urllib3 treats as a socket timeout.
@@ -110,7 +110,7 @@ class _TimedFile(io.RawIOBase):
         super().close()
 
 
-def body_of(response: Any) -> bytes:
+def read_response(response: Any) -> bytes:
     """Read and decompress an unread urllib3 response; raises `ResponseTooLarge`."""
     data = bytearray()
     while piece := response.read(_PIECE_BYTES, decode_content=False):
@@ -280,7 +280,8 @@ def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
 
 
 _memory: SharedLruMap[tuple[RegistrySettings, str], RegisteredSchema] = SharedLruMap(
-    bytes_max=SCHEMA_CACHE_BYTES_MAX, weigh=lambda _, found: bytes_kept(len(found.text), 1)
+    bytes_max=SCHEMA_CACHE_BYTES_MAX,
+    weigh=lambda _, found: estimate_cached_bytes(len(found.text), 1),
 )
 
 
@@ -447,7 +448,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
     )
 
     pool.pool_classes_by_scheme = {
-        scheme: type(pools.__name__, (pools,), {"ConnectionCls": in_time(connection)})
+        scheme: type(pools.__name__, (pools,), {"ConnectionCls": limit_response_time(connection)})
         for scheme, pools, connection in (
             ("http", urllib3.HTTPConnectionPool, urllib3.connection.HTTPConnection),
             ("https", urllib3.HTTPSConnectionPool, urllib3.connection.HTTPSConnection),
@@ -457,7 +458,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
     def ask(url: str, path: str) -> Any:
         response = pool.request("GET", url + path, preload_content=False)
         try:
-            body = body_of(response)
+            body = read_response(response)
         except BaseException:
             response.close()  # What is left of it is not read, however much that is.
             raise

@@ -117,12 +117,12 @@ _OF_GROUPS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def not_of_a_plan(name: str) -> Exception:
+def unknown_plan_attribute(name: str) -> Exception:
     """Return the error for an attribute that plans do not have."""
     return _unknown("a view", "Plan", name, _OF_PLANS)
 
 
-def not_of_groups(name: str) -> Exception:
+def unknown_group_attribute(name: str) -> Exception:
     """Return the error for an attribute that groups do not have."""
     return _unknown("a grouping", "GroupedRows", name, _OF_GROUPS)
 
@@ -136,7 +136,7 @@ def _unknown(
     return PlanError(f"{what} has no '{name}': it {why}.", hint=instead)
 
 
-def joined_by(on: Any) -> dict[str, str]:
+def right_columns_by_left(on: Any) -> dict[str, str]:
     """Return a join's right columns by left column; raises `PlanError`."""
     if isinstance(on, Mapping):
         require_texts("join", "names of columns", [*on, *on.values()])

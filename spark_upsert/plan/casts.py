@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.casts import UnfitError, convert, range_of
-from spark_upsert.core.threads import Rounding, shown
+from spark_upsert.core.threads import Rounding, shorten
 from spark_upsert.errors import PlanError
 
 Datum = Any
@@ -229,7 +229,7 @@ def _truth_of_text(value: Datum, type_: pa.DataType) -> Datum:
 def _require(is_known: Datum, value: Datum, type_: pa.DataType) -> None:
     row = is_known.index(False).as_py()
     if row >= 0:
-        raise UnfitError(f"'{shown(value[row].as_py())}' is no {type_}{range_of(type_)}")
+        raise UnfitError(f"'{shorten(value[row].as_py())}' is no {type_}{range_of(type_)}")
 
 
 def _date_of_text(value: Datum, type_: pa.DataType) -> Datum:

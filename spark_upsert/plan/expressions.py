@@ -23,15 +23,15 @@ from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import DataError, PlanError, SchemaError
 from spark_upsert.plan.casts import Datum, cast, kind_of, nearest
 from spark_upsert.plan.functions import (
-    alike,
     apply,
     boolean,
-    chosen,
+    choose_values,
     equal,
     in_own_digits,
     is_true,
     negated,
     refused,
+    to_common_type,
 )
 from spark_upsert.plan.sql import (
     IMPURE,
@@ -43,7 +43,7 @@ from spark_upsert.plan.sql import (
     Tree,
     children,
     double_quoted,
-    not_of_one_row,
+    not_row_function_error,
     parse_sql,
 )
 
@@ -186,7 +186,7 @@ def _resolve_column(column: ColumnName, schema: pa.Schema, text: str) -> str:
         return find_in_schema(name, schema, role="column")
     except SchemaError as error:
         if name.upper() in IMPURE:
-            raise not_of_one_row(text, name.upper()) from error
+            raise not_row_function_error(text, name.upper()) from error
         raise PlanError.missing_column(name, schema.names) from error
 
 
@@ -323,14 +323,14 @@ class _Evaluation:
             undecided = pc.and_not(undecided, is_met)
         result = self._where(undecided, tree.otherwise, batch)
         for is_taken, value in reversed(taken):
-            result = chosen(is_taken, self._where(is_taken, value, batch), result)
+            result = choose_values(is_taken, self._where(is_taken, value, batch), result)
         return result
 
     def _coalesce(self, arguments: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
         result = self._of(arguments[0], batch)
         for argument in arguments[1:]:
             is_open = pc.is_null(result)
-            result = chosen(is_open, self._where(is_open, argument, batch), result)
+            result = choose_values(is_open, self._where(is_open, argument, batch), result)
         return result
 
     def _in(self, value: Tree, several: Sequence[Tree], batch: pa.RecordBatch) -> Datum:
@@ -343,7 +343,7 @@ class _Evaluation:
         first = self._of(value, batch)
         kinds = [self._of(expression, nothing) for expression in several]
         try:
-            type_ = alike(first, *kinds)[0].type
+            type_ = to_common_type(first, *kinds)[0].type
         except pa.ArrowNotImplementedError as error:
             raise refused("IN", [first, *kinds]) from error
         first = nearest(first, type_)
@@ -429,9 +429,9 @@ def _converted(value: pa.Scalar, type_: pa.DataType) -> pa.Array | None:
 def _pins(tree: Tree, schema: pa.Schema) -> Pins:
     match tree:
         case Call(name="AND", arguments=(left, right)):
-            return both(_pins(left, schema), _pins(right, schema))
+            return pins_for_and(_pins(left, schema), _pins(right, schema))
         case Call(name="OR", arguments=(left, right)):
-            return either(_pins(left, schema), _pins(right, schema))
+            return pins_for_or(_pins(left, schema), _pins(right, schema))
         case Call(name="=" | "<=>", arguments=(ColumnName() as column, value)):
             return _pinned(column, (value,), schema, is_null_safe=tree.name == "<=>")
         case Call(name="=" | "<=>", arguments=(value, ColumnName() as column)):
@@ -442,7 +442,7 @@ def _pins(tree: Tree, schema: pa.Schema) -> Pins:
             return {}
 
 
-def both(left: Pins, right: Pins) -> Pins:
+def pins_for_and(left: Pins, right: Pins) -> Pins:
     """Combine the pins for AND."""
     met = {name: _among(left[name], right[name]) for name in left.keys() & right.keys()}
     return {**left, **right, **met}
@@ -452,7 +452,7 @@ def _among(values: pa.Array, others: pa.Array) -> pa.Array:
     return values.filter(pc.is_in(values, value_set=others))
 
 
-def either(left: Pins, right: Pins) -> Pins:
+def pins_for_or(left: Pins, right: Pins) -> Pins:
     """Combine the pins for OR; a side that is never true adds nothing."""
     for one, second in ((left, right), (right, left)):
         if any(not len(values) for values in one.values()):

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.casts import convert, rounded
+from spark_upsert.core.casts import convert, round_decimals
 from spark_upsert.core.threads import Rounding
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.casts import UTC, Datum, kind_of, nearest
@@ -102,7 +102,7 @@ def _is_about_types(error: pa.ArrowInvalid) -> bool:
 # -- types that are alike ----------------------------------------------------------------------
 
 
-def alike(*values: Datum) -> list[Datum]:
+def to_common_type(*values: Datum) -> list[Datum]:
     """Convert values to a common type; untyped NULLs get it too.
 
     Numbers become DOUBLE if any is a float (FLOAT if all are), else decimals, else BIGINT.
@@ -155,10 +155,10 @@ def _is_floating(value: Datum) -> bool:
     return pa.types.is_floating(value.type)
 
 
-def chosen(is_first: Datum, first: Datum, second: Datum) -> Datum:
+def choose_values(is_first: Datum, first: Datum, second: Datum) -> Datum:
     """Return the first value where ``is_first`` is true, else the second, in their common type."""
     try:
-        first, second = alike(first, second)
+        first, second = to_common_type(first, second)
     except pa.ArrowNotImplementedError as error:
         raise refused("CASE", [first, second]) from error
     return pc.if_else(is_first, first, second)
@@ -192,7 +192,7 @@ def _is_false(value: Datum) -> Datum:
 
 def equal(*values: Datum) -> Datum:
     """Return whether two values are equal; NaN equals NaN."""
-    left, right = alike(*values)
+    left, right = to_common_type(*values)
     is_equal = pc.equal(left, right)
     if _is_floating(left):
         return pc.or_(is_equal, pc.and_(pc.is_nan(left), pc.is_nan(right)))
@@ -200,7 +200,7 @@ def equal(*values: Datum) -> Datum:
 
 
 def _less(*values: Datum) -> Datum:
-    left, right = alike(*values)
+    left, right = to_common_type(*values)
     if pa.types.is_boolean(left.type):
         left, right = pc.if_else(left, 1, 0), pc.if_else(right, 1, 0)
     is_less = pc.less(left, right)
@@ -221,11 +221,11 @@ def _null_if(left: Datum, right: Datum) -> Datum:
 
 
 def _least(*values: Datum) -> Datum:
-    return reduce(lambda a, b: _preferred(_less(b, a), a, b), alike(*values))
+    return reduce(lambda a, b: _preferred(_less(b, a), a, b), to_common_type(*values))
 
 
 def _greatest(*values: Datum) -> Datum:
-    return reduce(lambda a, b: _preferred(_less(a, b), a, b), alike(*values))
+    return reduce(lambda a, b: _preferred(_less(a, b), a, b), to_common_type(*values))
 
 
 def _preferred(is_second: Datum, first: Datum, second: Datum) -> Datum:
@@ -250,7 +250,7 @@ def _numbers(*values: Datum) -> list[Datum]:
             nearest(value, first) if pa.types.is_null(value.type) else value for value in values
         )
         return [_decimal(number) for number in nulls_typed]
-    return alike(*values)
+    return to_common_type(*values)
 
 
 def _decimal(value: Datum) -> Datum:
@@ -324,8 +324,8 @@ def _round(value: Datum, digits: Datum | None = None) -> Datum:
         return _round_float(number, 0 if digits is None else _whole(digits, *FLOAT_PLACES))
     scale = 0 if digits is None else _whole(digits, -_INT_MAX, _INT_MAX)
     if not _is_whole(number):
-        return rounded(number, scale)
-    return number if scale >= 0 else nearest(rounded(_decimal(number), scale), pa.int64())
+        return round_decimals(number, scale)
+    return number if scale >= 0 else nearest(round_decimals(_decimal(number), scale), pa.int64())
 
 
 def _round_float(number: Datum, places: int) -> Datum:
@@ -342,7 +342,7 @@ def _round_float(number: Datum, places: int) -> Datum:
     text = convert(pc.if_else(is_rounded, double, 0.0), pa.string())
     if places < 0:
         # What is cut off is no half, or more than the half that is rounded by.
-        decimals = rounded(convert(text, pa.decimal128(38, 0), Rounding.DOWN), places)
+        decimals = round_decimals(convert(text, pa.decimal128(38, 0), Rounding.DOWN), places)
     else:
         decimals = convert(text, pa.decimal128(38, places), Rounding.HALF_UP)
     return pc.if_else(is_rounded, nearest(decimals, number.type), number)
@@ -354,7 +354,7 @@ def _to_whole(function: Callable[[Datum], Datum], rounding: Rounding) -> Callabl
         if _is_floating(number):
             return convert(function(number), pa.int64())
         is_whole = _is_whole(number) or number.type.scale == 0
-        return number if is_whole else rounded(number, 0, rounding)
+        return number if is_whole else round_decimals(number, 0, rounding)
 
     return applied
 
@@ -388,7 +388,7 @@ def _texts(*values: Datum) -> list[Datum]:
     """Return text operands; other types must be cast first."""
     if not all(kind_of(value.type) in ("text", "nothing") for value in values):
         raise pa.ArrowNotImplementedError("no texts")
-    texts = alike(*values)
+    texts = to_common_type(*values)
     return [nearest(value, pa.string()) if value.type == pa.bool_() else value for value in texts]
 
 

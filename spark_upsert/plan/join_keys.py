@@ -293,7 +293,9 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.int64() if is_whole and pa.uint64() not in (one, other) else None
 
 
-def in_types(columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]) -> list[pa.Array]:
+def cast_columns(
+    columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]
+) -> list[pa.Array]:
     """Convert key columns to their comparison types, which are never narrower."""
     return [
         column if column.type == type_ else convert(column, type_)
@@ -301,14 +303,14 @@ def in_types(columns: Sequence[pa.Array], types: Sequence[pa.DataType | None]) -
     ]
 
 
-def alike(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Array]]:
+def to_common_types(one: Sequence[pa.Array], other: Sequence[pa.Array]) -> list[list[pa.Array]]:
     """Convert two sides' columns pairwise to common types."""
     types = [common_type(a.type, b.type) for a, b in zip(one, other, strict=True)]
     assert None not in types, "checked when the plan was bound"
-    return [in_types(side, types) for side in (one, other)]
+    return [cast_columns(side, types) for side in (one, other)]
 
 
-def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def cast_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert rows to a schema's types; a whole number that does not fit becomes NULL."""
     fields = [schema.field(name) for name in rows.schema.names]
     if all(
@@ -320,13 +322,13 @@ def fitted(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def values_at(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
+def take_or_null(columns: Sequence[pa.Array], places: Positions) -> list[pa.Array]:
     """Take values by index; NULL for `NOWHERE`."""
     absent = places == NOWHERE
     indices = pa.array(places, mask=absent if bool(absent.any()) else None)
     return [column.take(indices) for column in columns]
 
 
-def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return an empty batch with a schema."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -28,7 +28,7 @@ from spark_upsert.plan.nodes import (
     to_text,
     too_deep,
 )
-from spark_upsert.plan.sql import requoted
+from spark_upsert.plan.sql import replace_quotes
 
 _NESTING_MAX = 4 * DEPTH_MAX
 """Maximum nesting in a plan's JSON, counting nodes and the lists in their fields."""
@@ -158,7 +158,7 @@ def _optional(reader: _Reader) -> _Reader:
 def _formula(value: Any, _: int) -> str:
     # Plans have no text between double quotes (`nodes.Filter`). One that has is of an earlier
     # version, which read a name there.
-    return requoted(_TEXT.read(value, 0), "`")
+    return replace_quotes(_TEXT.read(value, 0), "`")
 
 
 def _several(what: str, read: Callable[[Any, int], Any]) -> _Reader:

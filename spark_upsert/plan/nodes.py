@@ -23,7 +23,7 @@ from spark_upsert.core.keys import Positions
 from spark_upsert.core.names import names_of
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.aggregates import Aggregate
-from spark_upsert.plan.sql import requoted
+from spark_upsert.plan.sql import replace_quotes
 
 VERSION = 1
 """Version of the JSON form."""
@@ -290,7 +290,7 @@ class Project(Node):
 
 def _in_single_quotes(formula: Formula) -> Formula:
     """Replace double quotes in a formula; older plans used them for names (`plan.json`)."""
-    return requoted(formula, "'") if isinstance(formula, str) else formula
+    return replace_quotes(formula, "'") if isinstance(formula, str) else formula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -233,7 +233,7 @@ def children(tree: Tree) -> tuple[Tree, ...]:
             return ()
 
 
-def not_of_one_row(text: str, name: str) -> PlanError:
+def not_row_function_error(text: str, name: str) -> PlanError:
     """Return the error for a nondeterministic function or a window function."""
     return PlanError(
         f"'{text}': {name} is not a function of one row.",
@@ -247,7 +247,7 @@ def double_quoted(text: str) -> list[str]:
     return [_unquoted(token.text) for token in _double_quoted(text)]
 
 
-def requoted(text: str, quote: str) -> str:
+def replace_quotes(text: str, quote: str) -> str:
     """Replace an expression's double quotes by another quote."""
     pieces, end = [], 0
     for token in _double_quoted(text):
@@ -575,7 +575,7 @@ class _Parser:
                 hint="use an aggregation.",
             )
         if name in IMPURE | WINDOWED:
-            raise not_of_one_row(self._text, name)
+            raise not_row_function_error(self._text, name)
         if name not in FUNCTIONS:
             raise PlanError(
                 f"'{self._text}': there is no function {name}.", hint=did_you_mean(name, FUNCTIONS)

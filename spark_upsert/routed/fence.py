@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.envelopes.write_plan import default_late_rows
 from spark_upsert.errors import (
     BatchTooLargeError,
@@ -205,7 +205,7 @@ class Tables:
     def commit_all(self, shares: Mapping[str, TableShare]) -> dict[str, TableOutcome]:
         """Commit all shares on several threads; outcomes contain the errors."""
         threads = self._options.commit_threads
-        return dict(zip(shares, in_order(self.commit, shares.values(), threads), strict=True))
+        return dict(zip(shares, map_in_order(self.commit, shares.values(), threads), strict=True))
 
     def commit(self, share: TableShare) -> TableOutcome:
         """Commit one table's share; an error is returned, so that other tables are tried."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import ErrorPolicy, TableSchema
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.envelopes.inferred_schema import infer_options
 from spark_upsert.envelopes.write_plan import WritePlan, plan_table_write
 from spark_upsert.errors import OptionError, OtherTableError, SchemaError, setting
@@ -197,7 +197,7 @@ def require_room(
 
 
 def _require_existing(root: Store, new: Mapping[str, str], known: int) -> None:
-    heads = in_order(
+    heads = map_in_order(
         lambda folder: table_below(root, folder).log.try_head(), new, min(_CHECKS_AT_ONCE, len(new))
     )
     missing = [name for name, head in zip(new.values(), heads, strict=True) if head is None]

@@ -14,7 +14,7 @@ from itertools import chain
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.envelopes.write_plan import default_late_rows
 from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about
 from spark_upsert.options.write import WriteOptions
@@ -168,7 +168,7 @@ class _Staging:
         try:
             lost = self._park_nameless(nameless, counts)
             alone = tuple(map(one, large))
-            return (*lost, *alone, *in_order(one, others, min(threads, len(others))))
+            return (*lost, *alone, *map_in_order(one, others, min(threads, len(others))))
         except BaseException:
             discard_staged(self._root, self._done)
             raise

@@ -31,7 +31,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import CorruptionError, OptionError, StorageError, UpsertFlowError, masked
 from spark_upsert.store.cache import CopyFile, LocalCopies, usable
 from spark_upsert.store.local import release_mapped
@@ -367,7 +367,7 @@ class ObjectStore:
         if sum(sizes[path] for path in small) > self._copies.bytes_max:
             return  # One would push the other out before it is mapped.
         for few in _group_for_fetch(small, sizes):
-            for _ in in_order(self._bring, few, len(few)):
+            for _ in map_in_order(self._bring, few, len(few)):
                 pass
 
     def _bring(self, path: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.core.names import find_column, names_of
-from spark_upsert.core.schema import TableSchema, unreadable_column
+from spark_upsert.core.schema import TableSchema, unreadable_column_error
 from spark_upsert.errors import (
     ContentionError,
     OtherTableError,
@@ -93,7 +93,7 @@ def _update_history(
             untracked=_select(untracked, fields, "untracked"),
         )
         for name in source.schema.unreadable.intersection(history_options.columns):
-            raise unreadable_column(name, source.schema.columns.field(name).type)
+            raise unreadable_column_error(name, source.schema.columns.field(name).type)
         fields = pa.schema([fields.field(name) for name in history_options.columns])
         head = _ensure_table(kept, source, history_options, fields, is_of_all=columns is None)
         guard = UnchangedRowsGuard(head)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from polars.io.plugins import register_io_source
 
 from spark_upsert.plan.casts import kind_of
-from spark_upsert.plan.expressions import Pins, both, either, values_of
+from spark_upsert.plan.expressions import Pins, pins_for_and, pins_for_or, values_of
 from spark_upsert.table.scan import IndexOf, RowFilter
 from spark_upsert.table.state.snapshot import Snapshot
 
@@ -66,9 +66,9 @@ def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
         return {}
     right, left = parts
     if predicate.meta.eq(left & right):
-        return both(_pins(left, columns), _pins(right, columns))
+        return pins_for_and(_pins(left, columns), _pins(right, columns))
     if predicate.meta.eq(left | right):
-        return either(_pins(left, columns), _pins(right, columns))
+        return pins_for_or(_pins(left, columns), _pins(right, columns))
     if predicate.meta.eq(left == right):
         return _pinned(left, right, columns) or _pinned(right, left, columns)
     if predicate.meta.eq(left.is_in(right)):

@@ -24,7 +24,7 @@ from spark_upsert.plan.expressions import (
     BoundExpression,
     Pins,
     bind_condition,
-    both,
+    pins_for_and,
     pins_of,
     values_of,
 )
@@ -80,7 +80,7 @@ class RowFilter:
         pinned_values = {
             name: values for name, values in values_by_name.items() if values is not None
         }
-        return replace(self, pins=both(self.pins, pinned_values))
+        return replace(self, pins=pins_for_and(self.pins, pinned_values))
 
     def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> RowFilter:
         """Return the filter with the index that saves most at a version, if any does."""

@@ -12,7 +12,14 @@ import pyarrow.compute as pc
 from spark_upsert.core.keys import Mask, Positions, Words, is_hashable, is_text
 from spark_upsert.core.names import find_repeated, has_column
 from spark_upsert.errors import PlanError
-from spark_upsert.plan.join_keys import NOWHERE, common_type, in_types, joinable, no_rows, values_at
+from spark_upsert.plan.join_keys import (
+    NOWHERE,
+    cast_columns,
+    common_type,
+    empty_batch,
+    joinable,
+    take_or_null,
+)
 from spark_upsert.plan.nodes import Join, JoinType
 
 BATCH_BYTES = 16 << 20
@@ -70,7 +77,7 @@ class Side:
     def keys_of(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Return the key columns."""
         columns = [rows.column(name) for name in self.keys]
-        return in_types(columns, self.types) if self.types else columns
+        return cast_columns(columns, self.types) if self.types else columns
 
     def has_key(self, rows: pa.RecordBatch) -> Mask | None:
         """Return which rows have a key without a null, None if all have: others match nothing."""
@@ -86,7 +93,7 @@ class Side:
     @property
     def nothing(self) -> pa.RecordBatch:
         """Return no rows."""
-        return no_rows(self.schema)
+        return empty_batch(self.schema)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -304,9 +311,9 @@ class JoinOutput:
             return None
         count = max(1, count)
         self._given += count
-        columns = values_at(self._left.columns, left[:count])
+        columns = take_or_null(self._left.columns, left[:count])
         if right is not None:
-            columns += values_at(self._right.columns, right[:count])
+            columns += take_or_null(self._right.columns, right[:count])
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _places(self, count: int) -> tuple[Positions, Positions | None]:

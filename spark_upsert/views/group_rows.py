@@ -21,7 +21,13 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.keys import Positions, ordered_words
 from spark_upsert.core.merge_engines import GROUP_PART, MARKER_PART, PART, value_column
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
-from spark_upsert.plan.join_keys import NOWHERE, codes, first_indices, first_occurrences, no_rows
+from spark_upsert.plan.join_keys import (
+    NOWHERE,
+    codes,
+    empty_batch,
+    first_indices,
+    first_occurrences,
+)
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import EpochRange
 from spark_upsert.table.log.manifest import VIEW_PROPERTIES, Manifest, Slice

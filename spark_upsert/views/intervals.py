@@ -18,10 +18,10 @@ from spark_upsert.core.keys import Mask, Positions, equal_rows, identical_rows
 from spark_upsert.plan.join_keys import (
     NOWHERE,
     codes,
+    empty_batch,
     first_indices,
     first_occurrences,
-    no_rows,
-    values_at,
+    take_or_null,
 )
 
 RelationRows: TypeAlias = pa.RecordBatch
@@ -56,7 +56,7 @@ class Pairs:
     @classmethod
     def empty(cls, schema: pa.Schema) -> Pairs:
         """Return no pairs."""
-        return cls.of_inserts(no_rows(schema))
+        return cls.of_inserts(empty_batch(schema))
 
     @classmethod
     def of_inserts(cls, rows: RelationRows) -> Pairs:
@@ -178,7 +178,7 @@ def concat(parts: Sequence[RelationRows]) -> RelationRows:
 def take_rows(rows: RelationRows, at: Positions) -> RelationRows:
     """Return the rows at given positions; a row of NULLs for `NOWHERE`."""
     fields = [field.with_nullable(True) for field in rows.schema]
-    return pa.RecordBatch.from_arrays(values_at(rows.columns, at), schema=pa.schema(fields))
+    return pa.RecordBatch.from_arrays(take_or_null(rows.columns, at), schema=pa.schema(fields))
 
 
 def select_columns(rows: RelationRows, names: Sequence[str]) -> list[pa.Array]:

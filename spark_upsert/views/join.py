@@ -18,12 +18,12 @@ from spark_upsert.core.names import has_column
 from spark_upsert.errors import PlanError
 from spark_upsert.plan.join_keys import (
     NOWHERE,
-    alike,
+    cast_rows,
     common_type,
-    fitted,
+    empty_batch,
     join_codes,
     matches,
-    no_rows,
+    to_common_types,
 )
 from spark_upsert.plan.nodes import Join, JoinType, Reverse
 from spark_upsert.views.intervals import (
@@ -230,7 +230,7 @@ class JoinRelation:
             select_columns(left.rows, self._on_left),
             select_columns(right.rows, self._on_right),
         )
-        left_codes, right_codes = join_codes(*alike(left_columns, right_columns))
+        left_codes, right_codes = join_codes(*to_common_types(left_columns, right_columns))
         if not self.how.shows_right:  # Whether there is any: of those alike one is enough.
             right, right_codes = _deduplicate(right, right_codes)
         return left.intersect(right, *matches(left_codes, right_codes))

@@ -18,7 +18,7 @@ from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.envelopes.write_plan import Create, plan_write
 from spark_upsert.errors import CorruptionError, DataLossError, PlanError
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.plan.join_keys import no_rows
+from spark_upsert.plan.join_keys import empty_batch
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.store.open import StoreBelow
 from spark_upsert.table.changelog.changes import cut_into_ranges

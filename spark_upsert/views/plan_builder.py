@@ -18,13 +18,13 @@ from spark_upsert.options.declare import absolute_path, member
 from spark_upsert.options.read import OnError
 from spark_upsert.plan.aggregates import (
     Aggregate,
-    joined_by,
-    not_of_a_plan,
-    not_of_groups,
     require_texts,
+    right_columns_by_left,
+    unknown_group_attribute,
+    unknown_plan_attribute,
     wrong_argument,
 )
-from spark_upsert.plan.join_keys import no_rows
+from spark_upsert.plan.join_keys import empty_batch
 from spark_upsert.plan.nodes import (
     Filter,
     Formula,
@@ -214,7 +214,7 @@ class Plan:
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for other engines' method names, with the equivalent in this API."""
-        raise not_of_a_plan(name)
+        raise unknown_plan_attribute(name)
 
     def filter(self, where: str) -> Self:
         """Keep the rows for which a condition is true: neither false nor unknown."""
@@ -244,7 +244,7 @@ class Plan:
         """Put rows together that are equal in some columns."""
         if not isinstance(other, Plan):
             raise wrong_argument("join", "another plan", other)
-        pairs = joined_by(on)
+        pairs = right_columns_by_left(on)
         if not mixed_bases:
             self._require_one_version(other)
         join = Join(
@@ -384,7 +384,7 @@ class GroupedRows(Generic[_Plan]):
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for other engines' method names on groups, with the equivalent in this API."""
-        raise not_of_groups(name)
+        raise unknown_group_attribute(name)
 
     def agg(self, **wanted: Aggregate) -> _Plan:
         """Return a view with a row per group: its columns, then the aggregates.

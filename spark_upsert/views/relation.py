@@ -18,12 +18,12 @@ from spark_upsert.core.keys import Mask, Positions, Words
 from spark_upsert.plan.join_keys import (
     NOWHERE,
     codes,
+    empty_batch,
     first_indices,
     first_occurrences,
     is_among,
     join_codes,
     joinable,
-    no_rows,
 )
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.views.intervals import (
@@ -245,7 +245,7 @@ def timed_changes_of(relation: Relation, step: Step) -> Iterator[tuple[Pairs, Po
 
 def concat_pieces(pieces: Iterable[RelationRows], schema: pa.Schema) -> RelationRows:
     """Return all pieces' rows."""
-    return concat([no_rows(schema), *pieces])
+    return concat([empty_batch(schema), *pieces])
 
 
 def align_rows(looked: RelationRows, keys: RelationRows) -> LookedUpRows:

@@ -14,7 +14,7 @@ from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.names import find_repeated, has_column
 from spark_upsert.errors import PlanError
 from spark_upsert.plan import expressions
-from spark_upsert.plan.join_keys import NOWHERE, no_rows
+from spark_upsert.plan.join_keys import NOWHERE, empty_batch
 from spark_upsert.plan.nodes import Filter, Formula, Project, Unnest, unnest, unnested_schema
 from spark_upsert.views.intervals import RelationRows, Spans, take_rows
 from spark_upsert.views.relation import (

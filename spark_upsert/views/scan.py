@@ -22,7 +22,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
 from spark_upsert.core.keys import Positions, Words
 from spark_upsert.core.names import has_column
 from spark_upsert.errors import CorruptionError, PlanError, SchemaError, about, setting
-from spark_upsert.plan.join_keys import NOWHERE, no_rows
+from spark_upsert.plan.join_keys import NOWHERE, empty_batch
 from spark_upsert.plan.nodes import Scan
 from spark_upsert.table.changelog.changes import Changes, cut_into_ranges
 from spark_upsert.table.changelog.read import changes_by_piece
@@ -220,7 +220,7 @@ class ScanRelation:
     ) -> Iterator[RelationRows]:
         """Yield the bridge's keys, then the index's other keys; the index has each key once."""
         fields = pa.schema([self.schema.field(name) for name in self.key])
-        bridge = no_rows(fields)
+        bridge = empty_batch(fields)
         if version is not None and shows != version:
             with about("table", self.node.path):
                 lower, upper = min(shows, version), max(shows, version)
@@ -316,7 +316,7 @@ class TableBase:
             return no_rows(self._schema)
         batches = self._snapshot(version).read(self._names, hash_range=hash_range)
         projected = (pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in batches)
-        return concat([no_rows(self._schema), *projected])
+        return concat([empty_batch(self._schema), *projected])
 
     def _snapshot(self, version: int) -> Snapshot:
         manifest = self._table.log.at(version)

@@ -32,7 +32,7 @@ OPTIONS = EnvelopeOptions(
     kind=EnvelopeKind.DEBEZIUM,
     payloads=GIVEN,
     schema_ids={"key": None, "value": None},
-    unsaid=SchemalessDefaults(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE),
+    schemaless_defaults=SchemalessDefaults(unit=TimeUnit.MICROS, decimals=DecimalForm.PRECISE),
 )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.casts import convert, rounded, try_convert
-from spark_upsert.core.decimals import bounds_of, rounded_type
+from spark_upsert.core.casts import convert, round_decimals, try_convert
+from spark_upsert.core.decimals import bounds_of, rounding_type
 from spark_upsert.core.threads import Rounding
 
 CASES = int(os.environ.get("CONVERSION_CASES", "400"))
@@ -156,7 +156,7 @@ def test_rounding_has_room_for_one_more_digit() -> None:
         places = random_.choice((random_.randint(-45, 45), random_.randint(-3, 3)))
         rounding = random_.choice([each for each in Rounding if each is not Rounding.EXACT])
         values = some_decimals(random_, own)
-        type_ = rounded_type(own, places)
+        type_ = rounding_type(own, places)
         expected = [
             value if value is None else nearest(value, min(places, own.scale), rounding)
             for value in values
@@ -164,9 +164,13 @@ def test_rounding_has_room_for_one_more_digit() -> None:
         given = pa.chunked_array([laid_out(random_, values, own), pa.array([], own)])
         if any(fitting(e, type_, Rounding.EXACT) is None for e in expected if e is not None):
             with pytest.raises(pa.ArrowInvalid, match="digits before the point"):
-                rounded(given, places, rounding)
+                round_decimals(given, places, rounding)
         else:
-            assert rounded(given, places, rounding).to_pylist() == expected, (own, places, values)
+            assert round_decimals(given, places, rounding).to_pylist() == expected, (
+                own,
+                places,
+                values,
+            )
 
 
 def test_floats_become_their_shortest_texts() -> None:

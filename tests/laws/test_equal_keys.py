@@ -23,18 +23,18 @@ from spark_upsert.plan import join_keys
 from spark_upsert.plan.join_keys import (
     NOWHERE,
     KeyIndex,
-    alike,
     canonical,
+    cast_rows,
     codes,
     common_type,
     first_indices,
     first_occurrences,
-    fitted,
     is_among,
     join_codes,
     joinable,
     matches,
     ranks_of,
+    to_common_types,
 )
 from tests.support.operator_rows import VALUES, place_of
 
@@ -211,7 +211,7 @@ def test_whole_numbers_of_any_two_widths_are_equal_by_their_values() -> None:
     for one in WHOLE:
         for other in WHOLE:
             assert common_type(one, other) == (one if one == other else pa.int64())
-            sides = alike([pa.array([1, 2, None], one)], [pa.array([2, None, 1], other)])
+            sides = to_common_types([pa.array([1, 2, None], one)], [pa.array([2, None, 1], other)])
             assert [side.tolist() for side in matches(*join_codes(*sides))] == [[0, 1], [2, 0]]
 
 
@@ -233,6 +233,6 @@ def test_keys_of_other_types_are_not_compared(one: pa.DataType, other: pa.DataTy
 
 def test_a_number_that_does_not_fit_the_other_side_joins_nothing_there() -> None:
     rows = pa.record_batch({"n": pa.array([1, 300, None], pa.int64())})
-    found = fitted(rows, pa.schema({"n": pa.int8()}))
+    found = cast_rows(rows, pa.schema({"n": pa.int8()}))
     assert found.column("n").to_pylist() == [1, None, None]
     assert found.schema.field("n").type == pa.int8()

@@ -26,7 +26,7 @@ from spark_upsert.flow import (
     expanded,
 )
 from spark_upsert.flow.graph import Composite, GraphMember
-from spark_upsert.flow.text import text
+from spark_upsert.flow.text import render_graph
 from tests.support.graphs import Drawn, entered, graphs
 
 # -- counts ----------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_every_port_of_every_replica_is_fed_and_all_rows_are_taken(drawn: Drawn)
 def test_a_graph_is_expanded_and_printed_alike_each_time(drawn: Drawn) -> None:
     one, other = expanded(drawn.graph), expanded(drawn.graph)
     assert one == other
-    assert text(one) == text(other)
+    assert render_graph(one) == render_graph(other)
 
 
 # -- building --------------------------------------------------------------------------------

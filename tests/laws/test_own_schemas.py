@@ -27,7 +27,7 @@ from spark_upsert.payloads.embedded_schema import (
     Inline,
     Schemas,
     WriterSchemaDecoder,
-    fields_in,
+    infer_fields,
 )
 from spark_upsert.payloads.schema_registry import RegisteredSchema, RegistrySettings, UnknownSchema
 from tests.support.own_schemas import DECIMAL, avro, inline, record
@@ -120,7 +120,7 @@ def check(
 ) -> None:
     """Compare a batch, and its two halves, with what is read of each payload alone."""
     whole = pa.array(payloads, pa.binary())
-    fields = fields_in(schemas, [whole.slice(0, 3), whole.slice(3)]).fields
+    fields = infer_fields(schemas, [whole.slice(0, 3), whole.slice(3)]).fields
     if not any(payloads):
         assert fields is None
         return

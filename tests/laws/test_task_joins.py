@@ -88,7 +88,7 @@ def test_a_task_joins_as_nested_loops_do(node: type[Join], drivers: int) -> None
         world = World(seed)
         kind = list(JoinType)[seed % len(JoinType)]
         with Task(world.join(node, kind), drivers=drivers) as task:
-            found = [joined_by(task, *world.ordered(rows)) for rows in world.sets]
+            found = [right_columns_by_left(task, *world.ordered(rows)) for rows in world.sets]
         assert [alike(rows) for rows in found] == world.expected(kind), seed
 
 
@@ -97,7 +97,7 @@ def test_a_join_of_a_view_gives_one_column_for_the_keys_of_both_sides(kind: Join
     for seed in range(SEEDS):
         world = World(seed)
         with Task(world.join(Join, kind)) as task:
-            found = [joined_by(task, *world.ordered(rows)) for rows in world.sets]
+            found = [right_columns_by_left(task, *world.ordered(rows)) for rows in world.sets]
         for rows, (left, right) in zip(found, world.sets, strict=True):
             pairs = joined_rows(kind, left, right, world.keys, world.right.names, world.left.names)
             assert alike(rows) == alike([with_one_key(row, world) for row in pairs]), seed
@@ -113,7 +113,9 @@ def with_one_key(row: Row, world: World) -> Row:
     return {name: value for name, value in found.items() if name not in rights.values()}
 
 
-def joined_by(task: Task, left: list[pa.RecordBatch], right: list[pa.RecordBatch]) -> list[Row]:
+def right_columns_by_left(
+    task: Task, left: list[pa.RecordBatch], right: list[pa.RecordBatch]
+) -> list[Row]:
     """Return what comes of a split of each side."""
     task.add_split("left", left)
     task.add_split("right", right)

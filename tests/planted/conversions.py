@@ -29,7 +29,7 @@ LOOKED_UP = promises.test_p5_a_look_up_takes_no_value_for_another
 @bug("a number may have any number of digits", NUMBERS)
 def _() -> Patch:
     return patch.object(
-        decimals, "at_least", lambda numbers, bound: np.zeros(numbers.shape[1], dtype=np.bool_)
+        decimals, "is_at_least", lambda numbers, bound: np.zeros(numbers.shape[1], dtype=np.bool_)
     )
 
 
@@ -69,7 +69,7 @@ def _() -> Patch:
         found = original(type_, places)
         return pa.decimal128(found.precision - 1, found.scale)
 
-    return wrapped(decimals, "rounded_type", narrow)
+    return wrapped(decimals, "rounding_type", narrow)
 
 
 @bug("a value that is looked up is cut to the type of its column", LOOKED_UP)
@@ -111,6 +111,6 @@ def _() -> Patch:
 @bug("a text between double quotes is a column", DOUBLE_QUOTES)
 def _() -> Patch:
     def as_names(original: Any, text: str) -> Any:
-        return original(sql.requoted(text, "`"))
+        return original(sql.replace_quotes(text, "`"))
 
     return wrapped(expressions, "parse_sql", as_names)

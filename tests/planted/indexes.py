@@ -98,7 +98,7 @@ def _() -> Patch:
 
 @bug("an OR pins what its left side pins", CHOSEN)
 def _() -> Patch:
-    return patch.object(expressions, "either", lambda left, right: left)
+    return patch.object(expressions, "pins_for_or", lambda left, right: left)
 
 
 @bug("what stands behind NOT is pinned", CHOSEN)

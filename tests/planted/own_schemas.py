@@ -56,13 +56,13 @@ def _() -> Patch:
 
 @bug("the first schema of a batch says all columns", TABLE)
 def _() -> Patch:
-    return patch.object(embedded_schema, "joined", lambda *schemas: schemas[0])
+    return patch.object(embedded_schema, "merge_schemas", lambda *schemas: schemas[0])
 
 
 @bug("one id stands for all", BY_ID)
 def _() -> Patch:
     return replaced(
-        ByRegistry, "_own", lambda original, self, number: original(self, min(number, 1))
+        ByRegistry, "_find_schema", lambda original, self, number: original(self, min(number, 1))
     )
 
 

@@ -11,7 +11,12 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.errors import SchemaError, StorageError
-from spark_upsert.payloads.embedded_schema import ByRegistry, Inline, WriterSchemaDecoder, fields_in
+from spark_upsert.payloads.embedded_schema import (
+    ByRegistry,
+    Inline,
+    WriterSchemaDecoder,
+    infer_fields,
+)
 from spark_upsert.payloads.schema_registry import RegistrySettings, forget_schemas, latest_schema
 from tests.support.envelopes import records, rows_of, write_found
 from tests.support.own_schemas import INLINE, avro, inline, member, record, struct
@@ -25,7 +30,7 @@ OTHER = struct(member("y", "int32"), member("x", "double"))
 def found_in(schemas: Inline | ByRegistry, payloads: list[bytes]) -> tuple[list[Any], list[bool]]:
     """Return what payloads hold, and which are bad."""
     given = pa.array(payloads)
-    fields = fields_in(schemas, [given]).fields
+    fields = infer_fields(schemas, [given]).fields
     assert fields is not None
     found = WriterSchemaDecoder(schemas, fields).decode(given)
     names = fields.names

@@ -232,7 +232,9 @@ class Lake:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
-            enter(patch.object(rate_limit, "in_order", lambda do, items, threads: map(do, items)))
+            enter(
+                patch.object(rate_limit, "map_in_order", lambda do, items, threads: map(do, items))
+            )
             for module in (formats, packing):
                 enter(patch.object(module, "CONCURRENT_REQUESTS", 1))
             for module in (formats, table_input, batch):

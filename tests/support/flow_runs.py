@@ -75,7 +75,7 @@ def by_stages(
     if is_woken and stages.stages:
         tasks.append([Border(stages, 0, same).wakes(range(stages.stages[0].task_count))])
     for index, stage in enumerate(stages.stages):
-        if stage.way is RowTransfer.EXCHANGED:
+        if stage.transfer is RowTransfer.EXCHANGED:
             tasks = _exchanged(tasks, len(stage.elements))
         step: Pass = pickle.loads(pickle.dumps(Pass(stages, index, same)))
         numbers = map(numbered, range(len(tasks)))

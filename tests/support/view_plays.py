@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
 from spark_upsert.core.keys import Positions, Words
-from spark_upsert.plan.join_keys import no_rows
+from spark_upsert.plan.join_keys import empty_batch
 from spark_upsert.plan.nodes import (
     Filter,
     Join,
@@ -339,7 +339,7 @@ class DictBase:
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> pa.RecordBatch:
         if version is None:
-            return no_rows(self.shape.columns)
+            return empty_batch(self.shape.columns)
         rows = table_of(self.shape, self.contents[version].values())
         return rows.filter(pa.array(self._within(rows, hash_range)))
 

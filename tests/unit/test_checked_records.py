@@ -45,7 +45,6 @@ STORE_PUTS = {
 
 NO_STORE_PUTS = {
     "flow.local:channels.put",
-    "merge.readers:self._gauge.put",
     "metrics:self._found.put",
     "metrics:self._queries.put",
     "delta.follow:self._mirrors.put",

@@ -14,7 +14,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.casts import UnfitError, convert, readable, try_convert
+from spark_upsert.core.casts import UnfitError, convert, to_readable, try_convert
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import DataError, SchemaError
 from spark_upsert.payloads.connect import ConnectAvroDecoder
@@ -242,6 +242,6 @@ def test_nulls_and_unsound_values_of_any_type_are_converted_in(nesting: str) -> 
     for name, values in UNSOUND.items():
         nested = NESTINGS[nesting](values)
         for part in (nested, nested.slice(1)):
-            converted, bad = readable(part)
+            converted, bad = to_readable(part)
             converted.validate(full=True)
             assert bad.sum() == len(part) - 2, name

@@ -17,7 +17,7 @@ from spark_upsert.errors import PlanError
 from spark_upsert.plan import expressions
 from spark_upsert.plan.expressions import bind
 from spark_upsert.plan.json import plan_from_json
-from spark_upsert.plan.sql import double_quoted, requoted
+from spark_upsert.plan.sql import double_quoted, replace_quotes
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 
@@ -84,16 +84,16 @@ def test_a_condition_reads_a_text(
     ],
 )
 def test_a_text_has_each_doubled_quote_once(text: str, value: str) -> None:
-    for each in (text, requoted(text, "'")):
+    for each in (text, replace_quotes(text, "'")):
         assert bind(each, ROWS.schema)(ROWS.to_batches()[0]).to_pylist() == [value] * 3
-    assert double_quoted(requoted(text, "'")) == []
+    assert double_quoted(replace_quotes(text, "'")) == []
 
 
 @pytest.mark.parametrize("text", ['"a"."b"', '"a" "b"', "'a' \"b\"", '"a', 'a"', '"id"(1)'])
 def test_other_uses_of_double_quotes_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
         bind(text, ROWS.schema)
-    assert requoted(text, "'").replace("'", '"') == text.replace("'", '"')
+    assert replace_quotes(text, "'").replace("'", '"') == text.replace("'", '"')
 
 
 def test_a_text_with_the_name_of_a_column_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

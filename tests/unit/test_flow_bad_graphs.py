@@ -28,7 +28,7 @@ from spark_upsert.flow import (
 )
 from spark_upsert.flow.builder import Output
 from spark_upsert.flow.graph import Composite
-from spark_upsert.flow.operators import as_declared
+from spark_upsert.flow.operators import require_declared_columns
 from spark_upsert.flow.validate import DEPTH_MAX, MEMBERS_MAX, check
 from spark_upsert.task import ArrowScan, AssignUniqueId, Filter, Limit
 
@@ -412,10 +412,10 @@ def test_a_function_that_gives_other_columns_than_it_said_is_refused(
     given: object, says: str
 ) -> None:
     with pytest.raises(GraphError, match=rf"operator 'clean\.A\[1\]' gave .*{says}") as error:
-        as_declared(given, GIVEN, REPLICA)
+        require_declared_columns(given, GIVEN, REPLICA)
     assert error.value.hint
 
 
 def test_columns_that_fit_are_those_that_were_said() -> None:
     given = batch(k=[1], t=pa.array([None], pa.string()))
-    assert as_declared(given, GIVEN, REPLICA).schema == GIVEN
+    assert require_declared_columns(given, GIVEN, REPLICA).schema == GIVEN

@@ -84,7 +84,7 @@ def channels(graph: Graph) -> FusedGraph:
 
 def said(stages: Stages) -> list[str]:
     return [
-        f"{stage.way.value}: {' | '.join(','.join(each) for each in stage.elements)}"
+        f"{stage.transfer.value}: {' | '.join(','.join(each) for each in stage.elements)}"
         for stage in stages.stages
     ]
 

@@ -17,7 +17,7 @@ from spark_upsert.flow import (
     Work,
     expanded,
 )
-from spark_upsert.flow.text import text
+from spark_upsert.flow.text import render_graph
 from spark_upsert.task import ArrowScan, Filter
 
 ROWS = pa.table({"id": [1], 'a "b"\n<c> #': [2]})
@@ -96,9 +96,9 @@ outer.inner.out[0..1]  sink, CollectSink"""
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        pytest.param(text(adjacent()), ADJACENT, id="adjacent regions"),
-        pytest.param(text(adjacent(), PES), ADJACENT_IN_PES, id="adjacent regions in PEs"),
-        pytest.param(text(chained()), CHAINED, id="chained splitters"),
+        pytest.param(render_graph(adjacent()), ADJACENT, id="adjacent regions"),
+        pytest.param(render_graph(adjacent(), PES), ADJACENT_IN_PES, id="adjacent regions in PEs"),
+        pytest.param(render_graph(chained()), CHAINED, id="chained splitters"),
     ],
 )
 def test_a_graph_is_printed(found: str, expected: str) -> None:
@@ -133,5 +133,7 @@ def test_work_is_said_in_a_word(work: Work, said: str) -> None:
         flow.sink("out", CollectSink(), rows, flow.source("it", work))
     else:
         flow.sink("out", CollectSink(), flow.operator("it", work, rows))
-    [line] = [each for each in text(expanded(flow.graph())).splitlines() if each.startswith("it")]
+    [line] = [
+        each for each in render_graph(expanded(flow.graph())).splitlines() if each.startswith("it")
+    ]
     assert line.split(maxsplit=1)[1].removeprefix("source, ") == said

@@ -85,7 +85,7 @@ def test_every_cast_outside_of_the_door_is_of_our_own_columns() -> None:
     extra = [name for name, count in found.items() if count > OWN.get(name, (0, ""))[0]]
     assert not extra, (
         f"Arrow casts or rounds in {', '.join(extra)}, unchecked. Take `convert`, `try_convert` or "
-        "`rounded` of spark_upsert.core.casts for what came from outside; a cast of our own "
+        "`round_decimals` of spark_upsert.core.casts for what came from outside; a cast of our own "
         "columns is listed here, with the reason why it is safe."
     )
     gone = [name for name, (count, _) in OWN.items() if found.get(name, 0) < count]

@@ -14,7 +14,12 @@ from spark_upsert.errors import DataError, OptionError, SchemaError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.payloads.connect import by_schema, natural_type, parse_connect_json_schema
 from spark_upsert.payloads.decoder import Unreadable
-from spark_upsert.payloads.embedded_schema import Inline, WriterSchemaDecoder, fields_in, joined
+from spark_upsert.payloads.embedded_schema import (
+    Inline,
+    WriterSchemaDecoder,
+    infer_fields,
+    merge_schemas,
+)
 from spark_upsert.payloads.logical_types import ConnectSchema
 from tests.support.envelopes import KAFKA, plan, reasons, records, rows_of, write_found
 from tests.support.own_schemas import DECIMAL, INLINE, change, change_schema, inline, member, struct
@@ -185,9 +190,9 @@ def test_a_member_of_several_types_is_no_column() -> None:
 def test_schemas_are_joined(one: Any, other: Any, expected: Any) -> None:
     if isinstance(expected, str):
         with pytest.raises(SchemaError, match=expected):
-            joined(pa.schema(one), pa.schema(other))
+            merge_schemas(pa.schema(one), pa.schema(other))
     else:
-        assert joined(pa.schema(one), pa.schema(other)) == pa.schema(expected)
+        assert merge_schemas(pa.schema(one), pa.schema(other)) == pa.schema(expected)
 
 
 def test_what_a_payload_decodes_to_depends_on_it_alone() -> None:
@@ -196,7 +201,7 @@ def test_what_a_payload_decodes_to_depends_on_it_alone() -> None:
     payloads = [inline(one, {"x": 0.1}), inline(other, {"x": 0.1}), inline(ROW, {"id": 1}), b"{}"]
     schemas = Inline("value")
     together = pa.array([*payloads, None], pa.binary())
-    found = fields_in(schemas, [together]).fields
+    found = infer_fields(schemas, [together]).fields
     assert found is not None
     whole = WriterSchemaDecoder(schemas, found).decode(together)
     for place, payload in enumerate(payloads):
@@ -377,6 +382,6 @@ def test_a_plan_before_the_rows_says_what_to_do(tmp_path: Path) -> None:
 def test_more_schemas_than_are_kept_are_all_found() -> None:
     count = 1100
     payloads = [inline(struct(member(f"c{n}", "int8")), {f"c{n}": 1}) for n in range(count)]
-    found = fields_in(Inline("value"), [pa.array(payloads)]).fields
+    found = infer_fields(Inline("value"), [pa.array(payloads)]).fields
     assert found is not None
     assert found.names == [f"c{n}" for n in range(count)]

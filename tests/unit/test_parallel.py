@@ -12,7 +12,12 @@ import pytest
 
 from spark_upsert.core import threads as parallel
 from spark_upsert.core.schema import Ties
-from spark_upsert.core.threads import ROWS_PER_THREAD, in_order, run_in_background, useful_threads
+from spark_upsert.core.threads import (
+    ROWS_PER_THREAD,
+    map_in_order,
+    run_in_background,
+    useful_threads,
+)
 from spark_upsert.errors import DataError
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
@@ -24,15 +29,15 @@ from tests.support.waiting import no_thread_is_left
 
 def test_outcomes_come_in_the_order_of_the_items_and_no_more_are_taken_than_threads() -> None:
     for threads in (0, 1, 2, 5):
-        assert list(in_order(lambda n: n * n, range(20), threads)) == [n * n for n in range(20)]
+        assert list(map_in_order(lambda n: n * n, range(20), threads)) == [n * n for n in range(20)]
     items = iter(range(10))
-    assert next(in_order(lambda n: n, items, 3)) == 0
+    assert next(map_in_order(lambda n: n, items, 3)) == 0
     assert next(items) <= 4
 
 
 def test_an_error_comes_out_and_nothing_is_left_behind() -> None:
     with no_thread_is_left(), pytest.raises(ZeroDivisionError):
-        list(in_order(lambda n: 1 // n, [1, 0, 2], 2))
+        list(map_in_order(lambda n: 1 // n, [1, 0, 2], 2))
 
 
 def test_work_beside_a_block_begins_before_the_block_ends() -> None:

@@ -30,7 +30,7 @@ from spark_upsert.payloads.decoder import (
     Unreadable,
     decode_safely,
 )
-from spark_upsert.payloads.embedded_schema import Inline, fields_in
+from spark_upsert.payloads.embedded_schema import Inline, infer_fields
 from spark_upsert.payloads.json import JsonDecoder
 from spark_upsert.payloads.logical_types import ConnectSchema
 from spark_upsert.routed.plan import table_below
@@ -162,7 +162,7 @@ def test_fields_of_all_schemas_have_one_budget() -> None:
     half = PARTS_MAX // 2 + 1
     wide = [struct(*(member(f"{side}{n}", "int8") for n in range(half))) for side in "ab"]
     with pytest.raises(SchemaError, match="more than 10000 fields between them"):
-        fields_in(Inline("value"), [pa.array([inline(schema, {}) for schema in wide])])
+        infer_fields(Inline("value"), [pa.array([inline(schema, {}) for schema in wide])])
 
 
 def test_what_is_kept_of_schemas_is_bounded_in_bytes() -> None:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_upsertflow.python_source import iter_tuple_portions
-from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, portions
+from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, split_batch
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
 from spark_upsert.streams.reads.packing import InputSplit, read_pack
 from spark_upsert.table.run.remote import shared_by
@@ -67,7 +67,7 @@ def sizes(request: pytest.FixtureRequest) -> list[int]:
 
 
 def test_a_batch_is_cut_into_portions(sizes: list[int]) -> None:
-    found = list(portions(rows_of(sizes)))
+    found = list(split_batch(rows_of(sizes)))
     assert ids(found) == list(range(len(sizes)))
     within(found)
 
@@ -151,7 +151,7 @@ class Producer:
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:
         for _ in range(100):
-            yield from portions(rows_of([self.row_bytes] * (MB // self.row_bytes)))
+            yield from split_batch(rows_of([self.row_bytes] * (MB // self.row_bytes)))
 
     def split_bytes(self, split: Any) -> int:
         return 1
@@ -175,7 +175,7 @@ def test_wide_rows_that_are_read_and_not_taken_are_below_64_mb(inputs: int, row_
 
 
 def test_an_exact_order_puts_wide_rows_together_in_portions() -> None:
-    inputs = [iter(list(portions(rows_of([50_000] * 400)))) for _ in range(4)]
+    inputs = [iter(list(split_batch(rows_of([50_000] * 400)))) for _ in range(4)]
     picks = (found for found, _ in iter_picks(RoundRobin(), [400] * 4))
     before, most, count = pa.total_allocated_bytes(), 0, 0
     for batch in arrange(inputs, picks):

@@ -32,8 +32,8 @@ from spark_upsert.payloads.schema_registry import (
     RegistrySettings,
     UnknownSchema,
     forget_schemas,
-    in_time,
     latest_schema,
+    limit_response_time,
     schema_of_id,
 )
 from tests.support.envelopes import reasons, records, rows_of, write, write_found
@@ -175,7 +175,7 @@ def test_ids_of_many_payloads_are_asked_for_before_those_that_lie(
     good = avro(row, ROW, {"id": 1, "name": "a", "n": 5})
     schemas = ByRegistry(settings(registry), "AVRO", "value", is_connect=False)
     parts = schemas.parts(pa.array([*lies(10_000), good, good]))
-    rows = [part.rows.tolist() for part in parts if isinstance(part.own, WriterSchema)]
+    rows = [part.rows.tolist() for part in parts if isinstance(part.writer_schema, WriterSchema)]
     assert rows == [[10_000, 10_001]]
     assert len(registry.asked) == MISSING_MAX + 1
 
@@ -271,7 +271,9 @@ def test_an_answer_without_bounds_is_an_outage(
     registry: RegistryDouble, answering: Answering, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told by reads and bytes: the clock takes a second for each read."""
-    monkeypatch.setattr(schema_registry, "in_time", partial(in_time, clock=ticking()))
+    monkeypatch.setattr(
+        schema_registry, "limit_response_time", partial(limit_response_time, clock=ticking())
+    )
     monkeypatch.setattr(schema_registry, "_fetch_of", schema_registry._fetch_of.__wrapped__)
     number = registry.register("t-value", ROW)
     registry.hostile = answering

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StructType
 
 from pyspark_upsertflow.readers import to_spark
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.store import resident_bytes
 from spark_upsert.store.open import open_store
 from spark_upsert.table.run import file as run
@@ -97,8 +97,8 @@ def test_only_the_work_within_and_its_threads_are_frugal() -> None:
         raise KeyError(is_frugal())
 
     with frugal():
-        assert all(in_order(lambda _: is_frugal(), range(5), 3))
-    assert not any(in_order(lambda _: is_frugal(), range(5), 3))
+        assert all(map_in_order(lambda _: is_frugal(), range(5), 3))
+    assert not any(map_in_order(lambda _: is_frugal(), range(5), 3))
     with pytest.raises(KeyError, match="True"), frugal():
         fail()
     assert not is_frugal()

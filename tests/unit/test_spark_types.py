@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_upsertflow.readers import read_schema
-from spark_upsert.core.schema import stored
+from spark_upsert.core.schema import to_storage_types
 from spark_upsert.errors import SchemaError
 from spark_upsert.table.table import Table
 from spark_upsert_sink.types import require_storable
@@ -123,7 +123,9 @@ def test_a_kept_type_comes_back(type_: DataType) -> None:
     for wrapped in (type_, *(wrap(type_) for wrap in NESTED.values())):
         schema = column(wrapped)
         require_storable(schema)
-        assert from_arrow_schema(stored(to_arrow_schema(schema, timezone="UTC"))) == schema
+        assert (
+            from_arrow_schema(to_storage_types(to_arrow_schema(schema, timezone="UTC"))) == schema
+        )
 
 
 @pytest.mark.parametrize(

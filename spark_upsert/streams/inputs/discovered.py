@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import (
     DataLossError,
     OptionError,
@@ -76,7 +76,7 @@ class Discovery:
     def tables(self, folders: Iterable[str]) -> list[str]:
         """Return the folders that contain a table; costs one request each."""
         candidates = list(folders)
-        answers = in_order(self.is_table, candidates, min(self._threads, len(candidates)))
+        answers = map_in_order(self.is_table, candidates, min(self._threads, len(candidates)))
         return [folder for folder, is_table in zip(candidates, answers, strict=True) if is_table]
 
     def is_table(self, folder: str) -> bool:
@@ -93,7 +93,7 @@ class Discovery:
             yield from (_below(folder, part) for folder in folders)
             return
         self.listings += len(folders)
-        names = in_order(
+        names = map_in_order(
             lambda folder: list(self._root.folders(folder)),
             folders,
             min(self._threads, len(folders)),

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.names import find_columns, has_column
 from spark_upsert.core.schema import CHANGELOG_FIELDS, widens
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, about, setting
 from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.streams.inputs.protocol import Input, Pollable, PollResult

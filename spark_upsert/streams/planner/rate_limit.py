@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import about
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import QueryOptions

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import about
 from spark_upsert.merge import WIDTH, live
 from spark_upsert.merge.readers import InputCounters, MergeCounters

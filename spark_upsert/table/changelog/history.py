@@ -17,7 +17,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.keys import Mask, identical_rows
 from spark_upsert.core.names import has_column
 from spark_upsert.core.schema import CHANGELOG_FIELDS, COMMIT_TIMESTAMP, Scope, TableSchema
-from spark_upsert.core.threads import in_order, useful_threads
+from spark_upsert.core.threads import map_in_order, useful_threads
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.plan.join_keys import codes
 from spark_upsert.store import Store
@@ -286,6 +286,6 @@ def read_history(
         store, replace(epoch_ranges[0].before, slices=read_through(epoch_ranges), schema=schema)
     )
     useful = useful_threads(sum(slice_.file.rows for slice_ in snapshot.manifest.slices), threads)
-    for rows in in_order(rows_in, snapshot.chunks(hash_range, at_least=useful), useful):
+    for rows in map_in_order(rows_in, snapshot.chunks(hash_range, at_least=useful), useful):
         if rows is not None and rows.num_rows:
             yield rows

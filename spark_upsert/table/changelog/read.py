@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
-from spark_upsert.core.threads import in_order, useful_threads
+from spark_upsert.core.threads import map_in_order, useful_threads
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import (
     Changes,
@@ -81,7 +81,7 @@ def changes_by_piece(
     cuts = [side.chunks(hash_range, at_least=useful) for side in (main, after)]
     is_uniform = not epoch_range.schema.hash_prefix
     pieces = max(cuts, key=len) if is_uniform else common(hash_range, cuts)
-    yield from in_order(changed, pieces, useful)
+    yield from map_in_order(changed, pieces, useful)
 
 
 def _snapshot(store: Store, epoch_range: EpochRange, slices: tuple[Slice, ...]) -> Snapshot:

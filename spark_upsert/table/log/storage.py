@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from spark_upsert.core.durations import render_time
 from spark_upsert.core.lru import LruMap
-from spark_upsert.core.threads import in_order
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import ClockError, CorruptionError, OtherTableError
 from spark_upsert.store import Store
 from spark_upsert.store.records import (
@@ -173,7 +173,9 @@ class StoredLog:
         ]
         if len(missing_versions) < 2 or not self.store.is_far(commit_path(lower)):
             return True
-        commits = list(in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE)))
+        commits = list(
+            map_in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE))
+        )
         # A commit after a gap was written meanwhile, and is read again later.
         there = takewhile(
             lambda each: each[1] is not None, zip(missing_versions, commits, strict=True)

@@ -25,7 +25,7 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_number
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import DIFF, ERROR, HASH, unreadable_column
+from spark_upsert.core.schema import DIFF, ERROR, HASH, unreadable_column_error
 from spark_upsert.core.threads import require_sound
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store, resident_bytes
@@ -537,7 +537,7 @@ class Run:
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:
             if name in self._unreadable:
-                raise unreadable_column(name, self._unreadable[name], self.file.path)
+                raise unreadable_column_error(name, self._unreadable[name], self.file.path)
             if not self.has(name):
                 raise CorruptionError.in_file(self.file.path, f"a column '{name}'", "none")
             self._layouts[name] = Layout(self._batch.column(name), self._buffer.address)

@@ -22,7 +22,7 @@ from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.schema import HASH
-from spark_upsert.core.threads import ROWS_PER_THREAD, in_order, run_in_background
+from spark_upsert.core.threads import ROWS_PER_THREAD, map_in_order, run_in_background
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.run.file import RUNS, HashSearch, Run, RunFile
@@ -238,7 +238,9 @@ class RemoteRunCache:
         paths = {file.path for file in far}
         near = [file for file in files if file.path not in paths]
         with run_in_background(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
-            runs = in_order(lambda file: self._open(store, file), far, min(len(far), self.at_once))
+            runs = map_in_order(
+                lambda file: self._open(store, file), far, min(len(far), self.at_once)
+            )
             run_by_path: dict[str, Run] = {
                 file.path: run for file, run in zip(far, runs, strict=True)
             }
@@ -280,7 +282,7 @@ class RemoteRunCache:
             part for part in parts if isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
         ]
         touch = partial(_fetch_matches, hashes=hashes, names=names)
-        for _ in in_order(touch, far, min(len(far), self.at_once)):
+        for _ in map_in_order(touch, far, min(len(far), self.at_once)):
             pass
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.casts import range_of, readable, shown_value, try_convert
+from spark_upsert.core.casts import range_of, shown_value, to_readable, try_convert
 from spark_upsert.core.key_hash import RAW_KEY_SEED, hash_keys
 from spark_upsert.core.keys import Mask, Positions, is_text
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
@@ -603,7 +603,7 @@ def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
 
 def _read(column: pa.Array, rows: Positions) -> list[Any]:
     """Return values as Python objects; a value without a Python type becomes a string."""
-    read_column, bad = readable(column)
+    read_column, bad = to_readable(column)
     values: list[Any] = read_column.take(pa.array(rows)).to_pylist()
     if not pa.types.is_nested(column.type):
         for row in np.flatnonzero(bad[rows]).tolist():
@@ -712,7 +712,7 @@ class UpsertEnvelope:
 
     def _tombstones(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Mask:
         if self.deletes is not None:
-            flags = readable(batch.column(self.deletes))[0].fill_null(False)
+            flags = to_readable(batch.column(self.deletes))[0].fill_null(False)
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if not self.nulls_as_deletes:
             return np.zeros(batch.num_rows, dtype=np.bool_)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.core.threads import in_order, run_in_background, useful_threads
+from spark_upsert.core.threads import map_in_order, run_in_background, useful_threads
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import new_token
 from spark_upsert.store.spill import SpillFolder
@@ -317,4 +317,4 @@ def _judged(
     )
     useful = useful_threads(len(rows), threads)
     pieces = np.array_split(np.arange(len(rows)), useful)
-    return Outcomes.joined(in_order(outcomes_in, pieces, useful))
+    return Outcomes.joined(map_in_order(outcomes_in, pieces, useful))
