@@ -229,7 +229,7 @@ class ShownGroups:
     def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
         """Return the rows for groups at a version; groups without rows are omitted."""
         if not groups.num_rows:
-            return no_rows(self.grouping.result_schema)
+            return empty_batch(self.grouping.result_schema)
         snapshot = self._snapshot(manifest)
         columns = [groups.column(key) for key in self.grouping.keys]
         if not self.grouping.parts:
@@ -303,7 +303,7 @@ class ShownGroups:
 
     @property
     def _no_rows(self) -> RelationRows:
-        return no_rows(self.grouping.stored_schema.columns)
+        return empty_batch(self.grouping.stored_schema.columns)
 
 
 def _align_results(grouping: Grouping, old: RelationRows, new: RelationRows) -> Pairs:

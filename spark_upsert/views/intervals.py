@@ -217,7 +217,7 @@ class Spans:
     @classmethod
     def empty(cls, schema: pa.Schema) -> Spans:
         """Return no rows."""
-        return cls.always_present(no_rows(schema), 0)
+        return cls.always_present(empty_batch(schema), 0)
 
     @classmethod
     def always_present(cls, rows: RelationRows, times: int) -> Spans:

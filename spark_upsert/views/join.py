@@ -150,7 +150,7 @@ class JoinRelation:
         left_keys = distinct_rows(keys.select(list(self._left.key)))
         left_matches = self._left.look_up(left_keys, at)
         left = left_matches.rows.filter(pa.array(left_matches.present))
-        return align_rows(concat([no_rows(self.schema), *self._join_right(left, at)]), keys)
+        return align_rows(concat([empty_batch(self.schema), *self._join_right(left, at)]), keys)
 
     def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
@@ -181,11 +181,11 @@ class JoinRelation:
 
     def _as_left(self, right: RelationRows) -> RelationRows:
         """Return the right rows' join values, with the left side's names and types."""
-        return fitted(rename_columns(right, self._on_right, self._on_left), self._left.schema)
+        return cast_rows(rename_columns(right, self._on_right, self._on_left), self._left.schema)
 
     def _as_right(self, left: RelationRows) -> RelationRows:
         """Return the left rows' join values, with the right side's names and types."""
-        return fitted(rename_columns(left, self._on_left, self._on_right), self._right.schema)
+        return cast_rows(rename_columns(left, self._on_left, self._on_right), self._right.schema)
 
     def _join_right(self, left: RelationRows, at: At) -> Iterator[RelationRows]:
         """Yield the join of left rows with the right side at a position."""

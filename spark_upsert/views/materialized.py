@@ -92,7 +92,7 @@ class MaterializedView:
     def rows(self, version: int | None = None) -> RelationRows:
         """Return the result at a version, by default the newest."""
         manifest = self.table.at(version).manifest
-        return concat([no_rows(self.grouping.result_schema), *self._shown.rows(manifest)])
+        return concat([empty_batch(self.grouping.result_schema), *self._shown.rows(manifest)])
 
     def look_up(self, groups: RelationRows, version: int) -> RelationRows:
         """Return the rows for groups at a version; groups without rows are omitted."""
@@ -186,7 +186,7 @@ class MaterializedBase:
 
     def look_up(self, keys: RelationRows, version: int | None) -> LookedUpRows:
         """Return the rows for groups (`BaseTable.look_up`)."""
-        rows = no_rows(self._grouping.result_schema)
+        rows = empty_batch(self._grouping.result_schema)
         if version is not None and keys.num_rows:
             rows = self._shown.look_up(keys, self._table.log.at(version))
         rows = rows.select(self._names)
@@ -198,7 +198,7 @@ class MaterializedBase:
 
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all groups with hashes in a range (`BaseTable.scan`)."""
-        rows = [no_rows(self._grouping.result_schema)]
+        rows = [empty_batch(self._grouping.result_schema)]
         group_range = align_to_groups(self._grouping, hash_range)
         if version is not None and not group_range.is_empty:
             rows += self._shown.rows(self._table.log.at(version), group_range)

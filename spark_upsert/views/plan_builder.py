@@ -94,7 +94,7 @@ def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bo
         nonempty = [batch for batch in every if batch.num_rows]
     # What several pieces contribute to one group the table sums up, as it does of several tasks.
     view.report_failures(newest, on_error)
-    group_rows = concat(nonempty or [no_rows(grouping.stored_schema.columns)])
+    group_rows = concat(nonempty or [empty_batch(grouping.stored_schema.columns)])
     has_moved = view_table.apply(group_rows, lower=recorded, upper=upper)
     view.hold(consumer, newest)
     return has_moved

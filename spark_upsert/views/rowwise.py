@@ -110,7 +110,7 @@ class FilterRelation:
         """Return whether a row without a key does not pass, whatever else is in it."""
         if not (columns_read(where) or {""}) <= set(self.key or ()):
             return False  # What does not read the key alone may let it pass.
-        [passes] = is_true(self._where.of(take_rows(no_rows(self.schema), np.array([NOWHERE]))))
+        [passes] = is_true(self._where.of(take_rows(empty_batch(self.schema), np.array([NOWHERE]))))
         return not passes
 
     def depends_on_one_row(self, path: str) -> bool:

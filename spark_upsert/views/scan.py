@@ -313,7 +313,7 @@ class TableBase:
     def scan(self, version: int | None, hash_range: HashRange = ALL_HASHES) -> RelationRows:
         """Return all rows (`BaseTable.scan`)."""
         if version is None:
-            return no_rows(self._schema)
+            return empty_batch(self._schema)
         batches = self._snapshot(version).read(self._names, hash_range=hash_range)
         projected = (pa.RecordBatch.from_arrays(b.columns, schema=self._schema) for b in batches)
         return concat([empty_batch(self._schema), *projected])

@@ -193,7 +193,7 @@ class FoundInputs:
     def read_heads(self) -> dict[str, Position]:
         """Discover tables and read each one's head (`Inputs.read_heads`)."""
         present = self.list_names().names
-        answers = in_order(self._head, present, min(self._threads, len(present)))
+        answers = map_in_order(self._head, present, min(self._threads, len(present)))
         heads = {
             name: head for name, head in zip(present, answers, strict=True) if head is not None
         }

@@ -251,7 +251,7 @@ class NamedInputs:
 
     def read_heads(self) -> Heads:
         """Return each input's head (`Inputs.read_heads`)."""
-        answers = in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
+        answers = map_in_order(self._head, self._inputs, min(self._threads, len(self._inputs)))
         heads = dict(zip(self._inputs, answers, strict=True))
         if len(heads) > 1 and not self._are_apart:
             require_distinct_tables(

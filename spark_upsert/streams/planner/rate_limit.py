@@ -90,7 +90,7 @@ class Urgencies:
         due = [name for name in names if self._is_due(name, now_ms)]
         due.sort(key=lambda name: self._read.get(name, (-1, None))[0])
         due = due[:READ_TIME_REQUESTS_MAX]
-        for name, read_ms in zip(due, in_order(self._last_read_ms, due, len(due)), strict=True):
+        for name, read_ms in zip(due, map_in_order(self._last_read_ms, due, len(due)), strict=True):
             self._read[name] = now_ms, read_ms
         if len(self._read) > len(names) + _KEPT_MIN:
             self._read = {name: self._read[name] for name in names if name in self._read}

@@ -70,7 +70,7 @@ def map_inputs(inputs: Mapping[str, In], ask: Callable[[In], Out]) -> dict[str, 
         with about("input", name):
             return ask(input_)
 
-    answers = in_order(answer, inputs.items(), min(CONCURRENT_REQUESTS, len(inputs)))
+    answers = map_in_order(answer, inputs.items(), min(CONCURRENT_REQUESTS, len(inputs)))
     return dict(zip(inputs, answers, strict=True))
 
 
