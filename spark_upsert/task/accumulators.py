@@ -52,7 +52,7 @@ class Accumulator(Protocol):
         """Return the rows' states."""
         ...
 
-    def settle(self, states: list[pa.Array]) -> list[pa.Array]:
+    def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
         """Return folded states so that they can be folded again."""
         ...
 
@@ -60,7 +60,7 @@ class Accumulator(Protocol):
         """Return the groups' results."""
         ...
 
-    def nothing(self) -> list[pa.Array]:
+    def empty_state(self) -> list[pa.Array]:
         """Return the state for zero rows, one value per column."""
         ...
 
@@ -99,13 +99,13 @@ class Count:
             return [pa.array(np.ones(len(values), dtype=np.int64))]
         return [values.is_valid().cast(pa.int64())]
 
-    def settle(self, states: list[pa.Array]) -> list[pa.Array]:
+    def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
         return states
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
         return states[0]
 
-    def nothing(self) -> list[pa.Array]:
+    def empty_state(self) -> list[pa.Array]:
         return [pa.array([0], pa.int64())]
 
 
@@ -119,13 +119,13 @@ class FloatSum:
     def lift(self, values: pa.Array) -> list[pa.Array]:
         return [values.cast(pa.float64())]
 
-    def settle(self, states: list[pa.Array]) -> list[pa.Array]:
+    def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
         return states
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
         return states[0]
 
-    def nothing(self) -> list[pa.Array]:
+    def empty_state(self) -> list[pa.Array]:
         return [pa.nulls(1, pa.float64())]
 
 
@@ -151,7 +151,7 @@ class ExactSum:
         mask = None if valid is None else ~valid
         return [pa.array(limb, mask=mask) for limb in limbs_of(values)]
 
-    def settle(self, states: list[pa.Array]) -> list[pa.Array]:
+    def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
         valid = validity(states[0])
         mask = None if valid is None else ~valid
         limbs = [np.asarray(state.fill_null(0)) for state in states]
@@ -159,10 +159,10 @@ class ExactSum:
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
         mask = ~np.asarray(states[0].is_valid())
-        limbs = [np.asarray(state.fill_null(0)) for state in self.settle(states)]
+        limbs = [np.asarray(state.fill_null(0)) for state in self.normalize(states)]
         return from_limbs(limbs, self.type, mask=mask)
 
-    def nothing(self) -> list[pa.Array]:
+    def empty_state(self) -> list[pa.Array]:
         return [pa.nulls(1, pa.int64()) for _ in self.folds]
 
 
@@ -188,7 +188,7 @@ class Extreme:
         valid = validity(values)
         return [pa.array(ordered_words(values)[0], mask=None if valid is None else ~valid)]
 
-    def settle(self, states: list[pa.Array]) -> list[pa.Array]:
+    def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
         return states
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
@@ -201,7 +201,7 @@ class Extreme:
         bits = np.where(words & _SIGN != 0, words ^ _SIGN, ~words)
         return pa.array(bits.view(np.float64), mask=mask).cast(self.type)
 
-    def nothing(self) -> list[pa.Array]:
+    def empty_state(self) -> list[pa.Array]:
         return [pa.nulls(1, pa.uint64() if self._is_by_words else self.type)]
 
 
@@ -219,11 +219,11 @@ class Average:
     def lift(self, values: pa.Array) -> list[pa.Array]:
         return [values.is_valid().cast(pa.int64()), *self.sum.lift(values)]
 
-    def settle(self, states: list[pa.Array]) -> list[pa.Array]:
-        return [states[0], *self.sum.settle(states[1:])]
+    def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
+        return [states[0], *self.sum.normalize(states[1:])]
 
     def lower(self, states: list[pa.Array]) -> pa.Array:
-        count, *limbs = self.settle(states)
+        count, *limbs = self.normalize(states)
         if isinstance(self.sum, FloatSum):
             return pc.divide(limbs[0], count.cast(pa.float64()))
         if pa.types.is_decimal(self.type):
@@ -241,5 +241,5 @@ class Average:
         counts = np.maximum(np.asarray(count), 1)
         return pa.array(total / counts, mask=mask)
 
-    def nothing(self) -> list[pa.Array]:
-        return [pa.array([0], pa.int64()), *self.sum.nothing()]
+    def empty_state(self) -> list[pa.Array]:
+        return [pa.array([0], pa.int64()), *self.sum.empty_state()]

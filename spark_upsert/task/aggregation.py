@@ -80,7 +80,7 @@ class GroupComputation:
         ]
         self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
 
-    def needed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def select_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that are needed, so that no others are held."""
         names = {*self._keys, *(aggregate.column for aggregate in self._aggregates)} - {None}
         columns = [name for name in rows.schema.names if name in names]
@@ -99,9 +99,11 @@ class GroupComputation:
             columns += accumulator.lift(values)
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
-    def nothing(self) -> pa.Table:
+    def empty_state(self) -> pa.Table:
         """Return the state for zero rows as that of the only group, if there are no keys."""
-        states = [state for accumulator in self._accumulators for state in accumulator.nothing()]
+        states = [
+            state for accumulator in self._accumulators for state in accumulator.empty_state()
+        ]
         return pa.table(
             [pa.array([0], pa.int8()), pa.array([0]), *states],
             names=[*self._key_names, *self._state_names],
@@ -109,20 +111,20 @@ class GroupComputation:
 
     def fold(self, states: pa.Table) -> pa.Table:
         """Fold each group's states into one, in order of first occurrence."""
-        return self._folded(states, self._key_names)
+        return self._fold_by(states, self._key_names)
 
     def fold_neighbours(self, states: pa.Table) -> pa.Table:
         """Fold the states of adjacent rows with equal keys."""
         states = states.combine_chunks()
-        begins = self._begins(states)
+        begins = self._group_starts(states)
         numbers = pa.array(np.cumsum(begins))
-        folded = self._folded(states.append_column("number", numbers), ["number"])
+        folded = self._fold_by(states.append_column("number", numbers), ["number"])
         firsts = pa.array(np.flatnonzero(begins))
         keys = [states.column(name).take(firsts) for name in self._key_names]
         columns = [folded.column(name) for name in self._state_names]
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
-    def answers(self, groups: pa.Table) -> pa.RecordBatch:
+    def results(self, groups: pa.Table) -> pa.RecordBatch:
         """Return a row for each group, from its state."""
         columns = [_whole(groups.column(name)) for name in self._key_names[: len(self._keys)]]
         for aggregate, accumulator, states in zip(
@@ -139,7 +141,7 @@ class GroupComputation:
                 ) from error
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _folded(self, states: pa.Table, by: list[str]) -> pa.Table:
+    def _fold_by(self, states: pa.Table, by: list[str]) -> pa.Table:
         how = [
             (name, fold, _OPTIONS.get(fold))
             for name, fold in zip(self._state_names, self._folds, strict=True)
@@ -152,17 +154,17 @@ class GroupComputation:
         settled = [
             state
             for accumulator, states in zip(self._accumulators, self._states_of(table), strict=True)
-            for state in accumulator.settle(states)
+            for state in accumulator.normalize(states)
         ]
         columns = [*(table.column(name) for name in by), table.column(_AT), *settled]
-        return _in_order(pa.table(columns, names=[*by, *self._state_names]))
+        return _sort_by_first_row(pa.table(columns, names=[*by, *self._state_names]))
 
     def _states_of(self, groups: pa.Table) -> list[list[pa.Array]]:
         """Return the state columns, separated by accumulator."""
         columns = [_whole(groups.column(name)) for name in self._state_names[1:]]
         return [columns[begin:end] for begin, end in pairwise([0, *self._ends])]
 
-    def _begins(self, states: pa.Table) -> Mask:
+    def _group_starts(self, states: pa.Table) -> Mask:
         """Return which rows have another key than the one before them."""
         columns = [_whole(states.column(name)) for name in self._key_names]
         same = equal_rows(
@@ -210,7 +212,7 @@ class GroupComputation:
             )
 
 
-def _in_order(groups: pa.Table) -> pa.Table:
+def _sort_by_first_row(groups: pa.Table) -> pa.Table:
     """Put groups in the order in which they first appeared."""
     at = np.asarray(groups.column(_AT))
     if bool((np.diff(at) > 0).all()):
@@ -297,14 +299,14 @@ class HashAggregation:
         self._waiting = _Waiting()
         self._given: deque[pa.RecordBatch] | None = None
         self._is_ended = False
-        self._begin()
+        self._reset()
 
     def needs_input(self) -> bool:
         return self._given is None and not self._is_ended
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        self._waiting.add(self._grouping.needed(batch))
-        if self._is_time_to_fold():
+        self._waiting.add(self._grouping.select_columns(batch))
+        if self._is_fold_due():
             self._fold()
             with about("node", self._node.id):
                 self._require_memory()
@@ -313,7 +315,7 @@ class HashAggregation:
         return self._given.popleft() if self._given else None
 
     def start_drain(self) -> bool:
-        self._give()
+        self._emit()
         return bool(self._given)
 
     def is_drained(self) -> bool:
@@ -324,7 +326,7 @@ class HashAggregation:
 
     def no_more_input(self) -> None:
         self._is_ended = True
-        self._give()
+        self._emit()
 
     def is_finished(self) -> bool:
         return self._is_ended and not self._given
@@ -335,11 +337,11 @@ class HashAggregation:
     def close(self) -> None:
         self._groups, self._waiting, self._given = None, _Waiting(), None
 
-    def _begin(self) -> None:
-        self._groups = None if self._node.keys else self._grouping.nothing()
+    def _reset(self) -> None:
+        self._groups = None if self._node.keys else self._grouping.empty_state()
         self._group_bytes = 0
 
-    def _is_time_to_fold(self) -> bool:
+    def _is_fold_due(self) -> bool:
         rows, size = self._waiting.rows, self._waiting.nbytes
         group_count = 0 if self._groups is None else self._groups.num_rows
         return (
@@ -356,14 +358,14 @@ class HashAggregation:
             groups = self._grouping.fold(pa.concat_tables([*held, states]))
             self._groups, self._group_bytes = groups, groups.nbytes
 
-    def _give(self) -> None:
+    def _emit(self) -> None:
         """Emit the groups' results, and drop the groups."""
         self._fold()
         groups, self._given = self._groups, None
-        self._begin()
+        self._reset()
         if groups is not None:
             with about("node", self._node.id):
-                answers = self._grouping.answers(groups)
+                answers = self._grouping.results(groups)
             rows = self._node.batch_rows
             self._given = deque(
                 answers.slice(begin, rows) for begin in range(0, answers.num_rows, rows)
@@ -409,7 +411,7 @@ class StreamingAggregation:
         )
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        self._waiting.add(self._grouping.needed(batch))
+        self._waiting.add(self._grouping.select_columns(batch))
         if self._waiting.rows >= min(_OPEN_ROWS, self._node.batch_rows):
             self._fold()
 
@@ -421,7 +423,7 @@ class StreamingAggregation:
         self._closed, self._closed_rows = [], 0
         self._close(groups.slice(self._node.batch_rows))
         with about("node", self._node.id):
-            return self._grouping.answers(groups.slice(0, self._node.batch_rows))
+            return self._grouping.results(groups.slice(0, self._node.batch_rows))
 
     def start_drain(self) -> bool:
         self._close_last()

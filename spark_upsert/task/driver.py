@@ -70,12 +70,12 @@ class Exchange:
     ) -> None:
         self.schema = schema
         self._progress = progress
-        self._route = route or _all_to_the_first
+        self._route = route or _route_to_first
         self._capacity = capacity
         self._queues: list[deque[pa.RecordBatch]] = [deque() for _ in range(consumers)]
         self._dropped: set[int] = set()
         """Consumers that want nothing until the barrier."""
-        self._gone: set[int] = set()
+        self._closed: set[int] = set()
         """Consumers that want nothing any more."""
         self._told: set[int] = set()
         """Consumers that have been notified of the drain."""
@@ -100,22 +100,22 @@ class Exchange:
         """Share a batch out."""
         for index, part in self._route(batch, len(self._queues)):
             with self._progress.lock:
-                if index not in self._dropped | self._gone:
+                if index not in self._dropped | self._closed:
                     self._queues[index].append(part)
-        self._progress.note()
+        self._progress.notify()
 
     def mark_drained(self) -> None:
         """Learn that a producer has drained."""
         with self._progress.lock:
             self._drained += 1
             assert self._drained <= self._live, "a producer has drained twice"
-        self._progress.note()
+        self._progress.notify()
 
     def mark_ended(self) -> None:
         """Learn that a producer has ended for good; it counts no more."""
         with self._progress.lock:
             self._live -= 1
-        self._progress.note()
+        self._progress.notify()
 
     # -- consumers
 
@@ -129,7 +129,7 @@ class Exchange:
             if self._queues[index]:
                 batch = self._queues[index].popleft()
                 # Also where the step that took it gives nothing: a join takes several in one.
-                self._progress.note()
+                self._progress.notify()
                 return batch
             if not self._live:
                 return Signal.ENDED
@@ -138,16 +138,16 @@ class Exchange:
             self._told.add(index)
             return Signal.DRAINED
 
-    def drop(self, index: int, *, is_for_good: bool = False) -> None:
+    def drop(self, index: int, *, is_permanent: bool = False) -> None:
         """Discard a consumer's pending and future batches."""
         with self._progress.lock:
-            (self._gone if is_for_good else self._dropped).add(index)
+            (self._closed if is_permanent else self._dropped).add(index)
             self._queues[index].clear()
-        self._tell_if_unwanted()
-        self._progress.note()
+        self._notify_if_unused()
+        self._progress.notify()
 
-    def _tell_if_unwanted(self) -> None:
-        if len(self._dropped | self._gone) == len(self._queues):
+    def _notify_if_unused(self) -> None:
+        if len(self._dropped | self._closed) == len(self._queues):
             self.is_dropped()
 
     def pass_barrier(self) -> None:
@@ -157,7 +157,7 @@ class Exchange:
             self._drained = 0
             self._told.clear()
             self._dropped.clear()
-        self._tell_if_unwanted()
+        self._notify_if_unused()
 
 
 class Producer:
@@ -173,11 +173,11 @@ class Producer:
     def add_input(self, batch: pa.RecordBatch) -> None:
         self._exchange.put(batch)
 
-    def drained(self) -> None:
+    def mark_drained(self) -> None:
         """Signal that all rows before the barrier were put in."""
         self._exchange.mark_drained()
 
-    def ended(self) -> None:
+    def mark_ended(self) -> None:
         """Signal that the input has ended."""
         if not self._is_ended:
             self._is_ended = True
@@ -202,7 +202,7 @@ class Consumer:
         """Do nothing: the exchange is notified once for all its consumers."""
 
     def close(self) -> None:
-        self._exchange.drop(self._index, is_for_good=True)
+        self._exchange.drop(self._index, is_permanent=True)
 
 
 class Union:
@@ -256,11 +256,11 @@ class Union:
             feed.close()
 
 
-def _all_to_the_first(batch: pa.RecordBatch, _: int) -> Sequence[tuple[int, pa.RecordBatch]]:
+def _route_to_first(batch: pa.RecordBatch, _: int) -> Sequence[tuple[int, pa.RecordBatch]]:
     return [(0, batch)]
 
 
-class InTurn:
+class RoundRobin:
     """Distributes complete batches to the consumers in turn."""
 
     def __init__(self) -> None:
@@ -275,7 +275,7 @@ class InTurn:
         return [(index, batch)]
 
 
-def by_keys(keys: Sequence[str]) -> Partitioner:
+def partition_by_keys(keys: Sequence[str]) -> Partitioner:
     """Return a partitioner that sends rows with equal keys to the same consumer."""
 
     def route(batch: pa.RecordBatch, consumers: int) -> Sequence[tuple[int, pa.RecordBatch]]:
@@ -375,30 +375,30 @@ class Driver:
         """Move something; False if nothing could be moved."""
         if self.is_at_barrier:
             return False
-        return self._heed_enough() or self._heed_drop() or self._flow() or self._advance()
+        return self._drop_unused_input() or self._execute_drop() or self._flow() or self._advance()
 
     def _flow(self) -> bool:
         """Move a batch by one stage, as close to the chain's end as possible."""
         for index in range(len(self._stages), -1, -1):
             is_dropped = self._dropped[index]
-            if is_dropped or self._takes(index):
-                batch = self._given(index)
+            if is_dropped or self._accepts(index):
+                batch = self._stage_output(index)
                 if batch is not None:
                     if not is_dropped:
-                        self._give(index, batch)
+                        self._push(index, batch)
                     return True
         return False
 
-    def _takes(self, place: int) -> bool:
+    def _accepts(self, place: int) -> bool:
         """Return whether the stage after an index accepts a batch."""
         if place == len(self._stages):
             return self._producer.needs_input()
         return self._stages[place].operator.needs_input()
 
-    def _given(self, place: int) -> pa.RecordBatch | None:
+    def _stage_output(self, place: int) -> pa.RecordBatch | None:
         """Return a stage's batch; the feed has index 0, operators are numbered from 1."""
         if place == 0:
-            return self._fed()
+            return self._poll_feed()
         if self._mode is _Mode.ENDING and place <= self._front:
             return None
         stage = self._stages[place - 1]
@@ -406,7 +406,7 @@ class Driver:
             batch = stage.operator.output()
         return batch if batch is not None and batch.num_rows else None
 
-    def _fed(self) -> pa.RecordBatch | None:
+    def _poll_feed(self) -> pa.RecordBatch | None:
         if self._mode is not _Mode.FLOWING:
             return None
         match polled := self.poll():
@@ -425,7 +425,7 @@ class Driver:
         with self._about_feed:
             return self._feed.poll()
 
-    def _give(self, place: int, batch: pa.RecordBatch) -> None:
+    def _push(self, place: int, batch: pa.RecordBatch) -> None:
         if place == len(self._stages):
             self._producer.add_input(batch)
             return
@@ -443,7 +443,7 @@ class Driver:
         if self._mode not in (_Mode.DRAINING, _Mode.ENDING):
             return False
         if self._front == len(self._stages):
-            self._arrive()
+            self._reach_barrier()
             return True
         stage = self._stages[self._front]
         was_told = self._is_told
@@ -464,16 +464,16 @@ class Driver:
             operator.no_more_input()
         return operator.is_finished()
 
-    def _arrive(self) -> None:
+    def _reach_barrier(self) -> None:
         if self._mode is _Mode.DRAINING:
             self._mode = _Mode.AT_BARRIER
-            self._producer.drained()
+            self._producer.mark_drained()
         else:
             self._mode = _Mode.ENDED
             self._feed.close()
-            self._producer.ended()
+            self._producer.mark_ended()
 
-    def _heed_enough(self) -> bool:
+    def _drop_unused_input(self) -> bool:
         """Drop the input of a finished operator; return whether that is new.
 
         Barriers still pass, because a later stage may emit a row at each. If none does
@@ -506,7 +506,7 @@ class Driver:
         """Throw away all that it gives, until the barrier."""
         self.drop_before(len(self._stages) + 1)
 
-    def _heed_drop(self) -> bool:
+    def _execute_drop(self) -> bool:
         """Execute a requested drop; return whether there was one."""
         requested = self._asked
         if requested <= self._heeded:

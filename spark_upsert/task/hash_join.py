@@ -35,7 +35,7 @@ class _BuildSide:
     """The complete right side for one split set."""
 
     def __init__(self, side: Side, batches: Sequence[pa.RecordBatch]) -> None:
-        self.rows = pa.concat_batches(batches) if batches else side.nothing
+        self.rows = pa.concat_batches(batches) if batches else side.empty_rows
         self.widths = Widths(self.rows)
         has_key = side.has_key(self.rows)
         keyed = np.arange(self.rows.num_rows) if has_key is None else np.flatnonzero(has_key)
@@ -76,9 +76,9 @@ class HashJoinRows:
         )
         self._joined: deque[JoinOutput] = deque()
         self._is_at_end = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Forget everything: a barrier is over."""
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -99,7 +99,7 @@ class HashJoinRows:
         starts[is_match] = built.index.starts[groups[is_match]]
         counts[is_match] = built.index.counts[groups[is_match]]
         built.mark(groups[is_match])
-        self._show(Matches.of(self._node.how, starts, counts), batch, built, built.order)
+        self._emit(Matches.of(self._node.how, starts, counts), batch, built, built.order)
 
     def output(self) -> pa.RecordBatch | None:
         if self._built is None and not self._is_done:
@@ -108,11 +108,11 @@ class HashJoinRows:
             while self._joined:
                 batch = self._joined[0].next(self._node.batch_rows)
                 if batch is not None:
-                    return self._shape.shown(batch)
+                    return self._shape.project(batch)
                 self._joined.popleft()
             if not self._left_is_over or self._built is None:
                 return None
-            self._show_the_rest(self._built)
+            self._emit_unmatched_right(self._built)
 
     def start_drain(self) -> bool:
         self._left_is_over = True
@@ -120,7 +120,7 @@ class HashJoinRows:
 
     def is_drained(self) -> bool:
         if self._is_done and not self._joined:
-            self._begin()
+            self._reset()
         return not self._left_is_over
 
     def no_more_input(self) -> None:
@@ -133,7 +133,7 @@ class HashJoinRows:
         return None
 
     def close(self) -> None:
-        self._begin()
+        self._reset()
         self._joined.clear()
         self._is_done = True
         self._source.close()
@@ -173,14 +173,14 @@ class HashJoinRows:
         groups[has_key] = built.index.find([key.filter(pa.array(has_key)) for key in keys])
         return groups
 
-    def _show_the_rest(self, built: _BuildSide) -> None:
+    def _emit_unmatched_right(self, built: _BuildSide) -> None:
         """Show the right rows without a match: all left rows were looked up."""
         self._built, self._is_done = None, True
         if self._node.how in SHOWS_RIGHT_ALONE:
-            matches = Matches.right_alone(built.unmatched())
-            self._show(matches, self._shape.left.nothing, built)
+            matches = Matches.unmatched_right(built.unmatched())
+            self._emit(matches, self._shape.left.empty_rows, built)
 
-    def _show(
+    def _emit(
         self,
         matches: Matches,
         left: pa.RecordBatch,

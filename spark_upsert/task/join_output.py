@@ -91,7 +91,7 @@ class Side:
         return rows.filter(pa.array(has_key)), rows.filter(pa.array(~has_key))
 
     @property
-    def nothing(self) -> pa.RecordBatch:
+    def empty_rows(self) -> pa.RecordBatch:
         """Return no rows."""
         return empty_batch(self.schema)
 
@@ -140,7 +140,7 @@ class Shape:
         sides = Side(left, node.left_keys, types), Side(right, node.right_keys, types)
         return cls(node.how, *sides, pairs, pair_schema)
 
-    def shown(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def project(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the join's output columns from concatenated rows of both sides."""
         if self.schema is self.pairs:
             return rows
@@ -230,7 +230,7 @@ class Matches:
         has_match = counts > 0
         if kind in SHOWS_LEFT_ONLY:
             left = np.flatnonzero(has_match if kind is JoinType.SEMI else ~has_match)
-            return cls.alone(left)
+            return cls.unmatched_left(left)
         if kind in SHOWS_LEFT_ALONE:
             left = np.arange(len(counts))
             return cls(left, np.where(has_match, starts, NOWHERE), np.maximum(counts, 1))
@@ -238,16 +238,16 @@ class Matches:
         return cls(left, starts[left], counts[left])
 
     @classmethod
-    def alone(cls, left: Positions) -> Matches:
+    def unmatched_left(cls, left: Positions) -> Matches:
         """Return left rows without a match."""
         return cls(left, np.full(len(left), NOWHERE), np.ones(len(left), dtype=np.int64))
 
     @classmethod
-    def right_alone(cls, right: Positions) -> Matches:
+    def unmatched_right(cls, right: Positions) -> Matches:
         """Return right rows without a match."""
         return cls(np.full(len(right), NOWHERE), right, np.ones(len(right), dtype=np.int64))
 
-    def in_order(self, ranks: Words, other: Matches, other_ranks: Words) -> Matches:
+    def merge(self, ranks: Words, other: Matches, other_ranks: Words) -> Matches:
         """Return these and other matches merged by rank; for equal ranks these come first."""
         order = np.argsort(np.concatenate([ranks, other_ranks]), kind="stable")
         return Matches(
@@ -305,8 +305,8 @@ class JoinOutput:
         count = min(rows_max, self.rows_left)
         if not count:
             return None
-        left, right = self._places(count)
-        count = self._fitting(left, right, BATCH_BYTES - bytes_held)
+        left, right = self._row_indices(count)
+        count = self._count_fitting(left, right, BATCH_BYTES - bytes_held)
         if not count and bytes_held:
             return None
         count = max(1, count)
@@ -316,7 +316,7 @@ class JoinOutput:
             columns += take_or_null(self._right.columns, right[:count])
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _places(self, count: int) -> tuple[Positions, Positions | None]:
+    def _row_indices(self, count: int) -> tuple[Positions, Positions | None]:
         """Return the left and right row positions for the next rows."""
         at = np.arange(self._given, self._given + count)
         entries = np.searchsorted(self._ends, at, side="right")
@@ -331,7 +331,7 @@ class JoinOutput:
             row_indices = np.where(row_indices == NOWHERE, NOWHERE, self._order[row_indices])
         return left, row_indices
 
-    def _fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
+    def _count_fitting(self, left: Positions, right: Positions | None, bytes_max: int) -> int:
         """Return how many of the joined rows fit into a byte limit."""
         sides = [(left, self._widths[0])]
         if right is not None:
@@ -342,7 +342,7 @@ class JoinOutput:
         return int(np.searchsorted(reached, bytes_max, side="right"))
 
 
-class Full:
+class BatchCoalescer:
     """Combines several joins' rows into full batches.
 
     Parameters
@@ -360,7 +360,7 @@ class Full:
         self._pieces: list[pa.RecordBatch] = []
         self.rows = self._bytes = 0
 
-    def take(self, joined: JoinOutput) -> pa.RecordBatch | None:
+    def add(self, joined: JoinOutput) -> pa.RecordBatch | None:
         """Take rows; return a batch that is full by them, None if none is."""
         piece = joined.next(self._batch_rows - self.rows, bytes_held=self._bytes)
         if piece is not None:
@@ -368,9 +368,9 @@ class Full:
             self.rows += piece.num_rows
             self._bytes += piece.nbytes
         # What has rows left has none that fits.
-        return self.rest() if self.rows == self._batch_rows or joined.rows_left else None
+        return self.flush() if self.rows == self._batch_rows or joined.rows_left else None
 
-    def rest(self) -> pa.RecordBatch | None:
+    def flush(self) -> pa.RecordBatch | None:
         """Return the rows that wait; None if there are none."""
         pieces = self._pieces
         self.clear()

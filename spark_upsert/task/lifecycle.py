@@ -242,7 +242,7 @@ class Monitor:
         self.changes = 0
         """How often something has changed."""
 
-    def note(self) -> None:
+    def notify(self) -> None:
         """Note a change: wake up all waiting threads and fulfil all futures."""
         with self.lock:
             self.changes += 1

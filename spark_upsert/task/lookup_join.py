@@ -104,7 +104,7 @@ class ArrowLookup:
         self.schema = _chosen(rows.schema, keys, columns)
         side = Side(rows.schema, tuple(keys))
         batches = rows.to_batches()
-        keyed, _ = side.split(pa.concat_batches(batches) if batches else side.nothing)
+        keyed, _ = side.split(pa.concat_batches(batches) if batches else side.empty_rows)
         self._rows = keyed.select(self.schema.names)
         self._index = KeyIndex(side.keys_of(keyed))
 
@@ -158,7 +158,7 @@ class LookupJoinRows:
             self._check(left)
             self.schema = schema_of(node.how, left, lookup.schema)
             require_names(self.schema)
-        self._nothing = Side(lookup.schema, ()).nothing
+        self._nothing = Side(lookup.schema, ()).empty_rows
         self._threads: ThreadPoolExecutor | None = None
         self._under_way: deque[_UnderWay] = deque()
         self._joined: JoinOutput | None = None

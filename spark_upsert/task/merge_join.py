@@ -21,7 +21,7 @@ from spark_upsert.task.join_output import (
     SHOWS_LEFT_ALONE,
     SHOWS_LEFT_ONLY,
     SHOWS_RIGHT_ALONE,
-    Full,
+    BatchCoalescer,
     JoinOutput,
     Matches,
     Shape,
@@ -56,7 +56,7 @@ def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> 
     return None
 
 
-class _Arriving:
+class _SideBuffer:
     """A side's received rows that are still needed.
 
     Parameters
@@ -69,11 +69,11 @@ class _Arriving:
         self.side = side
         self._name = name
         self._shows_keyless = shows_keyless
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget everything: a barrier is over."""
-        self.rows = self.side.nothing
+        self.rows = self.side.empty_rows
         self.is_ended = False
         self._more: deque[pa.RecordBatch] = deque()
         self._more_rows = 0
@@ -85,7 +85,7 @@ class _Arriving:
         return int(self.rows.num_rows) + self._more_rows
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether no rows follow the gathered ones."""
         return self.is_ended and not self._more_rows
 
@@ -105,7 +105,7 @@ class _Arriving:
             self._more.append(needed)
             self._more_rows += needed.num_rows
 
-    def keyless_first(self) -> int:
+    def leading_keyless_count(self) -> int:
         """Return the number of gathered rows before the first one with a key."""
         has_key = self.side.has_key(self.rows)
         if has_key is None:
@@ -189,19 +189,21 @@ class MergeJoinRows:
         self._memory_bytes_max = (
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
-        self._left = _Arriving("left", self._shape.left, shows_keyless=node.how in SHOWS_LEFT_ALONE)
-        self._right = _Arriving(
+        self._left = _SideBuffer(
+            "left", self._shape.left, shows_keyless=node.how in SHOWS_LEFT_ALONE
+        )
+        self._right = _SideBuffer(
             "right", self._shape.right, shows_keyless=node.how in SHOWS_RIGHT_ALONE
         )
         self._joined: deque[JoinOutput] = deque()
-        self._full = Full(node.batch_rows)
+        self._full = BatchCoalescer(node.batch_rows)
         self._is_at_end = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Forget everything: a barrier is over."""
-        self._left.begin()
-        self._right.begin()
+        self._left.reset()
+        self._right.reset()
         self._joined.clear()
         self._full.clear()
         self._matched_rows = 0
@@ -220,13 +222,13 @@ class MergeJoinRows:
         while True:
             self._drop_input()
             while self._joined:
-                batch = self._full.take(self._joined[0])
+                batch = self._full.add(self._joined[0])
                 if batch is not None:
                     return batch
                 if not self._joined[0].rows_left:
                     self._joined.popleft()
             if not self._match() and not self._poll():
-                return self._full.rest() if self._sides_are_over else None
+                return self._full.flush() if self._sides_are_over else None
 
     def start_drain(self) -> bool:
         self._left.is_ended = self._is_draining = True
@@ -234,7 +236,7 @@ class MergeJoinRows:
 
     def is_drained(self) -> bool:
         if self._is_draining and self._is_over:
-            self._begin()
+            self._reset()
         return not self._is_draining
 
     def no_more_input(self) -> None:
@@ -247,7 +249,7 @@ class MergeJoinRows:
         return None
 
     def close(self) -> None:
-        self._begin()
+        self._reset()
         self._source.close()
 
     @property
@@ -268,7 +270,7 @@ class MergeJoinRows:
                 return False
             if isinstance(item, Signal):
                 self._right.is_ended = True
-            elif self._is_of_use(item):
+            elif self._is_needed(item):
                 self._take_right(item)
             if self._gather_right() or self._right.is_ended or self._joined:
                 return True
@@ -281,7 +283,7 @@ class MergeJoinRows:
         with about("node", self._node.id):
             self._right.add(batch)
 
-    def _is_of_use(self, batch: pa.RecordBatch) -> bool:
+    def _is_needed(self, batch: pa.RecordBatch) -> bool:
         """Return whether a right batch may still be output or matched; late batches may arrive."""
         return bool(batch.num_rows) and not (
             self._left.is_over and self._node.how not in SHOWS_RIGHT_ALONE
@@ -294,11 +296,11 @@ class MergeJoinRows:
             left.gather(max(_STEP_ROWS, right.available))
         if not right.rows.num_rows:
             self._gather_right()
-        if self._show_keyless():
+        if self._emit_keyless():
             return True
         counts = left.rows.num_rows, right.rows.num_rows
         if not all(
-            count or side.is_whole for count, side in zip(counts, (left, right), strict=True)
+            count or side.is_complete for count, side in zip(counts, (left, right), strict=True)
         ):
             return False
         if not any(counts):
@@ -307,26 +309,26 @@ class MergeJoinRows:
             return self._match_both()
         if counts[0]:
             nowhere = np.zeros(counts[0], dtype=np.int64)
-            self._show(Matches.of(self._node.how, nowhere, nowhere), left.rows, right.rows)
+            self._emit(Matches.of(self._node.how, nowhere, nowhere), left.rows, right.rows)
         elif self._node.how in SHOWS_RIGHT_ALONE:
             unmatched = np.arange(counts[1]) >= self._matched_rows
             has_key = right.side.has_key(right.rows)
             alone = unmatched if has_key is None else unmatched | ~has_key
-            self._show(Matches.right_alone(np.flatnonzero(alone)), left.rows, right.rows)
-        self._pass(*counts, matched_rows=0)
+            self._emit(Matches.unmatched_right(np.flatnonzero(alone)), left.rows, right.rows)
+        self._drop_matched(*counts, matched_rows=0)
         return True
 
-    def _show_keyless(self) -> bool:
+    def _emit_keyless(self) -> bool:
         """Output the rows before all gathered keys; return whether there are any.
 
         All preceding rows on their side were output, and no row with a greater key on the other
         side was: it is held until this side has reached a greater key, too.
         """
         for side in (self._left, self._right):
-            count = side.keyless_first()
+            count = side.leading_keyless_count()
             if count:
-                show = Matches.alone if side is self._left else Matches.right_alone
-                self._show(show(np.arange(count)), self._left.rows, self._right.rows)
+                show = Matches.unmatched_left if side is self._left else Matches.unmatched_right
+                self._emit(show(np.arange(count)), self._left.rows, self._right.rows)
                 side.drop(count)
                 return True
         return False
@@ -339,7 +341,7 @@ class MergeJoinRows:
         left, right = ranks_of(left_keys, right_keys)
         kind = self._node.how
         left_count, right_count = len(left), len(right)
-        if not self._right.is_whole:
+        if not self._right.is_complete:
             # A semi join needs no second row of a key, the others all of them.
             is_found = kind in SHOWS_LEFT_ONLY
             side: Literal["left", "right"] = "right" if is_found else "left"
@@ -347,7 +349,7 @@ class MergeJoinRows:
         matched_rows = 0
         if left_count < len(left):
             right_count = int(np.searchsorted(right, left[left_count], side="left"))
-        elif not self._left.is_whole:
+        elif not self._left.is_complete:
             right_count = int(np.searchsorted(right, left[-1], side="left"))
             matched_rows = int(np.searchsorted(right, left[-1], side="right")) - right_count
             if kind in SHOWS_LEFT_ONLY and matched_rows > 1:
@@ -370,14 +372,14 @@ class MergeJoinRows:
                 is_alone |= ~right_has_key[:right_count]
             alone = np.flatnonzero(is_alone)
             row_indices = alone if order is None else np.argsort(order)[alone]
-            matches = matches.in_order(
-                ready[matches.left], Matches.right_alone(row_indices), right[alone]
+            matches = matches.merge(
+                ready[matches.left], Matches.unmatched_right(row_indices), right[alone]
             )
-        self._show(matches, self._left.rows, self._right.rows, order)
-        self._pass(left_count, right_count, matched_rows=matched_rows)
+        self._emit(matches, self._left.rows, self._right.rows, order)
+        self._drop_matched(left_count, right_count, matched_rows=matched_rows)
         return True
 
-    def _show(
+    def _emit(
         self,
         matches: Matches,
         left: pa.RecordBatch,
@@ -387,7 +389,7 @@ class MergeJoinRows:
         if len(matches.left):
             self._joined.append(JoinOutput(self.schema, matches, left, right, order))
 
-    def _pass(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
+    def _drop_matched(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
         """Forget rows that have met all that they could."""
         self._left.drop(left_count)
         self._right.drop(right_count)

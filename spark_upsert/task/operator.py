@@ -175,7 +175,7 @@ class Streaming:
 _INT64_END = 1 << 63
 
 
-def limited(node: Limit, schema: pa.Schema) -> Streaming:
+def limit_rows(node: Limit, schema: pa.Schema) -> Streaming:
     """Return an operator that skips the node's offset and passes rows up to its count.
 
     A barrier changes neither count.
@@ -192,7 +192,7 @@ def limited(node: Limit, schema: pa.Schema) -> Streaming:
     return Streaming(schema, apply, has_enough=lambda: not left)
 
 
-def unnested(node: Unnest, schema: pa.Schema) -> Streaming:
+def unnest_lists(node: Unnest, schema: pa.Schema) -> Streaming:
     """Return an operator that emits one row per list element."""
     input_schema = unnested_schema(node, schema)
 
@@ -202,7 +202,7 @@ def unnested(node: Unnest, schema: pa.Schema) -> Streaming:
     return Streaming(input_schema, apply, batch_rows=node.batch_rows)
 
 
-def numbered(node: AssignUniqueId, schema: pa.Schema) -> Streaming:
+def number_rows(node: AssignUniqueId, schema: pa.Schema) -> Streaming:
     """Return an operator that gives each row a number, no two alike over all barriers."""
     if node.column in schema.names:
         raise PlanError(

@@ -44,9 +44,9 @@ from spark_upsert.task.driver import (
     Driver,
     Exchange,
     Feed,
-    InTurn,
     Partitioner,
-    by_keys,
+    RoundRobin,
+    partition_by_keys,
 )
 from spark_upsert.task.hash_join import HashJoinRows
 from spark_upsert.task.join_output import SHOWS_RIGHT_ALONE
@@ -58,21 +58,21 @@ from spark_upsert.task.operator import (
     Operator,
     Signal,
     Streaming,
-    limited,
-    numbered,
-    unnested,
+    limit_rows,
+    number_rows,
+    unnest_lists,
 )
 from spark_upsert.task.sources import (
     ScanFeed,
     SplitQueue,
     SplitReader,
     ValuesFeed,
-    of_files,
+    files_reader,
     read_arrow,
 )
 
 
-def operator_of(
+def make_operator(
     node: Node,
     schema: pa.Schema,
     *,
@@ -87,11 +87,11 @@ def operator_of(
         case Project():
             return _project(node, schema)
         case Unnest():
-            return unnested(node, schema)
+            return unnest_lists(node, schema)
         case Limit():
-            return limited(node, schema)
+            return limit_rows(node, schema)
         case AssignUniqueId():
-            return numbered(node, schema)
+            return number_rows(node, schema)
         case Group():
             return aggregation(node, schema)
         case Join():
@@ -163,7 +163,7 @@ class TaskSettings:
     width: int
     readers: Mapping[str, SplitReader]
     lookups: Mapping[str, Lookup]
-    stands_next: Callable[[], Signal]
+    next_signal: Callable[[], Signal]
     has_tail: Callable[[], bool]
 
 
@@ -237,7 +237,7 @@ class _Chain:
     is_ordered: bool
 
 
-def _chain_of(top: Node, *, width: int, is_ordered: bool) -> _Chain:
+def _make_chain(top: Node, *, width: int, is_ordered: bool) -> _Chain:
     """Return a node's chain; it has one driver if more would change its output."""
     nodes = [top]
     while not isinstance(nodes[-1], SplitScan | Values | LocalPartition | MixedUnion):
@@ -294,7 +294,7 @@ class _Builder:
         exchange: Exchange | None = None
         own_drivers: list[Driver] = []
         for top in tops:
-            chain = _chain_of(top, width=self._settings.width, is_ordered=is_ordered)
+            chain = _make_chain(top, width=self._settings.width, is_ordered=is_ordered)
             index = len(self.built.drivers)
             stages = self._stages(chain)
             schema = stages[0][1]
@@ -363,7 +363,7 @@ class _Builder:
 
     def _operator(self, node: Node, schema: pa.Schema, rights: Mapping[str, Consumer]) -> Operator:
         right, lookup = rights.get(node.id), self._settings.lookups.get(node.id)
-        return operator_of(
+        return make_operator(
             node, schema, right=right, lookup=lookup, drop_input=self.built.drop_input
         )
 
@@ -373,7 +373,7 @@ class _Builder:
         node = chain.nodes[0]
         match node:
             case Values():
-                return [ValuesFeed(node.rows, self._settings.stands_next, self._settings.has_tail)]
+                return [ValuesFeed(node.rows, self._settings.next_signal, self._settings.has_tail)]
             case MixedUnion():
                 return [self._union(node.id, node.parts)]
             case LocalPartition():
@@ -383,7 +383,7 @@ class _Builder:
 
     def _scans(self, node: Node, width: int) -> Sequence[Feed]:
         assert isinstance(node, SplitScan)
-        reader = self._settings.readers.get(node.id) or _own_reader(node)
+        reader = self._settings.readers.get(node.id) or _builtin_reader(node)
         if reader is None:
             raise PlanError(
                 f"node '{node.id}': a {node.kind} has no reader of its own.",
@@ -418,7 +418,7 @@ class _Builder:
             node.parts,
             is_ordered=False,
             consumers=chain.width,
-            route=by_keys(node.keys) if node.keys else InTurn(),
+            route=partition_by_keys(node.keys) if node.keys else RoundRobin(),
         )
         _require_keys(node, exchange.schema)
         return [exchange.consumer(index) for index in range(chain.width)]
@@ -430,13 +430,13 @@ def _stage(node: Node, operator: Operator, right: Consumer | None) -> ChainStage
     return ChainStage(node.id, operator, is_silent(node), is_counting, right)
 
 
-def _own_reader(node: SplitScan) -> SplitReader | None:
+def _builtin_reader(node: SplitScan) -> SplitReader | None:
     """Return the built-in split reader for a scan without a given one, or None."""
     match node:
         case ArrowScan():
             return read_arrow
         case FileScan():
-            return of_files(node.schema.names)
+            return files_reader(node.schema.names)
         case _:
             return None
 

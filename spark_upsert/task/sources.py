@@ -111,9 +111,9 @@ class ScanFeed:
                 self._close_split()
                 self._queue.finish()
             elif batch.num_rows:
-                return self._checked(batch)
+                return self._check_columns(batch)
 
-    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _check_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.schema is not None and not batch.schema.equals(self.schema):
             raise PlanError(
                 f"a split has the columns {_columns(batch.schema)}, its scan has "
@@ -217,7 +217,7 @@ def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
     return split
 
 
-def of_files(columns: Sequence[str]) -> SplitReader:
+def files_reader(columns: Sequence[str]) -> SplitReader:
     """Return a reader for some columns in local files; a split is a file path.
 
     The suffix determines the format: ``.parquet``, or ``.arrow``, ``.feather`` and ``.ipc``.
@@ -232,12 +232,12 @@ def _file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
             hint="give the task a reader for this scan.",
         )
     try:
-        yield from (_of_parquet if path.endswith(".parquet") else _of_arrow)(columns, path)
+        yield from (_read_parquet if path.endswith(".parquet") else _read_arrow_file)(columns, path)
     except pa.ArrowException as error:
-        raise _damaged(path, error) from error
+        raise _corrupt_file_error(path, error) from error
 
 
-def _of_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
+def _read_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
     # Imported here: most tasks read no file of Parquet, and it brings file systems and TLS along.
     import pyarrow.parquet as pq
 
@@ -249,7 +249,7 @@ def _of_parquet(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(FILE_BATCH_ROWS, columns=columns, use_threads=False)
 
 
-def _of_arrow(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
+def _read_arrow_file(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
     with open_regular_file(Path(path)) as opened, pa.ipc.open_file(opened.map()) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index).select(columns)
@@ -258,14 +258,14 @@ def _of_arrow(columns: list[str], path: str) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _damaged(path: str, error: pa.ArrowException) -> DataError:
+def _corrupt_file_error(path: str, error: pa.ArrowException) -> DataError:
     return DataError(
         f"'{path}' is not what its ending says, or damaged: {error!s:.300}.",
         hint="write it again, or leave it out of the task's splits.",
     )
 
 
-def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> SplitReader:
+def version_reader(store: Store, columns: Sequence[str] | None = None) -> SplitReader:
     """Return the reader for a table's `VersionSplit`s: given columns, or all."""
 
     def read(split: VersionSplit) -> Iterator[pa.RecordBatch]:
@@ -274,7 +274,7 @@ def rows_of_version(store: Store, columns: Sequence[str] | None = None) -> Split
     return read
 
 
-def changes_of(store: Store, options: ChangeOptions) -> SplitReader:
+def changes_reader(store: Store, options: ChangeOptions) -> SplitReader:
     """Return the reader for a table's `StretchSplit`s, in changelog form."""
 
     def read(split: StretchSplit) -> Iterator[pa.RecordBatch]:

@@ -112,7 +112,7 @@ class Task:
             width=drivers,
             readers=readers or {},
             lookups=lookups or {},
-            stands_next=self._stands_next,
+            next_signal=self._next_signal,
             has_tail=lambda: self._has_tail,
         )
         self._pipelines = build(plan, settings)
@@ -170,7 +170,7 @@ class Task:
                 self._pipelines.queues[node].add(split)
                 self._has_tail = True
                 self._start()
-                self._progress.note()
+                self._progress.notify()
         return action is Action.QUEUE
 
     def set_max_sequence(self, node: str, sequence: int) -> None:
@@ -186,7 +186,7 @@ class Task:
             if self._apply(NoMoreSplits(node)) is Action.END_LEAF:
                 self._pipelines.queues[node].end()
                 self._start()
-                self._progress.note()
+                self._progress.notify()
 
     def request_barrier(self) -> Future[None]:
         """Add a barrier after all splits; it is reached when `next` returns neither batch nor
@@ -212,7 +212,7 @@ class Task:
             if action is Action.BEGIN_BARRIER:
                 self._begin_barrier()
                 self._start()
-                self._progress.note()
+                self._progress.notify()
         return future
 
     def abort(self) -> None:
@@ -349,15 +349,15 @@ class Task:
         self._begun = self._clock()
         self._has_tail = False
         self._pipelines.queues[node].add(split, with_barrier=True)
-        while not isinstance(polled := self._polled(self._alone), Signal):
+        while not isinstance(polled := self._poll_driver(self._alone), Signal):
             self._rows += polled.num_rows
             yield polled
             if self._state.phase is not Phase.UNDER_BARRIER:
                 self._apply(Plain.PULL)
         self._alone.pass_barrier()
-        self._begin_anew()
+        self._reopen()
 
-    def _polled(self, driver: Driver) -> pa.RecordBatch | Signal:
+    def _poll_driver(self, driver: Driver) -> pa.RecordBatch | Signal:
         """Return the only driver's next batch or signal; the task fails if it does."""
         try:
             return driver.poll()
@@ -382,7 +382,7 @@ class Task:
                 else "the plan has no leaf that takes splits.",
             )
 
-    def _stands_next(self) -> Signal:
+    def _next_signal(self) -> Signal:
         with self._progress.lock:
             if self._state.phase is Phase.UNDER_BARRIER:
                 return Signal.DRAINED
@@ -398,7 +398,7 @@ class Task:
         for exchange in self._pipelines.exchanges:
             exchange.pass_barrier()
         self._has_drained = False
-        self._begin_anew()
+        self._reopen()
         return True
 
     def _begin_barrier(self) -> None:
@@ -408,14 +408,14 @@ class Task:
         for queue in self._pipelines.queues.values():
             queue.add_barrier()
 
-    def _begin_anew(self) -> None:
+    def _reopen(self) -> None:
         """Reopen the task after a barrier, and complete the barrier's futures."""
         self._histogram.add(self._clock() - self._begun)
         self._apply(Plain.ALL_DRAINED)
-        self._progress.note()
-        self._fulfil()
+        self._progress.notify()
+        self._complete_futures()
 
-    def _fulfil(self) -> None:
+    def _complete_futures(self) -> None:
         futures, self._futures = self._futures, []
         for future in futures:
             future.set_result(None)
@@ -440,7 +440,7 @@ class Task:
         return self._progress.future(seen)
 
     def _resolved(self, _: Future[Any]) -> None:
-        self._progress.note()
+        self._progress.notify()
 
     # -- threads
 
@@ -464,7 +464,7 @@ class Task:
                     if not self._state.phase.is_running or driver.is_ended:
                         break
                 if driver.step():
-                    self._progress.note()
+                    self._progress.notify()
                     continue
                 waited, watched = watched, driver.waiting_on()
                 for future in watched:
@@ -489,8 +489,8 @@ class Task:
         with self._progress.lock:
             if self._apply(Plain.FAIL) is Action.RELEASE:
                 self._failure = error
-                self._progress.note()
-                self._fulfil()
+                self._progress.notify()
+                self._complete_futures()
 
     def _raise_failure(self) -> None:
         """Raise the task's failure, once, with everything closed."""
@@ -507,12 +507,12 @@ class Task:
         """Close everything, and complete the barrier's futures."""
         with self._progress.lock:
             self._apply(event)
-            self._progress.note()
+            self._progress.notify()
         try:
             self._release()
         finally:
             with self._progress.lock:
-                self._fulfil()
+                self._complete_futures()
 
     def _release(self) -> None:
         """Close all open resources despite individual failures; idempotent."""
@@ -551,15 +551,15 @@ class TaskPool(Generic[K]):
         self._idle: LruMap[int, tuple[K, Task]] = LruMap(idle_max)
         self._lock = Lock()
 
-    def taken(self, key: K) -> LentTask[K]:
+    def lend(self, key: K) -> LentTask[K]:
         """Lend a task for a key; no other reader has it meanwhile."""
         return LentTask(self, key)
 
-    def take_out(self, key: K) -> Task:
-        """Return a task for a key, for a later `put_back`."""
-        return self._taken_out(key) or self._make(key)
+    def acquire(self, key: K) -> Task:
+        """Return a task for a key, for a later `release`."""
+        return self._pop_idle(key) or self._make(key)
 
-    def _taken_out(self, key: K) -> Task | None:
+    def _pop_idle(self, key: K) -> Task | None:
         with self._lock:
             for expiry, task in self._idle.values():
                 if expiry is key or expiry == key:
@@ -567,7 +567,7 @@ class TaskPool(Generic[K]):
                     return task
         return None
 
-    def put_back(self, key: K, task: Task, *, has_failed: bool) -> None:
+    def release(self, key: K, task: Task, *, has_failed: bool) -> None:
         """Store a task that is at a barrier; end any other."""
         if has_failed or task.phase is not Phase.OPEN:
             task.abort()
@@ -591,7 +591,7 @@ class LentTask(Generic[K]):
         self._key = key
 
     def __enter__(self) -> Task:
-        self._task = self._pool.take_out(self._key)
+        self._task = self._pool.acquire(self._key)
         return self._task
 
     def __exit__(
@@ -600,4 +600,4 @@ class LentTask(Generic[K]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.put_back(self._key, self._task, has_failed=kind is not None)
+        self._pool.release(self._key, self._task, has_failed=kind is not None)

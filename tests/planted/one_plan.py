@@ -36,7 +36,7 @@ def _() -> Patch:
     def as_left(original: Any, self: Shape, rows: pa.RecordBatch) -> pa.RecordBatch:
         return original(replace(self, kind=JoinType.LEFT), rows)
 
-    return wrapped(Shape, "shown", as_left)
+    return wrapped(Shape, "project", as_left)
 
 
 @bug("NULL joins NULL in a task, and not in a view", ROWS)

@@ -52,7 +52,7 @@ def test_p2_averages_of_decimals() -> None:
 
 @bug("wide rows of a join are counted and not weighed", test_p7_a_batch_of_a_join_is_of_some_bytes)
 def _() -> Patch:
-    return patch.object(JoinOutput, "_fitting", lambda self, left, right, room: len(left))
+    return patch.object(JoinOutput, "_count_fitting", lambda self, left, right, room: len(left))
 
 
 @bug("null joins null", JOINS)
@@ -72,7 +72,7 @@ def _() -> Patch:
         original(self)
         self._matched_rows = matched + 1
 
-    return wrapped(MergeJoinRows, "_begin", begin)
+    return wrapped(MergeJoinRows, "_reset", begin)
 
 
 @bug("a merge join takes a key's right rows for whole while more may come", JOINS)
@@ -92,7 +92,7 @@ def _() -> Patch:
     def forgotten(original: Any, self: MergeJoinRows, *counts: int, matched_rows: int) -> None:
         original(self, *counts, matched_rows=0)
 
-    return wrapped(MergeJoinRows, "_pass", forgotten)
+    return wrapped(MergeJoinRows, "_drop_matched", forgotten)
 
 
 @bug("the last rows of a match are lost where a batch is full", JOINS)
@@ -124,7 +124,7 @@ def _() -> Patch:
             self.__dict__["_seen"] = [found.rows] if found.rows.num_rows else []
         return found
 
-    return together(wrapped(HashJoinRows, "_begin", begin), wrapped(HashJoinRows, "_build", build))
+    return together(wrapped(HashJoinRows, "_reset", begin), wrapped(HashJoinRows, "_build", build))
 
 
 @bug("an index looks at one key of a bucket only", JOINS)
@@ -181,9 +181,9 @@ def _() -> Patch:
 def _() -> Patch:
     def begin(self: HashAggregation) -> None:
         if not self._node.keys and self._groups is None:
-            self._groups = self._grouping.nothing()
+            self._groups = self._grouping.empty_state()
 
-    return patch.object(HashAggregation, "_begin", begin)
+    return patch.object(HashAggregation, "_reset", begin)
 
 
 @bug("the open group is not given at a barrier", GROUPS)
@@ -247,7 +247,7 @@ def _() -> Patch:
     promises.test_p2_many_groups_keep_their_sums_and_their_order,
 )
 def _() -> Patch:
-    return patch.object(aggregation, "_in_order", lambda groups: groups)
+    return patch.object(aggregation, "_sort_by_first_row", lambda groups: groups)
 
 
 @bug("nobody looks whether rows ascend", promises.test_p5_rows_out_of_order_are_refused)

@@ -16,7 +16,7 @@ from spark_upsert.task import lifecycle, merge_join, pipelines
 from spark_upsert.task import pipelines as choice
 from spark_upsert.task import task as tasks
 from spark_upsert.task.driver import Driver, Exchange, Union
-from spark_upsert.task.join_output import Full
+from spark_upsert.task.join_output import BatchCoalescer
 from spark_upsert.task.operator import Signal, Streaming
 from spark_upsert.task.sources import ScanFeed
 from tests.planted.bug import Patch, bug, wrapped
@@ -83,7 +83,7 @@ def _() -> Patch:
         made.start_drain = start_drain  # type: ignore[method-assign]
         return made
 
-    return wrapped(choice, "limited", anew)
+    return wrapped(choice, "limit_rows", anew)
 
 
 @bug("places go on from list to list", promises.test_p2_places_in_lists_begin_anew_in_each)
@@ -136,16 +136,16 @@ def _() -> Patch:
     def add(original: Any, self: Any, batch: pa.RecordBatch) -> None:
         original(self, pa.concat_batches(reversed(self.side.split(batch))))
 
-    return wrapped(merge_join._Arriving, "add", add)
+    return wrapped(merge_join._SideBuffer, "add", add)
 
 
 @bug("a merge join gives batches as its sides come", ANY_PLAN)
 def _() -> Patch:
-    def take(original: Any, self: Full, joined: Any) -> Any:
+    def take(original: Any, self: BatchCoalescer, joined: Any) -> Any:
         found = original(self, joined)
-        return self.rest() if found is None else found
+        return self.flush() if found is None else found
 
-    return wrapped(Full, "take", take)
+    return wrapped(BatchCoalescer, "add", take)
 
 
 @bug("what is asked first for look-ups comes first", ANY_PLAN)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_upsert.plan.nodes import IndexLookupJoin, Node, Scan, scans_of
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task import Lookup, Task
-from spark_upsert.task.sources import SplitReader, VersionSplit, rows_of_version
+from spark_upsert.task.sources import SplitReader, VersionSplit, version_reader
 from spark_upsert.views.intervals import RelationRows
 from tests.support.view_tables import RealWorld
 
@@ -69,7 +69,7 @@ def _reader(scan: Scan, world: RealWorld) -> SplitReader:
     """Return what reads a table; of one that keeps groups these, and not its entries."""
     if scan.path not in world.kept:
         names = [column.name for column in scan.columns]
-        return rows_of_version(world.tables[scan.path].store, names)
+        return version_reader(world.tables[scan.path].store, names)
     base = world.open(scan)
 
     def groups(split: VersionSplit) -> list[RelationRows]:

@@ -181,13 +181,13 @@ def test_an_unknown_function_is_refused() -> None:
 @HASH_AND_STREAMING
 def test_small_batches_are_grouped_together(is_clustered: bool) -> None:
     folded: list[int] = []
-    original = GroupComputation._folded
+    original = GroupComputation._fold_by
 
     def counted(self: GroupComputation, states: pa.Table, by: list[str]) -> pa.Table:
         folded.append(states.num_rows)
         return original(self, states, by)
 
-    with patch.object(GroupComputation, "_folded", counted):
+    with patch.object(GroupComputation, "_fold_by", counted):
         rows = [[batch([(key // 2, 1)]) for key in range(3000)]]
         (batches, _) = chain(node(is_clustered=is_clustered)).run(rows)
     assert len(rows_of(batches)) == 1500

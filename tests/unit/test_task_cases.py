@@ -29,7 +29,7 @@ from spark_upsert.task import (
     Unnest,
     Values,
 )
-from spark_upsert.task.driver import ChainStage, Driver, Exchange, InTurn, by_keys
+from spark_upsert.task.driver import ChainStage, Driver, Exchange, RoundRobin, partition_by_keys
 from spark_upsert.task.lifecycle import Monitor
 from spark_upsert.task.operator import Signal, Streaming
 from tests.support.tasks import NUMBERS, Fed, Watched, numbers, rows_of, run, scan, values_of
@@ -432,29 +432,29 @@ def test_case_32_behind_the_barrier_nothing_is_thrown_away() -> None:
 def test_case_28_a_consumer_has_drained_when_all_that_live_have_and_its_queue_is_empty() -> None:
     exchange = Exchange(Monitor(), NUMBERS)
     first, second, third = (exchange.add_producer() for _ in range(3))
-    first.ended()
+    first.mark_ended()
     second.add_input(numbers(1)[0])
-    second.drained()
-    third.drained()
+    second.mark_drained()
+    third.mark_drained()
     assert values_of([exchange.poll(0)]) == [1]
     assert exchange.poll(0) is Signal.DRAINED
     assert exchange.poll(0) is Signal.WAIT, "which it is told once"
     exchange.pass_barrier()
     assert exchange.poll(0) is Signal.WAIT
-    second.ended()
-    second.ended()
+    second.mark_ended()
+    second.mark_ended()
     assert exchange.poll(0) is Signal.WAIT, "who ends twice counts once"
-    third.drained()
+    third.mark_drained()
     assert exchange.poll(0) is Signal.DRAINED
     exchange.pass_barrier()
-    third.ended()
+    third.mark_ended()
     assert exchange.poll(0) is Signal.ENDED
 
 
 def test_equal_keys_come_to_one_consumer() -> None:
     batch = pa.record_batch({"k": [1.0, 2.0, 1.0, None, None, -0.0, 0.0], "v": range(7)})
     homes: dict[Any, set[int]] = {}
-    for index, part in by_keys(["k"])(batch, 3):
+    for index, part in partition_by_keys(["k"])(batch, 3):
         for row in part.to_pylist():
             homes.setdefault(row["k"], set()).add(index)
     assert all(len(home) == 1 for home in homes.values())
@@ -462,7 +462,7 @@ def test_equal_keys_come_to_one_consumer() -> None:
 
 
 def test_whole_batches_go_in_turn() -> None:
-    route = InTurn()
+    route = RoundRobin()
     assert [route(batch, 3)[0][0] for batch in numbers(1, 2, 3, 4)] == [0, 1, 2, 0]
 
 

@@ -37,7 +37,7 @@ def pool(made: list[Task]) -> TaskPool[Node]:
 
 
 def use(pool: TaskPool[Node], plan: Node) -> Task:
-    with pool.taken(plan) as task:
+    with pool.lend(plan) as task:
         task.add_split(plan.id, numbers(1))
         task.request_barrier()
         assert values_of(task.iter_batches()) == [1]
@@ -49,7 +49,7 @@ def test_a_task_is_used_again_and_by_one_at_once(pool: TaskPool[Node], made: lis
     assert use(pool, OTHER) is not made[0]
     assert len(made) == 2
     assert made[0].statistics.barriers == 2
-    with pool.taken(ONE) as first, pool.taken(ONE) as second:
+    with pool.lend(ONE) as first, pool.lend(ONE) as second:
         assert first is not second
 
 
@@ -65,7 +65,7 @@ def test_a_task_that_did_not_come_to_its_barrier_is_not_used_again(
     pool: TaskPool[Node], made: list[Task], is_raised: bool
 ) -> None:
     try:
-        with pool.taken(ONE) as task:
+        with pool.lend(ONE) as task:
             task.add_split("one", numbers(1, 2))
             task.request_barrier()
             task.next()

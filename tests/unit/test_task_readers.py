@@ -17,7 +17,7 @@ from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.changelog.render import ChangeOptions
 from spark_upsert.table.table import Table
 from spark_upsert.task import ChangeScan, FileScan, TableScan, Task
-from spark_upsert.task.sources import StretchSplit, VersionSplit, changes_of, rows_of_version
+from spark_upsert.task.sources import StretchSplit, VersionSplit, changes_reader, version_reader
 from tests.support.tasks import rows_of
 
 COLUMNS = pa.schema({"id": pa.int64(), "v": pa.string()})
@@ -78,7 +78,7 @@ def test_what_is_no_regular_file_is_not_read(name: str, tmp_path: Path) -> None:
 
 def test_the_rows_of_versions(table: Table) -> None:
     plan = TableScan(id="rows", schema=COLUMNS)
-    task = Task(plan, readers={"rows": rows_of_version(table.store)})
+    task = Task(plan, readers={"rows": version_reader(table.store)})
     halves = [VersionSplit(table.log.at(1), half) for half in ALL_HASHES.cut(2)]
     found = read(task, "rows", [*halves, VersionSplit(table.log.head())])
     assert sorted(found[:3]) == [(1, "a"), (2, None), (3, "c")]
@@ -89,7 +89,7 @@ def test_the_changes_of_a_stretch(table: Table) -> None:
     head = table.log.head()
     [stretch] = cut_into_ranges(table.log, 2, head.upper, head.schema)
     plan = ChangeScan(id="changes", schema=pa.schema([*COLUMNS, *CHANGELOG_FIELDS]))
-    reader = changes_of(table.store, ChangeOptions(columns=("id", "v")))
+    reader = changes_reader(table.store, ChangeOptions(columns=("id", "v")))
     found = read(Task(plan, readers={"changes": reader}), "changes", [StretchSplit(stretch)])
     assert [row[:4] for row in found] == [
         (2, None, "update_preimage", 2),

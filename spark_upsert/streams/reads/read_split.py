@@ -46,7 +46,7 @@ def read_split(
     store: Store, split: Split, options: ReadOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows."""
-    with TASKS.taken(_plan_of(split)) as task:
+    with TASKS.lend(_plan_of(split)) as task:
         for stretch in _scan_steps(split):
             yield from task.read(READ, _ScanStep(store, split, stretch, options, columns))
 

@@ -157,7 +157,7 @@ def open_view(options: ViewOptions) -> View:
 
 def read_view(split: ViewSplit, options: ViewOptions) -> Iterator[pa.RecordBatch]:
     """Yield a split's rows."""
-    with TASKS.taken(_ReadBinding(options.plan, options.storage)) as task:
+    with TASKS.lend(_ReadBinding(options.plan, options.storage)) as task:
         for scan_step in _iter_scan_steps(split, options):
             yield from task.read(READ, scan_step)
 
