@@ -17,7 +17,7 @@ from spark_upsert.routed.commit import commit_routed
 from spark_upsert.routed.plan import plan_routed
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import LocalStore, ObjectSink
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.log.manifest import QUERY, Transaction
 
@@ -28,7 +28,7 @@ KEYS = 1_000_000
 ROWS = pa.schema({"topic": pa.string(), "id": pa.int64(), "v": pa.float64()})
 
 
-class Counting(StoreBelow):
+class Counting(PrefixStore):
     """A folder that counts what would be a request to a bucket, once each."""
 
     def __init__(self, path: Path) -> None:

@@ -24,7 +24,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.log import DeltaLog, PublicationSettings
 from spark_upsert.delta.publish import Mirror
 from spark_upsert.delta.upkeep import CHECKPOINT_EVERY, CLEAN_EVERY_MS, REMOVALS_MAX
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
@@ -102,7 +102,7 @@ def follow(commits: int, *, step_s: float, looks: int, seed: int = 1) -> Iterato
     """
     now = Now(time.time() - commits * step_s)
     store, dice = _Counting(now), random.Random(seed)
-    target = StoreBelow(store, "_delta")
+    target = PrefixStore(store, "_delta")
     table = Table(store, clock=now)
     columns = pa.schema({"id": pa.int64(), "x": pa.string()})
     table.ensure(TableSchema.of(columns, keys=["id"]))
@@ -126,7 +126,7 @@ def follow(commits: int, *, step_s: float, looks: int, seed: int = 1) -> Iterato
             yield _look(number, store, target, table.snapshot())
 
 
-def _look(number: int, store: _Counting, target: StoreBelow, expected: pa.Table) -> Look:
+def _look(number: int, store: _Counting, target: PrefixStore, expected: pa.Table) -> Look:
     store.reads = store.read_bytes = 0
     state = DeltaLog(target).follow()
     assert state is not None

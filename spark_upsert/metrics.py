@@ -20,7 +20,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.delta.follow import measure_mirror_lag
 from spark_upsert.errors import OtherTableError, masked
 from spark_upsert.routed.group import GroupTable, TableGroup
-from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.store.open import PrefixStore, open_store
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.published import is_published
 from spark_upsert.table.state.reduce import STALE_MIN, Counters, count_all_stale
@@ -330,7 +330,7 @@ def _iter_counters(
 ) -> Iterator[tuple[Mapping[str, int], int]]:
     """Yield the counters per table, and its stale row count if all its rows were stale, else 0."""
     for folder in folders:
-        log = Table(StoreBelow(known.root, folder)).log
+        log = Table(PrefixStore(known.root, folder)).log
         counters = _nonzero_counters(log.commit(group.members[folder].place.version).counters)
         # The newest schema, which costs requests, shows whether stale rows are usual.
         is_all = counters.keys() <= {"stale", "superseded", "skipped", "tied"}

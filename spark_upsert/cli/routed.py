@@ -32,7 +32,7 @@ from spark_upsert.routed.group import (
 from spark_upsert.routed.plan import require_same
 from spark_upsert.routed.replay import ReplayResult, drop_dead_letters, replay_dead_letters
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.store.open import PrefixStore, open_store
 from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.table import Table
 
@@ -235,7 +235,7 @@ def for_each_table(
     def one(folder: str) -> TableWorkResult:
         name = names.get(folder, folder)
         try:
-            table = Table(StoreBelow(store, folder))
+            table = Table(PrefixStore(store, folder))
             head = table.log.try_head()
             if head is None:
                 raise TableNotFoundError.at(table.store.url)

@@ -24,7 +24,7 @@ from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.run.file import RUNS, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import fold
-from spark_upsert.table.state.lookup import hits_of
+from spark_upsert.table.state.lookup import iter_matches
 from spark_upsert.table.state.prepared import Deaths
 from spark_upsert.table.state.reduce import KeyMatches, merge_function_for
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
@@ -511,7 +511,7 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
     [hashes, *keys] = key_rows.slice(0, [HASH, *schema.identity], 0, len(chunk))
     probes = hashes.to_numpy()
     lined = _align_entries(store, manifest, HashRange.spanning(probes[0], probes[-1]))
-    hits = list(hits_of(lined.rows, probes, keys))
+    hits = list(iter_matches(lined.rows, probes, keys))
     gathered = merge_function_for(schema).gather(lined.rows, lined.epochs, hits, len(probes))
     [diffs] = gathered.rows.take([DIFF], gathered.at)
     row_of_key = newest_entries(hits, len(probes)) if schema.engine.folds else gathered.at.copy()

@@ -30,7 +30,7 @@ from spark_upsert.delta.checkpoints import (
 )
 from spark_upsert.errors import ContentionError, CorruptionError, OptionError
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.store.open import PrefixStore, open_store
 from spark_upsert.store.records import checked_data
 from spark_upsert.table.log.properties import (
     PUBLISH_FEED,
@@ -354,7 +354,7 @@ def open_mirror_store(
 ) -> Store:
     """Open the store for a mirror; `path` None is the table's default folder."""
     if path is None:
-        return StoreBelow(table, DEFAULT_FOLDER)
+        return PrefixStore(table, DEFAULT_FOLDER)
     store = open_store(path.rstrip("/") or path, storage)
     taken = [table.url, *(f"{table.url}/{folder}" for folder in _OWN_FOLDERS)]
     if store.url == table.url or any(

@@ -28,7 +28,7 @@ from spark_upsert.store import Store
 from spark_upsert.store.protocol import ObjectSink
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.run.file import RUNS, RunFile, Span
-from spark_upsert.table.run.remote import part_of
+from spark_upsert.table.run.remote import share_of_limit
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.prepared import Twin
 from spark_upsert.table.state.snapshot import CHUNK_BYTES, CHUNK_ROWS, Snapshot

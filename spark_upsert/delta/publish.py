@@ -76,7 +76,7 @@ from spark_upsert.delta.types import (
 from spark_upsert.delta.upkeep import CleanupResult, Upkeep
 from spark_upsert.errors import ContentionError, CorruptionError, DataLossError, OtherTableError
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow, is_remote
+from spark_upsert.store.open import PrefixStore, is_remote
 from spark_upsert.store.protocol import PROBE
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest

@@ -36,7 +36,7 @@ from spark_upsert.errors import (
 from spark_upsert.options.routed import option_of_table
 from spark_upsert.routed.router import Route
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import Draft, Manifest, Transaction
 from spark_upsert.table.retention.lag import BacklogCounter
@@ -277,7 +277,7 @@ class DeadLetterTable:
 
     def __init__(self, root: Store, *, clock: Callable[[], float] = time.time) -> None:
         self.root = root
-        self.table = Table(StoreBelow(root, FOLDER), clock=clock)
+        self.table = Table(PrefixStore(root, FOLDER), clock=clock)
 
     def __repr__(self) -> str:
         return f"DeadLetterTable({self.root.url!r})"

@@ -28,7 +28,7 @@ from spark_upsert.errors import (
 from spark_upsert.routed.dead_letter import commit_if_unchanged
 from spark_upsert.scheduler.scheduler import DirtySet, Schedule, Service, Turn, Urgency
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import (
     QUERY,
@@ -350,7 +350,7 @@ class GroupTable:
 
     def __init__(self, root: Store) -> None:
         self.root = root
-        self.table = Table(StoreBelow(root, FOLDER))
+        self.table = Table(PrefixStore(root, FOLDER))
 
     def __repr__(self) -> str:
         return f"GroupTable({self.root.url!r})"

@@ -19,7 +19,7 @@ from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.routed.dead_letter import DeadLetterKind, DeadLetterMetadata, DeadLetterTable
 from spark_upsert.routed.stage import StagedTable
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.run.file import RUNS, Span
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
@@ -113,7 +113,7 @@ class DeadLetterWriter:
         if part.staged is None:
             return None
         _refuse_view_steps(part.staged, part.route.name)
-        table = Table(StoreBelow(self._root, part.folder))
+        table = Table(PrefixStore(self._root, part.folder))
         base = part.unborn or table.log.at(part.staged.base_version)
         self._table.ensure()
         commands = _iter_commands(table, part.staged, base)
@@ -122,7 +122,7 @@ class DeadLetterWriter:
     def _discard_staged(self, parts: Sequence[StagedTable], *, was_tried: bool) -> None:
         """Remove staged files; after a tried commit only a vacuum may delete them."""
         if not was_tried:
-            store = StoreBelow(self._root, parts[0].folder)
+            store = PrefixStore(self._root, parts[0].folder)
             files = (file for part in parts if part.staged for file in part.staged.files)
             remove_runs(store, files)
 

@@ -20,7 +20,7 @@ from spark_upsert.routed.dead_letter import NAMELESS, DeadLetterTable
 from spark_upsert.routed.group import CompactionQueue, GroupTable, TableGroup
 from spark_upsert.routed.router import Router
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow, open_store
+from spark_upsert.store.open import PrefixStore, open_store
 from spark_upsert.store.protocol import new_token
 from spark_upsert.table.log.manifest import Manifest, TableVersion, Transaction
 from spark_upsert.table.log.properties import LateRows
@@ -120,7 +120,7 @@ def root_of(options: RoutedOptions) -> Store:
 
 def table_below(root: Store, folder: str) -> Table:
     """Return the table in a folder below a root; it need not exist."""
-    return Table(StoreBelow(root, folder))
+    return Table(PrefixStore(root, folder))
 
 
 def plan_rows_of(

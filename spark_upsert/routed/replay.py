@@ -37,7 +37,7 @@ from spark_upsert.routed.group import GroupTable, Member
 from spark_upsert.routed.park_staged import TABLE
 from spark_upsert.routed.plan import plan_rows_of
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.log.manifest import Manifest, TableVersion
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.run.rows import BatchPart, Rows
@@ -205,7 +205,7 @@ def _apply(
     overrides: Mapping[str, str],
 ) -> TableVersion:
     """Commit a dead-letter batch; return the version that contains it, committed now or earlier."""
-    table = Table(StoreBelow(root, dead_letters.folder))
+    table = Table(PrefixStore(root, dead_letters.folder))
     head = table.log.try_head()
     _require_same(root, dead_letters, head, table.store.url)
     if head is not None and head.has(dead_letters.transaction):

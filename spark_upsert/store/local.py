@@ -158,7 +158,7 @@ def translated(verb: str, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def links_required(path: Path) -> Iterator[None]:
+def require_links(path: Path) -> Iterator[None]:
     """Translate errors from a file system without hard links, which commits need."""
     try:
         yield
@@ -253,7 +253,7 @@ class LocalStore:
             temporary = self._write_temporary(target, data)
             try:
                 self._sync_once(target.parent)
-                with links_required(target):
+                with require_links(target):
                     os.link(temporary, target)
             except FileExistsError:
                 return False
@@ -290,7 +290,7 @@ class LocalStore:
         with translated("read", target), open_regular_file(target) as file:
             return file.map()
 
-    def is_far(self, path: str) -> bool:
+    def needs_fetch(self, path: str) -> bool:
         return False
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:

@@ -367,17 +367,17 @@ class ObjectStore:
         if sum(sizes[path] for path in small) > self._copies.bytes_max:
             return  # One would push the other out before it is mapped.
         for few in _group_for_fetch(small, sizes):
-            for _ in map_in_order(self._bring, few, len(few)):
+            for _ in map_in_order(self._fetch_copy, few, len(few)):
                 pass
 
-    def _bring(self, path: str) -> None:
+    def _fetch_copy(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self.map(path)
 
     def map(self, path: str) -> pa.Buffer:
         return self._copies.map(self._copy_name(path), lambda file: self._fetch(path, file))
 
-    def is_far(self, path: str) -> bool:
+    def needs_fetch(self, path: str) -> bool:
         return self.mapped_file(path) is None
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:

@@ -60,7 +60,7 @@ def _path_of(url: str) -> str:
     return unquote(parts.path)
 
 
-class StoreBelow:
+class PrefixStore:
     """A folder in a store as a separate store."""
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -80,7 +80,7 @@ class StoreBelow:
     def iter_above(self) -> Iterator[Store]:
         """Yield the folders between this one and the store, the nearest first, and the store."""
         for folder in list(PurePosixPath(self._folder).parents)[:-1]:
-            yield StoreBelow(self._store, str(folder))
+            yield PrefixStore(self._store, str(folder))
         yield self._store
 
     def _path(self, path: str) -> str:
@@ -114,8 +114,8 @@ class StoreBelow:
     def map(self, path: str) -> pa.Buffer:
         return self._store.map(self._path(path))
 
-    def is_far(self, path: str) -> bool:
-        return self._store.is_far(self._path(path))
+    def needs_fetch(self, path: str) -> bool:
+        return self._store.needs_fetch(self._path(path))
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         return self._store.read_ranges(self._path(path), ranges)

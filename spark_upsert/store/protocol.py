@@ -141,7 +141,7 @@ class Store(Protocol):
         """Return an immutable object's bytes, mapped rather than read if possible."""
         ...
 
-    def is_far(self, path: str) -> bool:
+    def needs_fetch(self, path: str) -> bool:
         """Return whether `map` would have to fetch an object."""
         ...
 

@@ -34,7 +34,7 @@ from spark_upsert.table.log.manifest import VIEW_PROPERTIES, Manifest, Slice
 from spark_upsert.table.run.rows import Rows as StoredRows
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.state.sums import averages, together
+from spark_upsert.table.state.sums import averages, join_decimals
 from spark_upsert.views.grouping import Grouping, SumColumns
 from spark_upsert.views.intervals import Pairs, RelationRows, concat
 
@@ -175,7 +175,7 @@ def _whole(groups: pa.RecordBatch, summed: SumColumns) -> pa.Array:
     """Return a column's exact sums."""
     assert summed.total is not None
     total = groups.column(summed.total)
-    return total if summed.beyond is None else together(total, groups.column(summed.beyond))
+    return total if summed.beyond is None else join_decimals(total, groups.column(summed.beyond))
 
 
 def _cast_column(column: pa.Array, type_: pa.DataType) -> _ResultColumn:

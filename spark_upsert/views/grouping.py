@@ -40,7 +40,7 @@ from spark_upsert.plan.join_keys import canonical
 from spark_upsert.store.records import MALFORMED
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import fold
-from spark_upsert.table.state.sums import apart, average_type
+from spark_upsert.table.state.sums import average_type, split_decimals
 from spark_upsert.views.intervals import Pairs
 
 VERSION = 2
@@ -292,7 +292,7 @@ def sum_types(
     """Return the stored and the result type for a column's sum.
 
     A stored sum is wider than the result: the group shows NULL until its sum fits again. Sums that
-    may exceed 38 digits have two columns (`table.state.sums.apart`).
+    may exceed 38 digits have two columns (`table.state.sums.split_decimals`).
     """
     if pa.types.is_floating(type_):
         if scale is None:
@@ -524,7 +524,7 @@ def _sum_columns(
     else:
         values = convert(column, type_)
     values = values.fill_null(pa.scalar(0, type_))
-    parts = [values] if summed.beyond is None else apart(values)
+    parts = [values] if summed.beyond is None else split_decimals(values)
     for name, part in zip(summed.columns[1:], parts, strict=False):
         totals[name] = pc.if_else(pa.array(signs < 0), pc.negate(part), part)
     return totals

@@ -20,7 +20,7 @@ from spark_upsert.errors import CorruptionError, DataLossError, PlanError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.join_keys import empty_batch
 from spark_upsert.plan.nodes import Scan
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.changelog.changes import cut_into_ranges
 from spark_upsert.table.compaction.worker import compact_runs
 from spark_upsert.table.index.index import Index
@@ -247,7 +247,7 @@ def is_grouped(manifest: Manifest) -> bool:
 
 def open_result_table(table: ObservedTable) -> Table:
     """Return a materialized table's settled table, whether or not it exists."""
-    return Table(StoreBelow(table.store, RESULT_FOLDER), clock=lambda: table.log.now_ms() / 1000)
+    return Table(PrefixStore(table.store, RESULT_FOLDER), clock=lambda: table.log.now_ms() / 1000)
 
 
 def read_result_version(table: ObservedTable, head: Manifest) -> int | None:

@@ -84,7 +84,7 @@ def test_a_search_finds_what_numpy_finds(kind: str) -> None:
         others = dice.integers(0, MOST, 50, dtype=np.uint64)
         probes = np.sort(np.concatenate([dice.choice(hashes, 50), others, hashes[[0, -1]]]))
         search = RemoteHashSearch(seen, int(hashes[0]), int(hashes[-1]), verify)
-        found = search.places(probes)
+        found = search.insertion_points(probes)
         assert found.tolist() == np.searchsorted(hashes, probes).tolist(), (kind, seed)
         assert looks <= (1 if kind == "few" else 2 if kind == "uniform" else 12), (kind, seed)
 
@@ -92,7 +92,7 @@ def test_a_search_finds_what_numpy_finds(kind: str) -> None:
 def test_hashes_out_of_order_end_the_search() -> None:
     hashes = np.random.default_rng(1).integers(0, MOST, 5_000, dtype=np.uint64)
     search = RemoteHashSearch(hashes, 0, MOST, lambda low, high: None)
-    assert len(search.places(np.sort(hashes[:100]))) == 100
+    assert len(search.insertion_points(np.sort(hashes[:100]))) == 100
 
 
 # -- look-ups --------------------------------------------------------------------------------

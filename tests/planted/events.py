@@ -37,7 +37,7 @@ def _() -> Patch:
     promises.test_p5_a_key_whose_newest_event_is_bad_is_listed,
 )
 def _() -> Patch:
-    return patch.object(stage_module, "in_task", lambda commands, *_: commands)
+    return patch.object(stage_module, "adopt_order_within_task", lambda commands, *_: commands)
 
 
 @bug(
@@ -45,7 +45,7 @@ def _() -> Patch:
     promises.test_p5_a_key_whose_newest_event_is_bad_is_listed,
 )
 def _() -> Patch:
-    return patch.object(stage, "in_table", lambda commands, *_: commands)
+    return patch.object(stage, "adopt_order_from_table", lambda commands, *_: commands)
 
 
 @bug(

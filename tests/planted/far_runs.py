@@ -46,20 +46,20 @@ def _() -> Patch:
         self._verify(low, high)
         return self._bisected(probes, low, high)
 
-    return patch.object(RemoteHashSearch, "places", first)
+    return patch.object(RemoteHashSearch, "insertion_points", first)
 
 
 @bug(
     "of neighbours far away the last one is not fetched", test_p1_rows_far_away_are_those_of_a_copy
 )
 def _() -> Patch:
-    original = RemoteBytes.bring
+    original = RemoteBytes.fetch
 
-    def bring(self: RemoteBytes, blocks: Any) -> None:
+    def fetch(self: RemoteBytes, blocks: Any) -> None:
         original(self, blocks[: max(1, len(blocks) - 1)])
         self._is_here[blocks] = True
 
-    return patch.object(RemoteBytes, "bring", bring)
+    return patch.object(RemoteBytes, "fetch", fetch)
 
 
 @bug("blocks far away are believed", test_p5_damage_far_away_is_told)
@@ -67,9 +67,9 @@ def _() -> Patch:
     original = Blocks.verify
 
     def verify(self: Blocks, blocks: Any) -> Any:
-        if self._bring is None:
+        if self._fetch is None:
             return original(self, blocks)
-        self._bring(np.unique(blocks))
+        self._fetch(np.unique(blocks))
         return None
 
     return patch.object(Blocks, "verify", verify)
@@ -80,13 +80,13 @@ def _() -> Patch:
     test_p6_a_reader_far_away_goes_on_behind_faults,
 )
 def _() -> Patch:
-    original = RemoteBytes.bring
+    original = RemoteBytes.fetch
 
-    def bring(self: RemoteBytes, blocks: Any) -> None:
+    def fetch(self: RemoteBytes, blocks: Any) -> None:
         try:
             original(self, blocks)
         except StorageError:
             self._is_here[blocks] = True
             raise
 
-    return patch.object(RemoteBytes, "bring", bring)
+    return patch.object(RemoteBytes, "fetch", fetch)

@@ -33,7 +33,7 @@ def _() -> Patch:
         finally:
             self._contested = contested
 
-    return wrapped(group._Judge, "_outcomes", alone)
+    return wrapped(group._AppendDecider, "_outcomes", alone)
 
 
 @bug(
@@ -58,7 +58,7 @@ def _() -> Patch:
         [refused] = [each for each in self._verdicts if isinstance(each, Exception)]
         self._verdicts = [refused] * len(self._verdicts)
 
-    return wrapped(group._Judge, "admit_each", all_refused)
+    return wrapped(group._AppendDecider, "admit_each", all_refused)
 
 
 @bug(
@@ -69,4 +69,4 @@ def _() -> Patch:
     def leader(original: Any, members: Any, error: Exception) -> Any:
         return {**dict.fromkeys(members), next(iter(members)): error}
 
-    return wrapped(group, "_each_told", leader)
+    return wrapped(group, "_error_per_append", leader)

@@ -188,7 +188,7 @@ def _() -> Patch:
 
 
 def _judged(verdict: Callable[[Move, str], Verdict]) -> Patch:
-    return patch.object(Move, "judged", verdict)
+    return patch.object(Move, "compare_with", verdict)
 
 
 def test_p4_a_view_is_kept_from_its_own_tables() -> None:
@@ -219,7 +219,7 @@ def _() -> Patch:
 
 @bug("a step that is ahead is applied", test_p4_steps_are_taken_once)
 def _() -> Patch:
-    judged = Move.judged
+    judged = Move.compare_with
     return _judged(
         lambda move, recorded: (
             Verdict.APPLY if judged(move, recorded) is Verdict.REFUSE else judged(move, recorded)
@@ -286,7 +286,7 @@ def _() -> Patch:
 
 @bug("a sum beyond 38 digits loses what is beyond 64 bits", test_p2_sums_beyond_38_digits_come_back)
 def _() -> Patch:
-    return patch.object(group_rows, "together", lambda low, _: low)
+    return patch.object(group_rows, "join_decimals", lambda low, _: low)
 
 
 @bug(

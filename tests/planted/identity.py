@@ -22,7 +22,7 @@ from tests.promises import test_promises as promises
     identity_promises.test_p1_what_is_put_where_the_table_was_is_not_reported,
 )
 def _() -> Patch:
-    return wrapped(StoredLog, "holds", lambda original, self, manifest: True)
+    return wrapped(StoredLog, "contains", lambda original, self, manifest: True)
 
 
 @bug(
@@ -75,7 +75,7 @@ def _() -> Patch:
 def _() -> Patch:
     def proven(original: Any, self: LogReader, base: Manifest | None, newest: int) -> Any:
         if base is not None and base is self._cached_version():
-            return self._stored.roll(base, None)
+            return self._stored.apply_commits(base, None)
         return original(self, base, newest)
 
     return wrapped(LogReader, "_prove_end", proven)

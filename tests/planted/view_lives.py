@@ -136,7 +136,7 @@ def _() -> Patch:
         found: Verdict = original(self, recorded)
         return Verdict.APPLY if found is Verdict.SKIP else found
 
-    return wrapped(Move, "judged", again)
+    return wrapped(Move, "compare_with", again)
 
 
 def test_p7_an_epoch_costs_the_same() -> None:

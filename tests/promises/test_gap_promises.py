@@ -14,7 +14,7 @@ from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import CorruptionError, OptionError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
 from tests.support.clocked import HOUR_S, ClockedStore, Now
@@ -100,7 +100,7 @@ def test_p1_nothing_is_published_into_the_gap_of_a_lost_commit() -> None:
     assert lost not in written.store.objects
 
 
-class Paused(StoreBelow):
+class Paused(PrefixStore):
     """The place of a mirror, for a publisher that is paused before its next commit."""
 
     def __init__(self, store: Store, pause: Callable[[], None]) -> None:

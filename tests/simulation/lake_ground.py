@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.table import Table
 from tests.simulation.lake_inputs import TableModel
 from tests.simulation.lake_options import Drawn
@@ -90,7 +90,7 @@ class Ground:
 
     def table(self, name: str) -> Table:
         """Return a table as a process finds it that has seen nothing, and that has no faults."""
-        return Table(StoreBelow(self.objects, name), clock=self.now, sleep=self._sleep)
+        return Table(PrefixStore(self.objects, name), clock=self.now, sleep=self._sleep)
 
     def observed(self, name: str) -> Table:
         """Return a table as somebody has it who looks at it all the time."""

@@ -18,7 +18,7 @@ from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.streams.offsets.delta import FOLDER, Bases, CompactOffsets
 from spark_upsert.streams.planner.formats import (
     plan_columns,
@@ -159,7 +159,7 @@ class Reader:
         """By which options each batch was read."""
         self._kept_up = self._kept_up_noted = KeptUp()
         self.ledger = Ledger(ground)
-        store = StoreBelow(ClockedStore(ground.now), "sink")
+        store = PrefixStore(ClockedStore(ground.now), "sink")
         self._sink = Sink(store, ground.now, self._random) if ground.has_sink else None
 
     def _let_others_act(self) -> None:
@@ -198,7 +198,7 @@ class Reader:
         """Return the store at a path of the lake, as the query's process has it."""
         root = FaultyStore(self._ground.objects, self.process)
         below = path.removeprefix(ROOT).strip("/")
-        return StoreBelow(root, below) if below else root
+        return PrefixStore(root, below) if below else root
 
     def open_table(self, options: ReadOptions) -> Table:
         return Table(self.open_store(options.path), clock=self._ground.now)
@@ -243,7 +243,7 @@ class Reader:
 
     def positions(self, text: str) -> Positions:
         """Return what an offset says."""
-        offsets = CompactOffsets(Bases(StoreBelow(self._ground.objects, FOLDER)))
+        offsets = CompactOffsets(Bases(PrefixStore(self._ground.objects, FOLDER)))
         return offsets.read(json.loads(text)).positions
 
     def standing(self) -> Positions:

@@ -30,7 +30,7 @@ from spark_upsert.flow import Flow, Graph, PythonFunction, TableSink, local, res
 from spark_upsert.flow.graph import InputRows
 from spark_upsert.flow.rescale import remember
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.table import Table
 from spark_upsert.task import Aggregate, ArrowScan, Group
 from tests.simulation.lake_reader import Process
@@ -170,7 +170,7 @@ class Mill:
 
     def open_store(self, path: str, storage: Mapping[str, str] | None = None) -> Store:
         """Return the store at a path, as the mill's process has it."""
-        return StoreBelow(FaultyStore(self._objects, self._process), path.strip("/"))
+        return PrefixStore(FaultyStore(self._objects, self._process), path.strip("/"))
 
     # -- what others do ----------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Mill:
 
     def _table(self, name: str) -> Table:
         """Return a table as another process has it, which never fails."""
-        return Table(StoreBelow(self._objects, name), clock=self._now)
+        return Table(PrefixStore(self._objects, name), clock=self._now)
 
     # -- what must be ------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ class MemoryStore:
     def map(self, path: str) -> pa.Buffer:
         return pa.py_buffer(self.read(path))
 
-    def is_far(self, path: str) -> bool:
+    def needs_fetch(self, path: str) -> bool:
         return self.are_far
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
@@ -291,8 +291,8 @@ class FaultyStore:
         with self._steps.step(f"map {path}"):
             return self._store.map(path)
 
-    def is_far(self, path: str) -> bool:
-        return self._store.is_far(path)
+    def needs_fetch(self, path: str) -> bool:
+        return self._store.needs_fetch(path)
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         with self._steps.step(f"read_ranges {path}"):

@@ -18,7 +18,7 @@ from spark_upsert.delta.log import DeltaLog
 from spark_upsert.streams.offsets.delta import Bases, CompactOffsets
 from spark_upsert.streams.offsets.offset import Offset, PlainOffsets, Position
 from spark_upsert.table.log.manifest import Draft, Kind
-from spark_upsert.table.log.storage import hint_at, write_checkpoint
+from spark_upsert.table.log.storage import write_checkpoint, write_hint
 from spark_upsert.table.retention.lag import PressureReport, report
 from spark_upsert.table.retention.leases import Lease, hold
 from spark_upsert.table.table import Table
@@ -164,7 +164,7 @@ UNREADABLE_RECORDS: dict[str, Callable[[Table], object]] = {
     "a checkpoint with a writer's number beyond 64 bits": _checkpoint(
         transactions={"w": 2**63}, written_ms={"w": 1}
     ),
-    "a hint with a truth value": lambda table: hint_at(table.store, True),
+    "a hint with a truth value": lambda table: write_hint(table.store, True),
     "a lease of a year that no calendar has": lambda table: hold(
         table.store, table.log, Lease(consumer="c", version=0, renewed_ms=10**18, ttl_ms=1)
     ),

@@ -105,7 +105,7 @@ def test_the_end_is_where_the_first_one_is_missing(gone: int) -> None:
     listed = [info for info in far.list("_log") if info.path < path]
     with patch.object(far, "list", lambda *_, **__: iter(listed)):
         assert there.log.head().version == gone - 1
-    assert not any(map(there.log.stored.remembers, range(gone, VERSIONS)))
+    assert not any(map(there.log.stored.is_cached, range(gone, VERSIONS)))
     far.objects[path] = data
     assert there.log.head() == Table(near).log.head()
 

@@ -18,7 +18,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError, SchemaError
 from spark_upsert.options.inputs import Pattern, ReadPlan
 from spark_upsert.options.read import QueryOptions
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.streams.inputs.discovered import Discovery, FoundInputs
 from spark_upsert.streams.inputs.protocol import Input
 from spark_upsert.streams.inputs.table import TableInput
@@ -348,16 +348,16 @@ class Thousand:
         self.options = options_of(startingVersion=1)
         schema = TableSchema.of(COLUMNS, keys=["k"])
         for number in range(COUNT):
-            Table(StoreBelow(self.objects, f"t{number:03}")).ensure(schema)
+            Table(PrefixStore(self.objects, f"t{number:03}")).ensure(schema)
         columns = read_columns(self.table("t000").log, self.options)
         store = FaultyStore(self.objects, self.steps)
 
         def make(name: str, *, joins: bool) -> Input:
-            table = Table(StoreBelow(store, name))
+            table = Table(PrefixStore(store, name))
             return TableInput(self.options, columns, table=table)
 
         found = FoundInputs(Discovery(store, Pattern.parse("*")), make, is_lenient=False)
-        offsets = CompactOffsets(Bases(StoreBelow(self.objects, "_offsets")))
+        offsets = CompactOffsets(Bases(PrefixStore(self.objects, "_offsets")))
         self.crew = ByHand(self.now)
         heads = InputHeads(found, clock=self.now, busy_clock=no_time, crew=lambda _: self.crew)
         self.query = Query(
@@ -365,7 +365,7 @@ class Thousand:
         )
 
     def table(self, name: str) -> Table:
-        return Table(StoreBelow(self.objects, name))
+        return Table(PrefixStore(self.objects, name))
 
     def asked(self) -> list[str]:
         """Return what was asked since the last time, but for what a bucket need not do."""

@@ -17,7 +17,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.plan import plan_routed
 from spark_upsert.routed.replay import replay_dead_letters
 from spark_upsert.store import LocalStore
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert_sink.writers import plan_sink
 from tests.support.routed_worlds import routed_options, rows_of, transaction, write
@@ -157,12 +157,12 @@ def test_a_table_of_many_whose_folder_has_files_of_others_is_parked_or_stops_the
     with pytest.raises(OptionError, match=f"table '{topic}'.*part-0"):
         write(refusing, routed_options(onTableError="fail"), [ROUTED_ROWS], transaction(0))
     write(parking, routed_options(onTableError="park"), [ROUTED_ROWS], transaction(0))
-    assert Table(StoreBelow(parking, topic)).log.try_head() is None
+    assert Table(PrefixStore(parking, topic)).log.try_head() is None
     allowed = routed_options(**{f"table.{topic}.allowNonEmptyPath": "true"})
     write(refusing, allowed, [ROUTED_ROWS], transaction(0))
     assert replay_dead_letters(parking, options={"allowNonEmptyPath": "true"})
     for store in (refusing, parking):
-        assert Table(StoreBelow(store, topic)).log.try_head() is not None
+        assert Table(PrefixStore(store, topic)).log.try_head() is not None
 
 
 def test_a_root_below_a_delta_table(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_the_folders_above_one_in_a_bucket() -> None:
     objects = pytest.importorskip("spark_upsert.store.object_store")
     store = objects.ObjectStore("s3://bucket/lake/orders", {"region": "eu-west-1"})
     assert [each.url for each in store.iter_above()] == ["s3://bucket/lake", "s3://bucket"]
-    assert [each.url for each in StoreBelow(store, "a/b").iter_above()] == [
+    assert [each.url for each in PrefixStore(store, "a/b").iter_above()] == [
         "s3://bucket/lake/orders/a",
         "s3://bucket/lake/orders",
     ]

@@ -133,7 +133,7 @@ PINNED = KeptPosition(
 def test_a_step_is_applied_skipped_or_refused(
     recorded: str, lower: str, upper: str, verdict: Verdict
 ) -> None:
-    assert Move(lower=lower, upper=upper).judged(recorded) is verdict
+    assert Move(lower=lower, upper=upper).compare_with(recorded) is verdict
 
 
 NO_POSITIONS = [
@@ -146,9 +146,9 @@ NO_POSITIONS = [
 @pytest.mark.parametrize("text", NO_POSITIONS)
 def test_what_is_no_position_is_an_error(text: str) -> None:
     with pytest.raises(DataError, match="expected a position of a view"):
-        Move(lower=text, upper=at(o=9)).judged(text.replace("3", "4") + " ")
+        Move(lower=text, upper=at(o=9)).compare_with(text.replace("3", "4") + " ")
     with pytest.raises(DataError, match="expected a position of a view"):
-        Move(lower=NOTHING, upper=text).judged(at(o=1))
+        Move(lower=NOTHING, upper=text).compare_with(at(o=1))
 
 
 def test_a_step_that_comes_again_is_skipped_and_one_that_is_ahead_refused() -> None:

@@ -25,7 +25,7 @@ from spark_upsert.errors import CorruptionError
 from spark_upsert.metadata import VIEWS
 from spark_upsert.options.read import Metadata
 from spark_upsert.store import LocalStore
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table
 from tests.support.calls import raising
@@ -246,7 +246,7 @@ def test_lives_with_many_checkpoints(life: int, tmp_path: Path) -> None:
 
 def paused(lived: Lived, pause: Callable[[], None], *, is_before: bool = True) -> Mirror:
     """Return a publisher that is paused around its next commit."""
-    place = StoreBelow(lived.store, "_delta")
+    place = PrefixStore(lived.store, "_delta")
     put = place.put_if_absent
 
     def put_paused(path: str, data: bytes) -> bool:

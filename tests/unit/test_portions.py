@@ -23,7 +23,7 @@ from pyspark_upsertflow.python_source import iter_tuple_portions
 from spark_upsert.core.threads import BATCH_BYTES, HAND_OFF_ROWS, split_batch
 from spark_upsert.merge import RoundRobin, arrange, iter_picks
 from spark_upsert.streams.reads.packing import InputSplit, read_pack
-from spark_upsert.table.run.remote import shared_by
+from spark_upsert.table.run.remote import share_limits
 from spark_upsert.table.table import Table
 from tests.support.waiting import watched
 
@@ -130,7 +130,7 @@ def test_a_table_in_a_merge_is_read_in_smaller_pieces(tmp_path: Path) -> None:
     table = Table.create(str(tmp_path / "table"), COLUMNS, keys=["id"])
     table.upsert(pa.Table.from_batches([rows_of([100_000] * 400)]))
     alone = [batch.nbytes for batch in table.at().read()]
-    with shared_by(32):
+    with share_limits(32):
         shared = [batch.nbytes for batch in table.at().read()]
     assert sum(shared) == pytest.approx(sum(alone), rel=0.01)
     assert max(alone) > 30 * MB

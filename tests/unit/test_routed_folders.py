@@ -13,7 +13,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.options.declare import path_below
 from spark_upsert.options.inputs import Pattern
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.streams.inputs.discovered import Discovery
 from spark_upsert.table.table import Table
 from tests.unit.test_store import STORES
@@ -37,14 +37,14 @@ SCHEMA = TableSchema.of(pa.schema({"id": pa.int64()}), keys=["id"])
 def test_tables_of_odd_values_are_found_by_a_pattern(make: Any, tmp_path: Path) -> None:
     store, template = make(tmp_path), Template.parse("/lake/{topic}/rows")
     for at, value in enumerate(ODD):
-        table = Table(StoreBelow(store, template.folder([value])))
+        table = Table(PrefixStore(store, template.folder([value])))
         table.ensure(SCHEMA)
         table.upsert(pa.table({"id": [at]}))
     below = Discovery(store, Pattern.parse("*/rows"))
     found = {template.try_values(each): each for each in below.tables(below.folders())}
     assert set(found) == {(value,) for value in ODD}
     for at, value in enumerate(ODD):
-        snapshot = Table(StoreBelow(store, found[value,])).at()
+        snapshot = Table(PrefixStore(store, found[value,])).at()
         assert [row for batch in snapshot.read() for row in batch.to_pylist()] == [{"id": at}]
 
 

@@ -15,7 +15,7 @@ from spark_upsert.routed.group import GroupTable
 from spark_upsert.routed.plan import plan_routed, table_below
 from spark_upsert.routed.stage import stage_routed
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from tests.support.routed_worlds import (
     ROWS,
     Row,
@@ -30,7 +30,7 @@ from tests.support.routed_worlds import (
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 
-class Folding(StoreBelow):
+class Folding(PrefixStore):
     """A store to which names are one that differ in case alone."""
 
     def __init__(self) -> None:

@@ -32,8 +32,8 @@ def test_a_search_finds_the_same_places_whatever_it_learned(seed: int, space: in
     own, probes = drawn(seed, space)
     search = HashSearch(own)
     for few in (probes[:1], probes, probes[-1:], own[:: 2 * STRIDE + 1], probes[:0], own[-1:]) * 3:
-        assert search.places(few).tolist() == np.searchsorted(own, few).tolist()
-        search.places(own)  # Whatever there is to learn pays by now.
+        assert search.insertion_points(few).tolist() == np.searchsorted(own, few).tolist()
+        search.insertion_points(own)  # Whatever there is to learn pays by now.
 
 
 @pytest.mark.parametrize("space", SPACES, ids="of {} hashes".format)
@@ -44,24 +44,24 @@ def test_no_hash_that_is_there_is_left_out(seed: int, space: int) -> None:
     inside = probes[(probes >= own[0]) & (probes <= own[-1])]
     there = np.flatnonzero(np.isin(inside, own))
     for _ in range(3):
-        likely = search.likely(inside)
+        likely = search.candidates(inside)
         assert np.isin(there, likely).all()
         assert (np.diff(likely) > 0).all()
-        search.likely(own)
+        search.candidates(own)
 
 
 def test_filter_leaves_out_most_of_what_is_not_there() -> None:
     dice = np.random.default_rng(0)
     own, probes = (np.sort(dice.integers(0, 2**63, 10_000, dtype=np.uint64)) for _ in range(2))
     inside = probes[(probes >= own[0]) & (probes <= own[-1])]
-    assert len(HashSearch(own).likely(inside)) < 0.2 * len(inside)
+    assert len(HashSearch(own).candidates(inside)) < 0.2 * len(inside)
 
 
 def test_nothing_is_learned_for_a_few_probes() -> None:
     own = np.arange(100_000, dtype=np.uint64)
     search = HashSearch(own)
-    search.places(own[:100])
-    search.likely(own[:100])
+    search.insertion_points(own[:100])
+    search.candidates(own[:100])
     assert search._sample is None
     assert search._filter is None
 

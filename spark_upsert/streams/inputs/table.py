@@ -57,7 +57,7 @@ from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.retention.lag import PressureReport, report, withdraw
 from spark_upsert.table.retention.leases import Lease
 from spark_upsert.table.state.reduce import Counters
-from spark_upsert.table.state.snapshot import Spread
+from spark_upsert.table.state.snapshot import HashHistogram
 from spark_upsert.table.table import Table
 
 _STEP = HASH_END // SNAPSHOT_STEPS
@@ -76,7 +76,7 @@ class SnapshotRemainder:
     """Step count, at least 1."""
     share: Fraction
     """Share in all entries of the snapshot."""
-    spread: Spread | None
+    spread: HashHistogram | None
     """Hash distribution within the remainder; None: uniform."""
 
     @classmethod
@@ -85,8 +85,8 @@ class SnapshotRemainder:
         if manifest is None or not manifest.schema.hash_prefix:
             steps = -(-(HASH_END - first) // _STEP)
             return cls(first, steps, Fraction(steps, SNAPSHOT_STEPS), None)
-        spread = Spread(HashRange(first, HASH_END), manifest.slices)
-        all_slices = Spread(ALL_HASHES, manifest.slices)
+        spread = HashHistogram(HashRange(first, HASH_END), manifest.slices)
+        all_slices = HashHistogram(ALL_HASHES, manifest.slices)
         steps = min(SNAPSHOT_STEPS, max(1, spread.rows))
         return cls(first, steps, Fraction(spread.rows, max(1, all_slices.rows)), spread)
 

@@ -24,7 +24,7 @@ from spark_upsert.merge.readers import InputCounters, MergeCounters
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.streams.reads.columns import conform_batches, with_input
 from spark_upsert.streams.reads.explain import SHOWN, format_count, format_omitted
-from spark_upsert.table.run.remote import shared_by
+from spark_upsert.table.run.remote import share_limits
 
 CONCURRENT_REQUESTS = 16
 """Maximum inputs queried concurrently.
@@ -211,7 +211,7 @@ def read_pack(
         return
 
     def shared_rows(name: str) -> Iterator[pa.RecordBatch]:
-        with shared_by(_PIECES * min(WIDTH, len(splits))):  # In the thread of this input.
+        with share_limits(_PIECES * min(WIDTH, len(splits))):  # In the thread of this input.
             yield from rows(name)
 
     inputs = {name: partial(shared_rows, name) for name in splits}

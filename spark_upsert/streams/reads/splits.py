@@ -17,7 +17,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.plan.expressions import Pins
 from spark_upsert.streams.reads.columns import shown_columns, shown_grouping
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges, read_through
+from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges, fully_scanned_slices
 from spark_upsert.table.changelog.render import Deduplication, HistoryOptions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.table.log.snapshot import Versions
@@ -130,7 +130,7 @@ def history_splits(
 
 def _cut_changes(stretches: Sequence[EpochRange], options: ReadOptions) -> list[HashRange]:
     """Cut the hash space into split ranges, by the rows that the changes are computed from."""
-    read = read_through(stretches)
+    read = fully_scanned_slices(stretches)
     count = _split_count(options, sum(slice_.file.rows for slice_ in read))
     is_uniform = not stretches[0].schema.hash_prefix
     return cut_by_files(ALL_HASHES, read, count, is_uniform=is_uniform)
@@ -177,7 +177,7 @@ def restrict_manifest(manifest: Manifest, hash_range: HashRange) -> Manifest:
 def slices_read(split: Split) -> Iterator[tuple[Slice, ...]]:
     """Yield the slices that a split reads completely; it only searches others."""
     if isinstance(split, ChangesSplit):
-        yield read_through(split.stretches)
+        yield fully_scanned_slices(split.stretches)
     else:
         yield split.manifest.slices
 

@@ -158,7 +158,7 @@ class EpochRange:
         return self.cut in (RangeBoundary.OVERWRITE, RangeBoundary.BEGINNING, RangeBoundary.NET)
 
 
-def read_through(epoch_ranges: Iterable[EpochRange]) -> tuple[Slice, ...]:
+def fully_scanned_slices(epoch_ranges: Iterable[EpochRange]) -> tuple[Slice, ...]:
     """Return each slice that a change read scans completely; others are only searched."""
     sides = (
         (*epoch_range.after, *(epoch_range.before.slices if epoch_range.is_comparison else ()))

@@ -26,7 +26,7 @@ from spark_upsert.table.changelog.changes import (
     EpochRange,
     RangeBoundary,
     cut_into_ranges,
-    read_through,
+    fully_scanned_slices,
 )
 from spark_upsert.table.changelog.read import changes_by_piece
 from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
@@ -283,7 +283,8 @@ def read_history(
         return validity(events, schema, options)
 
     snapshot = Snapshot(
-        store, replace(epoch_ranges[0].before, slices=read_through(epoch_ranges), schema=schema)
+        store,
+        replace(epoch_ranges[0].before, slices=fully_scanned_slices(epoch_ranges), schema=schema),
     )
     useful = useful_threads(sum(slice_.file.rows for slice_ in snapshot.manifest.slices), threads)
     for rows in map_in_order(rows_in, snapshot.chunks(hash_range, at_least=useful), useful):

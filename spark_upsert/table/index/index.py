@@ -16,7 +16,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, DataLossError, OtherTableError
 from spark_upsert.plan.join_keys import codes, first_occurrences, is_among
 from spark_upsert.store import Store
-from spark_upsert.store.open import StoreBelow
+from spark_upsert.store.open import PrefixStore
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, TableVersion
 from spark_upsert.table.log.properties import covered_version, index_folder, index_schema
@@ -64,7 +64,7 @@ class Index:
         self.table_log = table_log
         self.table_store = table_store
         self.folder = index_folder(column)
-        self.store: Store = StoreBelow(table_store, self.folder)
+        self.store: Store = PrefixStore(table_store, self.folder)
         self._clock = clock
         self.log = Log(self.store, clock=clock)
 

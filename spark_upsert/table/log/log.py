@@ -30,14 +30,14 @@ from spark_upsert.table.log.storage import (
     AHEAD_MS,
     Clock,
     CommitMark,
-    hint_at,
-    hinted,
-    last_due,
-    newest_up_to,
+    last_checkpoint_due,
+    newest_checkpoint_up_to,
     read_checkpoint,
+    read_hint,
     require_clock,
     storage_ms,
     write_checkpoint,
+    write_hint,
 )
 from spark_upsert.table.run.file import RunFile
 
@@ -144,7 +144,7 @@ class Log(LogReader):
         )
         if self._has_later(head) or not self._try_put(commit):
             return None
-        if self._stored.holds(head):
+        if self._stored.contains(head):
             self._remember(apply(head, commit), head)
         elif not self._is_effective(commit, head):
             return None
@@ -250,7 +250,7 @@ class Log(LogReader):
         first = self._stored.mark(0)
         if first is None or first.token != manifest.table_id:
             return True
-        return not first.is_cut and not self._stored.holds(manifest)
+        return not first.is_cut and not self._stored.contains(manifest)
 
     def _remove_own_put(self, commit: Commit) -> None:
         mark = self._stored.mark(commit.version)
@@ -259,14 +259,14 @@ class Log(LogReader):
 
     def _checkpoint(self, version: int) -> None:
         """Write a checkpoint if one is due. A failure costs only speed, so it is not raised."""
-        if version != last_due(version):
+        if version != last_checkpoint_due(version):
             return
         try:
             with self.cached_snapshot() as snapshot:  # It was committed just now.
                 manifest = snapshot.at(version)
             write_checkpoint(self._store, manifest, self._checkpointed)
             self._checkpointed = manifest.slices
-            hint_at(self._store, version)
+            write_hint(self._store, version)
         except (OSError, UpsertFlowError):
             return
 
@@ -290,7 +290,7 @@ def cut(
     by one, the oldest first. So while ``v`` is in the log, no version after ``v`` was removed, and
     a suspended process cannot take a freed name for the end. A crash between steps is harmless.
     """
-    lower = last_due(log.head().since)
+    lower = last_checkpoint_due(log.head().since)
     limit_s = now_s - max(seconds_min, LOG_SECONDS_MIN)
     gone = []
     for entry in entries(store):
@@ -309,7 +309,7 @@ def cut(
 def _start_log_at(store: Store, log: LogReader, version: int) -> None:
     """Make a checkpoint the log's first entry: steps 1 and 2 of a cut."""
     # From older checkpoints and later commits; None if the log begins here already.
-    manifest = log.stored.roll(newest_up_to(store, version - 1), version)
+    manifest = log.stored.apply_commits(newest_checkpoint_up_to(store, version - 1), version)
     if manifest is not None and manifest.version == version:
         write_checkpoint(store, manifest)
     elif read_checkpoint(store, version) is None:
@@ -317,9 +317,9 @@ def _start_log_at(store: Store, log: LogReader, version: int) -> None:
             f"{store.url}/{checkpoint_path(version)}", "a checkpoint", "none"
         )
     # Else the log begins here already; older objects come from a crash or a suspended process.
-    last = hinted(store)
+    last = read_hint(store)
     if last is None or last < version:
-        hint_at(store, version)
+        write_hint(store, version)
     first = read_record(store, commit_path(0), dict)
     if first is not None and not first.get("cut", False):
         commit = commit_from_json(first)

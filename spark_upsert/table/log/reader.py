@@ -332,7 +332,7 @@ class LogReader:
         """Yield the commits of the versions ``lower <= v < upper``."""
         for version in range(lower, upper):
             if (version - lower) % AT_ONCE == 0:
-                self._stored.bring(version, min(version + AT_ONCE, upper))
+                self._stored.prefetch(version, min(version + AT_ONCE, upper))
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
@@ -368,7 +368,7 @@ class LogReader:
 
     def has(self, manifest: Manifest) -> bool:
         """Return whether a version is in the log, so that no later version was removed yet."""
-        return self._stored.holds(manifest)
+        return self._stored.contains(manifest)
 
     # -- the end of the log ----------------------------------------------------------
 
@@ -435,12 +435,12 @@ class LogReader:
     def _prove_end(self, base: Manifest | None, newest: int) -> Manifest | None:
         """Return the log's proven end, starting at a base version; None if it is not proven."""
         try:
-            head = self._stored.roll(base, None)
+            head = self._stored.apply_commits(base, None)
         except CorruptionError:
-            if self._stored.holds(base):
+            if self._stored.contains(base):
                 raise
             return None  # A commit that does not continue another log is no damage.
-        if head is None or not self._stored.holds(base):
+        if head is None or not self._stored.contains(base):
             return None
         if newest < 0 and base is not None and head.version >= base.version + _SEVERAL:
             newest = self._newest_probed(head.version)
@@ -459,7 +459,7 @@ class LogReader:
         """Raise if the next version was lost although a later one exists."""
         newest = self._stored.newest_listed(head)
         is_there = self._stored.mark(head.version + 1) is not None
-        if newest <= head.version or is_there or not self._stored.holds(head):
+        if newest <= head.version or is_there or not self._stored.contains(head):
             return  # Other writers came meanwhile, or the log was cut.
         if self._memory is not None:
             self._memory.forget(self._store, head)
@@ -488,7 +488,7 @@ class LogReader:
     def _roll_to(self, base: Manifest | None, version_ref: TableVersion) -> Manifest | None:
         """Return a version's manifest, built from an older one; None if that is not possible."""
         try:
-            manifest = self._stored.roll(base, version_ref.version)
+            manifest = self._stored.apply_commits(base, version_ref.version)
         except CorruptionError:
             return None  # A poll of the complete log reports the damage.
         return manifest if manifest is not None and manifest.version_ref == version_ref else None

@@ -23,7 +23,7 @@ from spark_upsert.errors import (
 )
 from spark_upsert.table.log.codec import checkpoint_path
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
-from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_up_to
+from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_checkpoint_up_to
 
 
 class Versions(Protocol):
@@ -120,7 +120,7 @@ class LogSnapshot:
 
     def prove(self) -> None:
         """Prove by one request that all bytes read so far belong to this log."""
-        if self._has_read and not self._stored.holds(self._head):
+        if self._has_read and not self._stored.contains(self._head):
             self._find_end()
 
     def head(self) -> Manifest:
@@ -138,7 +138,7 @@ class LogSnapshot:
             return newest
         self._has_read = True
         store = self._stored.store
-        manifest = self._stored.roll(newest_up_to(store, version), version)
+        manifest = self._stored.apply_commits(newest_checkpoint_up_to(store, version), version)
         if manifest is None or manifest.version != version:
             raise self._gone(version, missing=0 if manifest is None else manifest.version + 1)
         if manifest.token != self.commit(version).token:
@@ -180,8 +180,8 @@ class LogSnapshot:
         for version in range(lower, upper):
             if (version - lower) % AT_ONCE == 0:
                 stop = range(version, min(version + AT_ONCE, upper))
-                self._has_read |= not all(map(self._stored.remembers, stop))
-                self._stored.bring(stop.start, stop.stop)
+                self._has_read |= not all(map(self._stored.is_cached, stop))
+                self._stored.prefetch(stop.start, stop.stop)
             yield self.commit(version)
 
     def require_changes(self, lower: int) -> None:
@@ -272,7 +272,7 @@ class LogSnapshot:
         return None if commit is None else commit.token
 
     def _commit(self, version: int) -> Commit | None:
-        if not self._stored.remembers(version):
+        if not self._stored.is_cached(version):
             self._has_read = True
         return self._stored.commit(version)
 

@@ -44,7 +44,7 @@ CHECKPOINT_EVERY = 50
 """Versions between checkpoints: a fresh reader replays at most this many small objects."""
 
 
-def last_due(version: int) -> int:
+def last_checkpoint_due(version: int) -> int:
     """Return the newest checkpoint version at or below a version, if no checkpoint failed."""
     return version - version % CHECKPOINT_EVERY
 
@@ -60,9 +60,9 @@ def read_checkpoint(store: Store, version: int) -> Manifest | None:
     return manifest
 
 
-def newest_up_to(store: Store, version: int) -> Manifest | None:
+def newest_checkpoint_up_to(store: Store, version: int) -> Manifest | None:
     """Return the newest checkpoint at or below a version; None if there is none."""
-    for candidate in range(last_due(version), 0, -CHECKPOINT_EVERY):
+    for candidate in range(last_checkpoint_due(version), 0, -CHECKPOINT_EVERY):
         manifest = read_checkpoint(store, candidate)
         if manifest is not None:
             return manifest
@@ -71,11 +71,11 @@ def newest_up_to(store: Store, version: int) -> Manifest | None:
 
 def last_checkpoint(store: Store) -> Manifest | None:
     """Return the checkpoint that the hint names; None without a hint or checkpoint."""
-    version = hinted(store)
+    version = read_hint(store)
     return None if version is None else read_checkpoint(store, version)
 
 
-def hinted(store: Store) -> int | None:
+def read_hint(store: Store) -> int | None:
     """Return the hint's checkpoint version, which may be cut off; None without a valid hint."""
     try:
         return read_record(store, HINT_PATH, _hinted_version)
@@ -97,7 +97,7 @@ def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] 
     ).put(store)
 
 
-def hint_at(store: Store, version: int) -> None:
+def write_hint(store: Store, version: int) -> None:
     """Set the hint to a version's checkpoint."""
     checked_record(HINT_PATH, version, {"version": version}, _hinted_version).put(store)
 
@@ -138,7 +138,7 @@ class StoredLog:
         self._lock = threading.Lock()
         self._commits: LruMap[int, Commit] = LruMap(_COMMITS_KEPT)
 
-    def remembers(self, version: int) -> bool:
+    def is_cached(self, version: int) -> bool:
         """Return whether a version's commit is cached."""
         with self._lock:
             return self._commits.peek(version) is not None
@@ -163,15 +163,15 @@ class StoredLog:
                 self._commits.put(version, commit)
         return commit
 
-    def bring(self, lower: int, upper: int) -> bool:
+    def prefetch(self, lower: int, upper: int) -> bool:
         """Cache the missing commits ``lower <= v < upper``, read in parallel if storage is remote.
 
         Returns False if ``lower`` does not exist.
         """
         missing_versions = [
-            version for version in range(lower, upper) if not self.remembers(version)
+            version for version in range(lower, upper) if not self.is_cached(version)
         ]
-        if len(missing_versions) < 2 or not self.store.is_far(commit_path(lower)):
+        if len(missing_versions) < 2 or not self.store.needs_fetch(commit_path(lower)):
             return True
         commits = list(
             map_in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE))
@@ -184,7 +184,7 @@ class StoredLog:
             for version, commit in there:
                 assert commit is not None
                 self._commits.put(version, commit)
-        return self.remembers(lower)
+        return self.is_cached(lower)
 
     def _read(self, version: int) -> Commit | None:
         return read_record(self.store, commit_path(version), commit_from_json)
@@ -193,7 +193,7 @@ class StoredLog:
         """Return the identifying part of a version's stored commit; None if there is none."""
         return read_record(self.store, commit_path(version), CommitMark.from_json)
 
-    def holds(self, manifest: Manifest | None) -> bool:
+    def contains(self, manifest: Manifest | None) -> bool:
         """Return whether a version is in the log, so that no later version was removed yet.
 
         Reads the storage, never the cache. None means a log that was never cut.
@@ -203,7 +203,7 @@ class StoredLog:
             return False
         return manifest is None or manifest.token == mark.token
 
-    def roll(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
+    def apply_commits(self, manifest: Manifest | None, last: int | None) -> Manifest | None:
         """Apply the commits after a manifest, up to ``last`` or to the end.
 
         From the third commit on, reads are batched in growing sizes: more are likely to follow.
@@ -214,7 +214,7 @@ class StoredLog:
                 break
             if count >= 2 and (count & (count - 1) == 0 or count % AT_ONCE == 0):
                 stop = version + min(count, AT_ONCE)
-                if not self.bring(version, stop if last is None else min(stop, last + 1)):
+                if not self.prefetch(version, stop if last is None else min(stop, last + 1)):
                     break
             commit = self.commit(version)
             if commit is None:
@@ -227,9 +227,9 @@ class StoredLog:
         listed = self.entries()
         for entry in reversed(listed):
             manifest = read_checkpoint(self.store, entry.version) if entry.is_checkpoint else None
-            if manifest is not None and self.holds(manifest):
+            if manifest is not None and self.contains(manifest):
                 return manifest
-        if not self.holds(None) and listed == self.entries():
+        if not self.contains(None) and listed == self.entries():
             raise self._no_beginning(listed)
         return None
 

@@ -86,7 +86,7 @@ class HashSearch:
         self._sample: Hashes | None = None
         self._filter: _Filter | None = None
 
-    def places(self, probes: Hashes) -> Positions:
+    def insertion_points(self, probes: Hashes) -> Positions:
         """Return each probe's leftmost insertion position, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         is_few = count >= max(len(probes) * _FEW, STRIDE)
@@ -110,7 +110,7 @@ class HashSearch:
         counts = ((is_lower * _ONES) >> np.uint64(56)).view(np.int64)
         return block * STRIDE + counts.sum(axis=1)
 
-    def likely(self, probes: Hashes) -> Positions:
+    def candidates(self, probes: Hashes) -> Positions:
         """Return probe indices that may be among the hashes: no misses, few false positives."""
         if not self._has_paid(len(probes), _FILTER_PAYS):
             return np.arange(len(probes))
@@ -152,7 +152,7 @@ def is_run_path(path: str) -> bool:
     return _OWN_PATH.fullmatch(path) is not None
 
 
-class Crowd(NamedTuple):
+class HotPrefix(NamedTuple):
     """A hot hash prefix: many of a run's entries share these upper 32 bits."""
 
     upper: int
@@ -187,7 +187,7 @@ class RunFile:
     """From the least hash to the greatest."""
     errors: int = 0
     """Number of error entries for the quarantine; a file without any is not searched for them."""
-    crowds: tuple[Crowd, ...] = ()
+    crowds: tuple[HotPrefix, ...] = ()
     """Hot hash prefixes (`TableSchema.hash_prefix`), ascending; hints for range division."""
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
     )
 
 
-def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
+def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[HotPrefix, ...]:
     """Return the hot prefixes among ascending hashes.
 
     Every n-th hash is sampled, so that a prefix with 2n entries is always found. Hashes over
@@ -302,13 +302,13 @@ def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[Crowd, ...]:
     begins = np.searchsorted(hashes, uppers << np.uint64(32), side="left")
     lasts = (uppers << np.uint64(32)) | np.uint64(2**32 - 1)
     counts = np.searchsorted(hashes, lasts, side="right") - begins
-    return tuple(map(Crowd, uppers.tolist(), counts.tolist()))
+    return tuple(map(HotPrefix, uppers.tolist(), counts.tolist()))
 
 
-def _read_crowds(record: Any, hash_range: HashRange, rows: int) -> tuple[Crowd, ...]:
+def _read_crowds(record: Any, hash_range: HashRange, rows: int) -> tuple[HotPrefix, ...]:
     """Parse and check the log representation for hot prefixes."""
     crowds = tuple(
-        Crowd(hash_number(digits), whole(count, least=1, most=rows)) for digits, count in record
+        HotPrefix(hash_number(digits), whole(count, least=1, most=rows)) for digits, count in record
     )
     ranges = [crowd.hash_range.intersect(hash_range) for crowd in crowds]
     is_ascending = all(a.upper < b.upper for a, b in pairwise(crowds))
@@ -331,7 +331,7 @@ class Run:
         Releases the buffer's memory.
     on_damage : callable, optional
         Called before a damaged block is reported.
-    bring : callable, optional
+    fetch : callable, optional
         Fetches the blocks that are about to be verified into the buffer (`table.run.remote`).
     """
 
@@ -342,7 +342,7 @@ class Run:
         *,
         release: Callable[[pa.Buffer], None] | None = None,
         on_damage: Callable[[], None] | None = None,
-        bring: Callable[[Positions], None] | None = None,
+        fetch: Callable[[Positions], None] | None = None,
     ) -> None:
         self.file = file
         self._buffer = buffer
@@ -364,7 +364,7 @@ class Run:
                 file.path, f"checksum {file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
             )
         sums = np.frombuffer(view, dtype="<u4", count=count, offset=begin)
-        self._blocks = Blocks(view[: file.body_bytes], sums, bring)
+        self._blocks = Blocks(view[: file.body_bytes], sums, fetch)
         self._verify_head()
         try:
             parsed = parse(buffer.slice(0, file.body_bytes), rows=file.rows)

@@ -204,14 +204,14 @@ class Blocks:
     ----------
     body : memoryview
     sums : numpy.ndarray of uint32, shape (ceil(len(body) / 1024),)
-    bring : callable, optional
+    fetch : callable, optional
         Called with the blocks, ascending, that are about to be verified.
     """
 
     def __init__(
-        self, body: memoryview, sums: Sums, bring: Callable[[Numbers], None] | None = None
+        self, body: memoryview, sums: Sums, fetch: Callable[[Numbers], None] | None = None
     ) -> None:
-        self._bring = bring
+        self._fetch = fetch
         block_bytes = len(body) // BLOCK_BYTES * BLOCK_BYTES
         self._whole = _as_words(body[:block_bytes])
         self._rest = body[block_bytes:]
@@ -240,8 +240,8 @@ class Blocks:
         fresh = self._distinct(blocks[~self._verified[blocks]])
         if not len(fresh):
             return None
-        if self._bring is not None:
-            self._bring(fresh)
+        if self._fetch is not None:
+            self._fetch(fresh)
         actual_sums = self._checksums(fresh)
         wrong = np.flatnonzero(actual_sums != self._sums[fresh])
         if len(wrong):

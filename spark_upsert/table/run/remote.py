@@ -1,6 +1,6 @@
 """Remote runs: a look-up in a large object fetches only the blocks that it touches.
 
-The bytes are a zero-filled mapping, filled before blocks are verified. `shared_by` divides memory
+The bytes are a zero-filled mapping, filled before blocks are verified. `share_limits` divides memory
 bounds among the readers of one thread.
 """
 
@@ -66,7 +66,7 @@ class RemoteBytes:
         """Number of fetched bytes."""
         return int(self._is_here.sum()) * BLOCK_BYTES
 
-    def bring(self, blocks: Positions) -> None:
+    def fetch(self, blocks: Positions) -> None:
         """Fetch the given ascending blocks that are still missing, with one store request."""
         missing_blocks = blocks[~self._is_here[blocks]]
         if not len(missing_blocks):
@@ -113,11 +113,11 @@ class RemoteHashSearch(HashSearch):
         self._ends = float(first), float(last)
         self._verify = verify
 
-    def likely(self, probes: Hashes) -> Positions:
+    def candidates(self, probes: Hashes) -> Positions:
         """Return the positions of all probes: none can be excluded without a read."""
         return np.arange(len(probes))
 
-    def places(self, probes: Hashes) -> Positions:
+    def insertion_points(self, probes: Hashes) -> Positions:
         """Return each probe's leftmost insertion position, as `numpy.searchsorted` does."""
         count = len(self._hashes)
         low, high = np.zeros(len(probes), np.int64), np.full(len(probes), count, np.int64)
@@ -178,8 +178,8 @@ class RemoteRun(Run):
         self.bytes = RemoteBytes(store, file.path, file.bytes)
         head = np.arange(block_count(min(HEAD_BYTES, file.body_bytes)))
         tail = np.arange(file.body_bytes // BLOCK_BYTES, block_count(file.bytes))
-        self.bytes.bring(np.union1d(head, tail))
-        super().__init__(file, self.bytes.buffer, on_damage=on_damage, bring=self.bytes.bring)
+        self.bytes.fetch(np.union1d(head, tail))
+        super().__init__(file, self.bytes.buffer, on_damage=on_damage, fetch=self.bytes.fetch)
         ends = file.hash_range.first, file.hash_range.last
         self.search = RemoteHashSearch(self.hashes, *ends, self._verify_windows)
 
@@ -198,10 +198,10 @@ class RemoteRun(Run):
         if hash_range.is_empty:
             return 0, 0
         if hash_range.last >= self.file.hash_range.last:
-            [start] = self.search.places(np.array([hash_range.first], dtype=np.uint64))
+            [start] = self.search.insertion_points(np.array([hash_range.first], dtype=np.uint64))
             return int(start), self.file.rows
         bounds = np.array([hash_range.first, hash_range.end], dtype=np.uint64)
-        start, stop = self.search.places(bounds)
+        start, stop = self.search.insertion_points(bounds)
         return int(start), int(stop)
 
 
@@ -256,7 +256,7 @@ class RemoteRunCache:
             opened = self._runs.get(key)
             spent = (self._spent.get(key) or 0) if opened is None else opened.spent
         spent += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
-        return spent * self.share < file.bytes and store.is_far(file.path)
+        return spent * self.share < file.bytes and store.needs_fetch(file.path)
 
     def _open(self, store: Store, file: RunFile) -> RemoteRun:
         key = (store.url, file.path)
@@ -276,7 +276,7 @@ class RemoteRunCache:
                 self._spent.put(gone.place, gone.spent)
         return run
 
-    def bring(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
+    def prefetch(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
         """Fetch the blocks that a look-up touches in remote parts, in parallel."""
         far = [
             part for part in parts if isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
@@ -294,7 +294,7 @@ def _fetch_matches(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
     """Read the blocks that a look-up needs from a part."""
     first, last = part.hash_ends
     probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
-    indices = part.places(probes)
+    indices = part.insertion_points(probes)
     matches = indices[part.hashes_at(np.minimum(indices, len(part) - 1)) == probes]
     part.run.verify_at([name for name in names if part.has(name)], part.in_run(matches))
 
@@ -307,13 +307,13 @@ def _window(rows: int) -> int:
 _SHARES: ContextVar[int] = ContextVar("shares", default=1)
 
 
-def part_of(size: int) -> int:
+def share_of_limit(size: int) -> int:
     """Return the current reader's share of a byte limit."""
     return max(1, size // _SHARES.get())
 
 
 @contextmanager
-def shared_by(count: int) -> Iterator[None]:
+def share_limits(count: int) -> Iterator[None]:
     """Run the context as one of several readers; generator steps outside use the caller's share."""
     token = _SHARES.set(count)
     try:

@@ -47,11 +47,11 @@ class Part(Protocol):
         """Return the verified hashes of the rows at given positions."""
         ...
 
-    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+    def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
         """Return leftmost insertion positions for ascending hashes, by unverified hashes."""
         ...
 
-    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+    def candidates(self, probes: npt.NDArray[np.uint64]) -> Positions:
         """Return the positions of possibly present hashes, all within the part's hash range."""
         ...
 
@@ -116,14 +116,14 @@ class RunPart:
         self.run.verify_at([HASH], positions + self._start)
         return self.unverified_hashes[positions]
 
-    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        indices = self.run.search.places(probes)
+    def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        indices = self.run.search.insertion_points(probes)
         if self._count == self.run.file.rows:
             return indices
         return np.clip(indices - self._start, 0, self._count)
 
-    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return self.run.search.likely(probes)
+    def candidates(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        return self.run.search.candidates(probes)
 
     @property
     def hash_ends(self) -> tuple[int, int]:
@@ -160,10 +160,10 @@ class PickedPart:
         self._run.verify_at([HASH], picked)
         return self._run.hashes[picked]
 
-    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+    def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return np.searchsorted(self.unverified_hashes, probes)
 
-    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+    def candidates(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return np.arange(len(probes))
 
     @property
@@ -206,10 +206,10 @@ class BatchPart:
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         return self.hashes[positions]
 
-    def places(self, probes: npt.NDArray[np.uint64]) -> Positions:
+    def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return np.searchsorted(self.hashes, probes)
 
-    def likely(self, probes: npt.NDArray[np.uint64]) -> Positions:
+    def candidates(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return np.arange(len(probes))
 
     @property

@@ -36,10 +36,12 @@ def find(
     """Look keys up in a state."""
     rows = Rows(schema, [part for part, _ in state])
     epochs = [epoch for _, epoch in state]
-    return merge_function_for(schema).gather(rows, epochs, hits_of(rows, hashes, keys), len(hashes))
+    return merge_function_for(schema).gather(
+        rows, epochs, iter_matches(rows, hashes, keys), len(hashes)
+    )
 
 
-def hits_of(
+def iter_matches(
     rows: Rows, hashes: npt.NDArray[np.uint64], keys: Sequence[pa.Array]
 ) -> Iterator[KeyMatches]:
     """Yield each part's matches, losers included; keys and hashes as in `find`."""
@@ -102,9 +104,9 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
     part_hashes = part.hashes
     likely = None
     if _share_found(probes[:: 1 + len(probes) // 64], part_hashes) < _RARE:
-        likely = part.likely(probes)
+        likely = part.candidates(probes)
         probes = probes[likely]
-    indices = part.places(probes)
+    indices = part.insertion_points(probes)
     hit = np.flatnonzero(part_hashes[np.minimum(indices, len(part_hashes) - 1)] == probes)
     return low + (hit if likely is None else likely[hit]), indices[hit]
 
@@ -123,7 +125,7 @@ def _search_few(part: Part, probes: npt.NDArray[np.uint64]) -> tuple[Positions, 
     """
     if not len(probes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    indices = part.places(probes)
+    indices = part.insertion_points(probes)
     count = len(part)
     around = np.concatenate([np.maximum(indices - 1, 0), np.minimum(indices, count - 1)])
     hashes_around = part.hashes_at(around)
@@ -225,7 +227,7 @@ class Prefixes:
         """The ranges and all between them."""
         return HashRange.spanning(self.firsts[0], self.lasts[-1])
 
-    def places(self, run: Run, live: HashRange) -> RunRanges:
+    def positions_in(self, run: Run, live: HashRange) -> RunRanges:
         """Return the ranges' positions in the run's live part, confirmed by verified entries."""
         low, high = live.rows_of(run.hashes)
         starts = np.searchsorted(run.hashes, self.firsts, side="left").astype(np.int64)

@@ -23,6 +23,7 @@ from spark_upsert.core.schema import DIFF, HASH, TableSchema
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import fold, fold_arranged
 from spark_upsert.table.state.resolve import (
+    are_winners,
     arrange,
     content_words,
     epochs_by_part,
@@ -30,7 +31,6 @@ from spark_upsert.table.state.resolve import (
     have_reasons,
     pick_winners,
     resolve,
-    unbeaten,
 )
 
 ABSENT = NONE
@@ -312,7 +312,7 @@ class LastWriteWins:
         return ReducedEntries(rows, *resolved)
 
     def mark_winners(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
-        return rows, unbeaten(rows, epochs)
+        return rows, are_winners(rows, epochs)
 
     def gather(
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int

@@ -269,7 +269,7 @@ def pick_winners(
     )
 
 
-def unbeaten(rows: Rows, epochs: Sequence[int]) -> Mask:
+def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
     """Return a mask: rows that no other part's entry with the same key beats.
 
     Only hashes that the largest part shares with the others are compared: its other rows

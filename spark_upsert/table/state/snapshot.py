@@ -31,7 +31,7 @@ from spark_upsert.plan.join_keys import codes, first_occurrences
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
-from spark_upsert.table.run.remote import REMOTE_RUNS, part_of
+from spark_upsert.table.run.remote import REMOTE_RUNS, share_of_limit
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
 from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, merge_function_for
@@ -62,7 +62,7 @@ def cut_evenly(
     return _between(hash_range, drawn[order][indices].tolist())
 
 
-class Spread:
+class HashHistogram:
     """Entry distribution over a range, estimated from the log without opening files.
 
     The log records each file's row count, its bounds, and its crowded prefixes
@@ -111,10 +111,10 @@ class Spread:
 def cut_by_files(
     hash_range: HashRange, slices: Iterable[Slice], count: int, *, is_uniform: bool
 ) -> list[HashRange]:
-    """Cut a range into pieces with similar entry counts, by the log alone (`Spread`)."""
+    """Cut a range into pieces with similar entry counts, by the log alone (`HashHistogram`)."""
     if is_uniform or count == 1:
         return hash_range.cut(count)
-    spread = Spread(hash_range, slices)
+    spread = HashHistogram(hash_range, slices)
     if not spread.rows:
         return hash_range.cut(count)
     return _between(hash_range, [spread.hash_at(number, count) for number in range(1, count)])
@@ -186,7 +186,7 @@ class Snapshot:
         if columns is None or not self._may_stay_far(spanned, columns):
             return find(schema, self.parts(spanned), hashes, keys)
         parts = self.parts(spanned, len(hashes))
-        REMOTE_RUNS.bring([part for part, _ in parts], hashes, [*schema.identity, *columns])
+        REMOTE_RUNS.prefetch([part for part, _ in parts], hashes, [*schema.identity, *columns])
         return find(schema, parts, hashes, keys)
 
     def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:
@@ -200,7 +200,7 @@ class Snapshot:
         if schema.hash_prefix or any(map(pa.types.is_nested, types)):
             return False
         paths = (slice_.file.path for slice_ in self.manifest.slices if slice_.overlaps(hash_range))
-        return any(map(self.store.is_far, paths))
+        return any(map(self.store.needs_fetch, paths))
 
     def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
         """Return the rows for the given keys.
@@ -259,7 +259,7 @@ class Snapshot:
     def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
         """Return the entry count for the given key prefixes; it may include superseded entries."""
         return sum(
-            int(prefix.places(run, slice_.occupied).counts.sum())
+            int(prefix.positions_in(run, slice_.occupied).counts.sum())
             for prefix in Prefixes.of(self.manifest.schema, values).cut()
             for slice_, run in self.opened(prefix.spanning)
         )
@@ -276,7 +276,7 @@ class Snapshot:
     def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
         """Yield the prefixes' entries, about `CHUNK_ROWS` at a time, with each key complete."""
         opened = list(self.opened(wanted.spanning))
-        bounds = [wanted.places(run, slice_.occupied) for slice_, run in opened]
+        bounds = [wanted.positions_in(run, slice_.occupied) for slice_, run in opened]
         counts = sum(
             (run_bounds.counts for run_bounds in bounds), np.zeros(len(wanted.firsts), np.int64)
         )
@@ -317,7 +317,7 @@ class Snapshot:
                 share = stored.intersect(hash_range).width / stored.width
                 rows += slice_.file.rows * share
                 size += slice_.file.bytes * share
-        count = max(at_least, int(rows // CHUNK_ROWS), int(size // part_of(CHUNK_BYTES)))
+        count = max(at_least, int(rows // CHUNK_ROWS), int(size // share_of_limit(CHUNK_BYTES)))
         return hash_range.cut(count)
 
     def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
@@ -326,7 +326,7 @@ class Snapshot:
         for slice_, run in self.opened(hash_range):
             start, stop = slice_.live.intersect(hash_range).rows_of(run.hashes)
             row_bytes = slice_.file.bytes / slice_.file.rows
-            weight = max(1 / CHUNK_ROWS, row_bytes / part_of(CHUNK_BYTES))
+            weight = max(1 / CHUNK_ROWS, row_bytes / share_of_limit(CHUNK_BYTES))
             runs.append((run.hashes[start:stop], weight))
         count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
         return cut_evenly(hash_range, runs, count)

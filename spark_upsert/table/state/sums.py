@@ -145,7 +145,7 @@ def averages(totals: pa.Array, counts: pa.Array, scale: int) -> pa.Array:
     return convert(pc.divide(wide, divisor), pa.decimal256(_ALL, scale), Rounding.HALF_UP)
 
 
-def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+def split_decimals(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Split each decimal in two, such that either part's sums always fit into 38 digits."""
     high, low = (word.view(np.int64) for word in fixed_words(column))
     fits = high == low >> 63
@@ -158,8 +158,8 @@ def apart(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     )
 
 
-def together(low: pa.Array, high: pa.Array) -> pa.Array:
-    """Return the totals from the sums of both parts (`apart`), in 38 digits or more."""
+def join_decimals(low: pa.Array, high: pa.Array) -> pa.Array:
+    """Return the totals from the sums of both parts (`split_decimals`), in 38 digits or more."""
     if not pc.any(pc.not_equal(high, 0), min_count=0).as_py():
         return low
     scale = low.type.scale

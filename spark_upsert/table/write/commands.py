@@ -475,13 +475,13 @@ def _require_covered(
     counts = f"{int(alike.sum())} of {len(fatal)} rows of a batch"
     raise DataError(
         f"{reason} in {counts} (for example {', '.join(where)}){more}. Nothing was committed.",
-        hint=f"{hint}{_kept_apart(schema)}.",
+        hint=f"{hint}{_quarantine_hint(schema)}.",
         reason=reason,
         told=f"{reason if is_ours else _TOLD[kind]} in {counts}{more}. Nothing was committed.",
     )
 
 
-def _kept_apart(schema: TableSchema) -> str:
+def _quarantine_hint(schema: TableSchema) -> str:
     """Return the phrase on how rejected rows can be retained, if the table supports it."""
     if schema.engine.kind is not Engine.DEDUPLICATE:
         return ""  # There is no entry of a key that an error could stand for.
@@ -672,7 +672,7 @@ class UpsertEnvelope:
                 f"applyAsDeletes={self.deletes}",
                 why="one says that a row of nulls is a delete, the other that it is a row",
             )
-        if not self._telling:
+        if not self._value_columns:
             raise OptionError(
                 "option 'nullsAsDeletes' needs a column whose null can say a delete, found none "
                 "beside the keys and the order.",
@@ -681,7 +681,7 @@ class UpsertEnvelope:
             )
 
     @property
-    def _telling(self) -> list[str]:
+    def _value_columns(self) -> list[str]:
         """The row columns that are all null in a row without values."""
         given_names = (name for name in self.schema.values if name in self.sources)
         return [name for name in given_names if self.sources[name] not in self.order]
@@ -716,4 +716,4 @@ class UpsertEnvelope:
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if not self.nulls_as_deletes:
             return np.zeros(batch.num_rows, dtype=np.bool_)
-        return _all_null([columns[name] for name in self._telling])
+        return _all_null([columns[name] for name in self._value_columns])

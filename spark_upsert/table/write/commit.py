@@ -80,7 +80,7 @@ def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _CommitRes
     with _in_doubt(scratch):
         commit = log.create(draft, table_id=unborn.table_id)
     if commit is not None:
-        return _CommitResult(commit, fitted.upon(unborn), sealed.examples)
+        return _CommitResult(commit, fitted.base_for(unborn), sealed.examples)
     if not is_new(write_set, log.head()):
         return None
     raise ContentionError(
@@ -108,7 +108,7 @@ def _commit_next(
         with _in_doubt(scratch):
             commit = log.try_append(head, sealed.draft)
         if commit is not None:
-            return _CommitResult(commit, fitted.upon(head), sealed.examples)
+            return _CommitResult(commit, fitted.base_for(head), sealed.examples)
     raise AssertionError("the heads end with an error")
 
 
@@ -123,7 +123,11 @@ def _commit_at_once(
     at the newest version.
     """
     head = log.cached_head
-    if head is None or write_set.truncated is not None or not write_set.is_judged_for(head):
+    if (
+        head is None
+        or write_set.truncated is not None
+        or not write_set.is_lateness_decided_for(head)
+    ):
         return None
     try:
         if not is_due(log, write_set, head):
@@ -174,7 +178,7 @@ class FittedWrites:
             return (self.head.slices, self.head.low_water) == (head.slices, head.low_water)
         return self.write_set.overwrite or head.forgot <= self.head.version
 
-    def upon(self, head: Manifest) -> Manifest:
+    def base_for(self, head: Manifest) -> Manifest:
         """Return the table version for the rows' outcomes: after the truncate, if any."""
         if self.truncated is None:
             return head
@@ -182,7 +186,7 @@ class FittedWrites:
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
         """Return the proposal after a version that it fits (`WriteSet.seal`)."""
-        sealed = self.write_set.seal(self.upon(head), between)
+        sealed = self.write_set.seal(self.base_for(head), between)
         if self.truncated is None:
             return sealed
         return sealed._replace(draft=self.truncated.with_rows(sealed.draft))
@@ -195,6 +199,6 @@ def fit(write_set: WriteSet, head: Manifest, scratch: Scratch) -> FittedWrites:
         write_set = replace(write_set, late_rows=LateRows.REJECT)
         cut = truncated(Snapshot(write_set.base.store, head), mark, scratch)
         upon = cut.after
-    if write_set.late_rows is not LateRows.APPLY and not write_set.is_judged_for(upon):
+    if write_set.late_rows is not LateRows.APPLY and not write_set.is_lateness_decided_for(upon):
         write_set = write_set.without_late(upon, scratch)
     return FittedWrites(write_set=write_set, head=head, truncated=cut)

@@ -185,7 +185,7 @@ def _commit_due(
     try:
         batch = stage_together(snapshot, list(due.values()), threads=threads)
     except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
-        return _each_told(due, error)
+        return _error_per_append(due, error)
     results: dict[int, AppendResult] = {}
     counted: dict[int, Counters] = {}
     for index, verdict in zip(due, batch.verdicts, strict=True):
@@ -202,9 +202,9 @@ def _commit_due(
         remove_runs(snapshot.store, batch.staged.files)
         return results | dict.fromkeys(taken, APART)
     except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
-        if len(taken) > 1 and _is_for_some(log, taken.values(), error):
+        if len(taken) > 1 and _concerns_some_appends(log, taken.values(), error):
             return results | dict.fromkeys(taken, APART)
-        return results | _each_told(taken, error)
+        return results | _error_per_append(taken, error)
     if len(taken) == 1:
         return results | dict.fromkeys(taken, done)
     if done is None:  # Others were faster with the same transactions. Each finds out by itself.
@@ -217,13 +217,13 @@ def _commit_due(
     }
 
 
-def _each_told(members: Mapping[int, Append], error: Exception) -> dict[int, AppendResult]:
+def _error_per_append(members: Mapping[int, Append], error: Exception) -> dict[int, AppendResult]:
     """Return the error for each append; the first gets the very object."""
     first, *others = members
     return {first: error, **{index: copy_error_for_thread(error) for index in others}}
 
 
-def _is_for_some(log: Log, members: Iterable[Append], error: Exception) -> bool:
+def _concerns_some_appends(log: Log, members: Iterable[Append], error: Exception) -> bool:
     """Return whether only some of the appends caused a commit's rejection.
 
     If another writer committed in between, rows are decided again; that writer may also have
@@ -323,15 +323,15 @@ def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _AppendResults:
     Usually no two appends share a key, and all may be committed: then one look-up in the table
     is enough. Otherwise they are decided one by one, to find those that may not.
     """
-    at_once = _Judge(snapshot, members)
+    at_once = _AppendDecider(snapshot, members)
     if at_once.admits_all():
-        return at_once.judged()
-    one_by_one = _Judge(snapshot, members)
+        return at_once.results()
+    one_by_one = _AppendDecider(snapshot, members)
     one_by_one.admit_each()
-    return one_by_one.judged()
+    return one_by_one.results()
 
 
-class _Judge:
+class _AppendDecider:
     """The appends admitted so far.
 
     Rows whose keys occur in only one append are separate from those with *contested* keys, which
@@ -441,7 +441,7 @@ class _Judge:
             is_by_keys=self._is_by_keys,
         )
 
-    def judged(self) -> _AppendResults:
+    def results(self) -> _AppendResults:
         """Return the results for all appends."""
         rows = Rows(self._schema, [BatchPart(self._contested)])
         everything = np.arange(len(rows))
@@ -456,9 +456,9 @@ class _Judge:
             )
             examples = examples_of(rows, everything, outcomes, self._late_rows)
         except DataError:
-            return self._all_apart()
+            return self._commit_all_separately()
         if bool(outcomes.are_late.any()):
-            return self._all_apart()
+            return self._commit_all_separately()
         both = Rows(self._schema, [BatchPart(self._alone), *rows.parts])
         return _AppendResults(
             self._verdicts,
@@ -467,7 +467,7 @@ class _Judge:
             {**self._examples, **examples},
         )
 
-    def _all_apart(self) -> _AppendResults:
+    def _commit_all_separately(self) -> _AppendResults:
         """Let each append commit alone: together they would mean something else than in turn."""
         verdicts: list[AppendVerdict] = [
             APART if isinstance(verdict, Counters) else verdict for verdict in self._verdicts

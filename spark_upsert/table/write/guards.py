@@ -127,7 +127,7 @@ def is_next_move(write_set: WriteSet, head: Manifest) -> bool:
     recorded = NOTHING
     if not head.is_unborn:
         recorded = recorded_position(Snapshot(write_set.base.store, head))
-    verdict = move.judged(recorded)
+    verdict = move.compare_with(recorded)
     if verdict is Verdict.REFUSE:
         raise refused(move, recorded, url)
     return verdict is Verdict.APPLY

@@ -221,7 +221,7 @@ class Move:
     lower: str
     upper: str
 
-    def judged(self, recorded: str) -> Verdict:
+    def compare_with(self, recorded: str) -> Verdict:
         """Return the verdict on the step in a table at a position.
 
         ``lower`` equal to the position: apply. ``upper`` at or before it: skip. Otherwise refuse:
@@ -263,7 +263,7 @@ def _newest_first(slices: Iterable[Slice]) -> list[Slice]:
     return sorted(slices, key=lambda each: each.epochs.lower, reverse=True)
 
 
-def moves_in(entries: pa.RecordBatch) -> list[Move]:
+def read_move(entries: pa.RecordBatch) -> list[Move]:
     """Return the step in the marker entry, if present; there is one entry per key."""
     indices = np.flatnonzero(np.asarray(entries.column(PART)) == MARKER_PART)
     markers = entries.select([FROM, TO]).take(pa.array(indices)).to_pylist()

@@ -33,10 +33,16 @@ from spark_upsert.table.write.outcomes import (
     accepted,
     count,
     may_reject,
-    moves_in,
     outcomes_of,
+    read_move,
 )
-from spark_upsert.table.write.ties import are_unplaced, count_losers, examples_of, in_table, in_task
+from spark_upsert.table.write.ties import (
+    adopt_order_from_table,
+    adopt_order_within_task,
+    are_unplaced,
+    count_losers,
+    examples_of,
+)
 from spark_upsert.table.write.write_set import Scratch, StagedRuns, truncated_at
 
 if TYPE_CHECKING:
@@ -146,7 +152,7 @@ class Stash:
         self._compact_buffer()
         parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
         parts += [] if self._compacted is None else [self._compacted]
-        return in_task(commands, self._schema, parts)
+        return adopt_order_within_task(commands, self._schema, parts)
 
     def seal(self) -> Iterator[pa.RecordBatch]:
         """Yield each key's winning command, sorted by (hash, key), in bounded batches.
@@ -255,9 +261,9 @@ def stage_sealed(
     prepared = prepare(snapshot.store, snapshot.manifest)
     with Scratch(snapshot.store, prepared) as scratch:
         for sealed in stash.seal():
-            batch = in_table(sealed, snapshot, schema) if reaches_back else sealed
+            batch = adopt_order_from_table(sealed, snapshot, schema) if reaches_back else sealed
             if schema.engine.multiplicity is not None:
-                moves += moves_in(batch)
+                moves += read_move(batch)
             rows = Rows(schema, [BatchPart(batch)])
             judge = partial(
                 _judged,

@@ -226,7 +226,7 @@ def are_unplaced(commands: pa.RecordBatch, schema: TableSchema) -> Mask:
     return unknown & np.logical_or.reduce(keys)
 
 
-def in_task(
+def adopt_order_within_task(
     commands: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]
 ) -> pa.RecordBatch:
     """Return the commands, some with the order adopted from earlier commands in the task.
@@ -249,7 +249,9 @@ def in_task(
     return _with_order(commands, schema, at, rows.take(schema.order_columns, adopted[takes]))
 
 
-def in_table(commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
+def adopt_order_from_table(
+    commands: pa.RecordBatch, snapshot: Snapshot, schema: TableSchema
+) -> pa.RecordBatch:
     """Return the commands, some with the order adopted from the table's entries."""
     unplaced = np.flatnonzero(are_unplaced(commands, schema))
     if not len(unplaced):

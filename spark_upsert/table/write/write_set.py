@@ -173,7 +173,7 @@ class WriteSet:
         """The binlogs that order the commands."""
         return frozenset().union(*(staged_task.logs for staged_task in self.staged))
 
-    def is_judged_for(self, head: Manifest) -> bool:
+    def is_lateness_decided_for(self, head: Manifest) -> bool:
         """Return whether lateness was already decided for every command when the tasks staged them.
 
         It was not if deletes have been forgotten since.
@@ -230,10 +230,10 @@ class WriteSet:
         is_all = (
             self.truncated is not None
             or any(commit.kind is Kind.OVERWRITE for commit in epochs)
-            or (self.late_rows is LateRows.APPLY and not self.is_judged_for(head))
+            or (self.late_rows is LateRows.APPLY and not self.is_lateness_decided_for(head))
         )
         # What has no order is never late: behind a delete that was forgotten since it stands.
-        is_any_unordered = head.schema.has_quarantine and not self.is_judged_for(head)
+        is_any_unordered = head.schema.has_quarantine and not self.is_lateness_decided_for(head)
         if len(writing) == 1 and not slices and not is_all and not is_any_unordered:
             return
         newer = Snapshot(self.base.store, replace(head, slices=slices))
