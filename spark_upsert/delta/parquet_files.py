@@ -146,7 +146,7 @@ def write_data_file(
 ) -> Twin:
     """Write a run's Parquet copy, durably."""
     path = f"{run_id(file.path)}-{secrets.token_hex(4)}.parquet"
-    share = part_of(CHUNK_BYTES) * file.rows // max(1, file.bytes)
+    share = share_of_limit(CHUNK_BYTES) * file.rows // max(1, file.bytes)
     step = min(CHUNK_ROWS, max(1, share))
 
     def batches() -> Iterator[pa.RecordBatch]:

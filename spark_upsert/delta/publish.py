@@ -477,7 +477,7 @@ class Mirror:
         strange = [name for name in self.target.folders("") if name != FOLDER]
         if strange:
             raise occupied_error(self.place, f"{strange[0]}/")
-        above = None if isinstance(self.target, StoreBelow) else format_above(self.target)
+        above = None if isinstance(self.target, PrefixStore) else format_above(self.target)
         if above is not None:
             raise within_table_error(self.place, above)
 
