@@ -144,7 +144,7 @@ def test_whatever_stands_in_the_state_of_an_order_is_a_state_or_refused(order: s
         found = built_or_refused(partial(OrderProgress.from_json, record))
         if found is not None:
             assert OrderProgress.from_json(found.to_json()) == found
-            assert all(found.begun(name) for name in found.skip)
+            assert all(found.partial_step_end(name) for name in found.skip)
 
 
 def cut_in_an_epoch() -> tuple[World, Record, Record]:
