@@ -260,7 +260,7 @@ def _route_to_first(batch: pa.RecordBatch, _: int) -> Sequence[tuple[int, pa.Rec
     return [(0, batch)]
 
 
-class RoundRobin:
+class BatchDistributor:
     """Distributes complete batches to the consumers in turn."""
 
     def __init__(self) -> None:

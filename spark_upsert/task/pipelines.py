@@ -39,13 +39,13 @@ from spark_upsert.plan.nodes import (
 from spark_upsert.task import driver as exchanges
 from spark_upsert.task.aggregation import aggregation
 from spark_upsert.task.driver import (
+    BatchDistributor,
     ChainStage,
     Consumer,
     Driver,
     Exchange,
     Feed,
     Partitioner,
-    RoundRobin,
     partition_by_keys,
 )
 from spark_upsert.task.hash_join import HashJoinRows
@@ -418,7 +418,7 @@ class _Builder:
             node.parts,
             is_ordered=False,
             consumers=chain.width,
-            route=partition_by_keys(node.keys) if node.keys else RoundRobin(),
+            route=partition_by_keys(node.keys) if node.keys else BatchDistributor(),
         )
         _require_keys(node, exchange.schema)
         return [exchange.consumer(index) for index in range(chain.width)]

@@ -29,7 +29,13 @@ from spark_upsert.task import (
     Unnest,
     Values,
 )
-from spark_upsert.task.driver import ChainStage, Driver, Exchange, RoundRobin, partition_by_keys
+from spark_upsert.task.driver import (
+    BatchDistributor,
+    ChainStage,
+    Driver,
+    Exchange,
+    partition_by_keys,
+)
 from spark_upsert.task.lifecycle import Monitor
 from spark_upsert.task.operator import Signal, Streaming
 from tests.support.tasks import NUMBERS, Fed, Watched, numbers, rows_of, run, scan, values_of
@@ -462,7 +468,7 @@ def test_equal_keys_come_to_one_consumer() -> None:
 
 
 def test_whole_batches_go_in_turn() -> None:
-    route = RoundRobin()
+    route = BatchDistributor()
     assert [route(batch, 3)[0][0] for batch in numbers(1, 2, 3, 4)] == [0, 1, 2, 0]
 
 
