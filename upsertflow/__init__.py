@@ -10,57 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import spark_upsert
-from spark_upsert import __version__
 
 if TYPE_CHECKING:
     from pyspark_upsertflow import compact, flow, register, view, watch
-    from spark_upsert import (
-        ChangeOptions,
-        Commit,
-        Deduplication,
-        Engine,
-        ErrorPolicy,
-        FeedbackUpsert,
-        Gap,
-        LateRows,
-        MergeEngine,
-        Rule,
-        Scope,
-        SealedEpoch,
-        Table,
-        TableSchema,
-        Ties,
-        Transaction,
-        UpsertFlowError,
-    )
+    from spark_upsert import *  # noqa: F403 - type checkers follow it
     from spark_upsert.plan import agg
 
-__all__ = [
-    "ChangeOptions",
-    "Commit",
-    "Deduplication",
-    "Engine",
-    "ErrorPolicy",
-    "FeedbackUpsert",
-    "Gap",
-    "LateRows",
-    "MergeEngine",
-    "Rule",
-    "Scope",
-    "SealedEpoch",
-    "Table",
-    "TableSchema",
-    "Ties",
-    "Transaction",
-    "UpsertFlowError",
-    "__version__",
-    "agg",
-    "compact",
-    "flow",
-    "register",
-    "view",
-    "watch",
-]
+__all__ = ["agg", "compact", "flow", "register", "view", "watch"]
+__all__ += spark_upsert.__all__
 
 _MODULES = {"agg": "spark_upsert.plan.agg", "flow": "pyspark_upsertflow.flow"}
 
@@ -72,10 +29,9 @@ if not TYPE_CHECKING:  # A type checker would accept any name.
             raise AttributeError(f"module 'upsertflow' has no attribute '{name}'")
         if name in _MODULES:
             attribute = import_module(_MODULES[name])
-        elif name in spark_upsert.__all__:
-            attribute = getattr(spark_upsert, name)
         else:
-            attribute = getattr(import_module("pyspark_upsertflow"), name)
+            package = "spark_upsert" if name in spark_upsert.__all__ else "pyspark_upsertflow"
+            attribute = getattr(import_module(package), name)
         globals()[name] = attribute
         return attribute
 

@@ -52,7 +52,7 @@ _BATCH_ID = "streaming.sql.batchId"
 def frames(
     spark: SparkSession,
     plan: Graph | FusedGraph,
-    given: Mapping[str, DataFrame] | None = None,
+    frames: Mapping[str, DataFrame] | None = None,
     *,
     is_stream: bool = False,
 ) -> dict[str, DataFrame]:
@@ -61,23 +61,23 @@ def frames(
     Each read runs the flow once. If a streaming frame is united with others, or coalesced to fewer
     partitions, its query fails.
     """
-    compiled = _compile(spark, plan, given, is_stream=is_stream, is_woken=not is_stream)
-    _require_kind(given or {}, is_stream=is_stream)
+    compiled = _compile(spark, plan, frames, is_stream=is_stream, is_woken=not is_stream)
+    _require_kind(frames or {}, is_stream=is_stream)
     return _frames_by_sink(*compiled)
 
 
 def run(
     spark: SparkSession,
     plan: Graph | FusedGraph,
-    given: Mapping[str, DataFrame] | None = None,
+    frames: Mapping[str, DataFrame] | None = None,
 ) -> None:
     """Run a flow once over all rows, and write the rows for its sinks.
 
     Each sink is a table, written by one transaction; operators before the branches part run once.
     For the parameters and errors see `frames`.
     """
-    stages, frame = _compile(spark, plan, given, is_stream=False)
-    _require_kind(given or {}, is_stream=False)
+    stages, frame = _compile(spark, plan, frames, is_stream=False)
+    _require_kind(frames or {}, is_stream=False)
     _write(stages, frame)
 
 
@@ -85,7 +85,7 @@ def start(
     spark: SparkSession,
     plan: Graph | FusedGraph,
     checkpoint: str,
-    given: Mapping[str, DataFrame] | None = None,
+    frames: Mapping[str, DataFrame] | None = None,
     *,
     available_now: bool = False,
     every: str | None = None,
@@ -98,9 +98,9 @@ def start(
     """
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
-    stages, frame = _compile(spark, plan, given, is_stream=True)
+    stages, frame = _compile(spark, plan, frames, is_stream=True)
     _require_no_counters(stages.graph)
-    _require_kind(given or {}, is_stream=True)
+    _require_kind(frames or {}, is_stream=True)
     targets = targets_of(stages.graph)
     flow_id = remember(stages.graph, checkpoint, storage_options or {})
     if len(targets) == 1:
@@ -140,7 +140,7 @@ def _frames_by_sink(stages: Stages, frame: DataFrame) -> dict[str, DataFrame]:
 def _compile(
     spark: SparkSession,
     plan: Graph | FusedGraph,
-    given: Mapping[str, DataFrame] | None,
+    frames: Mapping[str, DataFrame] | None,
     *,
     is_stream: bool,
     is_woken: bool = False,
@@ -154,7 +154,7 @@ def _compile(
     _require_carried(
         {name: schema for name, schema in schema_by_name.items() if schema is not None}
     )
-    sources = _sources(spark, graph, given or {}, is_stream=is_stream)
+    sources = _sources(spark, graph, frames or {}, is_stream=is_stream)
     _require_pickled(graph)
     columns = {name: _columns(frame, schema_by_name[name]) for name, frame in sources.items()}
     schemas = schemas_of(graph, columns)
@@ -209,7 +209,7 @@ def _run(step: Pass, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def _sources(
-    spark: SparkSession, graph: Graph, given: Mapping[str, DataFrame], *, is_stream: bool
+    spark: SparkSession, graph: Graph, frames: Mapping[str, DataFrame], *, is_stream: bool
 ) -> dict[str, DataFrame]:
     """Return each source's rows, by its full name."""
     source_frames: dict[str, DataFrame] = {}
@@ -223,8 +223,8 @@ def _sources(
             case TableSource():
                 reader = spark.readStream if is_stream else spark.read
                 source_frames[name] = reader.format(_FORMAT).options(**work.options).load(work.path)
-            case InputRows() if isinstance(given.get(name), DataFrame):
-                source_frames[name] = given[name]
+            case InputRows() if isinstance(frames.get(name), DataFrame):
+                source_frames[name] = frames[name]
             case ArrowSource():
                 raise GraphError(
                     f"source '{name}' has rows that are given with the graph, which are no stream.",
@@ -232,10 +232,10 @@ def _sources(
                     operators=(name,),
                 )
             case InputRows():
-                actual = f", but {type(given[name]).__name__}" if name in given else ""
+                actual = f", but {type(frames[name]).__name__}" if name in frames else ""
                 raise GraphError(
                     f"no frame is given for the source '{name}'{actual}.",
-                    hint=f"give it a frame: given={{'{name}': frame}}.",
+                    hint=f"give it a frame: frames={{'{name}': frame}}.",
                     operators=(name,),
                 )
             case _:
@@ -244,7 +244,7 @@ def _sources(
                     hint="give it a TableSource, an ArrowSource or InputRows.",
                     operators=(name,),
                 )
-    require_sources(given, source_frames)
+    require_sources(frames, source_frames)
     return source_frames
 
 
@@ -365,9 +365,9 @@ def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
                 ) from error
 
 
-def _require_kind(given: Mapping[str, DataFrame], *, is_stream: bool) -> None:
+def _require_kind(frames: Mapping[str, DataFrame], *, is_stream: bool) -> None:
     """Refuse streaming frames in a batch run, and batch frames in a streaming query."""
-    for name, frame in given.items():
+    for name, frame in frames.items():
         if frame.isStreaming != is_stream:
             expected, actual = ("a stream", "none") if is_stream else ("no stream", "one")
             raise GraphError(

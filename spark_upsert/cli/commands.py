@@ -188,14 +188,14 @@ def _projects_folder() -> Traversable:
     return packed if packed.is_dir() else Path(str(here)).parents[1] / "examples" / "projects"
 
 
-def _iter_texts(folder: Traversable, below: str = "") -> Iterator[tuple[str, str]]:
+def _iter_texts(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
     for child in folder.iterdir():
         if child.name in _GENERATED:
             continue
         if child.is_dir():
-            yield from _iter_texts(child, f"{below}{child.name}/")
+            yield from _iter_texts(child, f"{prefix}{child.name}/")
         else:
-            yield f"{below}{child.name}", child.read_text(encoding="utf-8")
+            yield f"{prefix}{child.name}", child.read_text(encoding="utf-8")
 
 
 def _adapt(text: str, target: Path, directory: Path) -> str:

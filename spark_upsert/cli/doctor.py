@@ -169,15 +169,15 @@ def _check_interpreters(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _check_interpreter(
-    name: str, chosen: str, asked: Interpreter | str, rules: Sequence[str]
+    name: str, chosen: str, interpreter: Interpreter | str, rules: Sequence[str]
 ) -> Check:
     """Check an interpreter's Python version."""
     remedies = (_export_command(rules),)
-    if isinstance(asked, str):
-        return Check(name=name, found=chosen, problem=asked, remedies=remedies)
-    description = f"{chosen}, Python {asked.python}"
+    if isinstance(interpreter, str):
+        return Check(name=name, found=chosen, problem=interpreter, remedies=remedies)
+    description = f"{chosen}, Python {interpreter.python}"
     major, minor = sys.version_info[:2]
-    if asked.python.split(".")[:2] == [str(major), str(minor)]:
+    if interpreter.python.split(".")[:2] == [str(major), str(minor)]:
         return Check(name=name, found=description)
     problem = f"Spark refuses a Python other than the {major}.{minor} of this program."
     return Check(name=name, found=description, problem=problem, remedies=remedies)
@@ -233,9 +233,9 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it prints nothing"
 
 
-def _check_versions(asked: Interpreter) -> Iterator[Check]:
+def _check_versions(interpreter: Interpreter) -> Iterator[Check]:
     for name, least in MINIMA.items():
-        version = asked.versions.get(name)
+        version = interpreter.versions.get(name)
         numbers = tuple(map(int, re.findall(r"\d+", version or "")[: len(least)]))
         problem = None
         if version is None:
@@ -246,22 +246,22 @@ def _check_versions(asked: Interpreter) -> Iterator[Check]:
             name=name,
             found=version or "not there",
             problem=problem,
-            remedies=asked.remedies if problem else (),
+            remedies=interpreter.remedies if problem else (),
         )
 
 
-def _check_discovery(asked: Interpreter) -> Check:
+def _check_discovery(interpreter: Interpreter) -> Check:
     """Check whether Spark's source discovery would find this package."""
-    version = asked.versions.get("spark_upsert")
-    problem, remedies = None, asked.remedies
-    if asked.broken:
-        module, error = next(iter(asked.broken.items()))
+    version = interpreter.versions.get("spark_upsert")
+    problem, remedies = None, interpreter.remedies
+    if interpreter.broken:
+        module, error = next(iter(interpreter.broken.items()))
         problem = (
             f"the module {module} cannot be imported ({error}), and Spark gives up its whole "
             "search for sources at the first that fails."
         )
-        remedies = (f"repair {module}, or: {asked.executable} -m pip uninstall {module}",)
-    elif "upsertflow" not in asked.sources:
+        remedies = (f"repair {module}, or: {interpreter.executable} -m pip uninstall {module}",)
+    elif "upsertflow" not in interpreter.sources:
         problem = "Spark will not find it there (DATA_SOURCE_NOT_FOUND)."
     elif version != __version__:
         problem = f"this program is of version {__version__}."

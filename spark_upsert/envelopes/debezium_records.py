@@ -127,12 +127,12 @@ def _inferred_parts(value: InferredSide) -> tuple[pa.Schema, pa.Schema, MakeDeco
     return image, add_event_fields(envelope_fields), value.decoder
 
 
-def add_event_fields(beside: pa.Schema) -> pa.Schema:
+def add_event_fields(row_schema: pa.Schema) -> pa.Schema:
     """Return the event's other fields, with types from `EVENT_FIELDS` where these are wide enough.
 
     So an order's type does not depend on a batch's schema.
     """
-    return pa.schema(_merge_fields(EVENT_FIELDS, beside))
+    return pa.schema(_merge_fields(EVENT_FIELDS, row_schema))
 
 
 def _merge_fields(fixed: Iterable[pa.Field], found: Iterable[pa.Field]) -> list[pa.Field]:
@@ -344,13 +344,15 @@ class RecordForm:
     ) -> EventDecoder:
         """Return the decoder for events with these row columns and other fields."""
 
-        def fields(before: set[str], after: set[str], beside: set[Path]) -> Decoder:
+        def fields(before: set[str], after: set[str], event_paths: set[Path]) -> Decoder:
             rows = [
                 pa.field(name, pa.struct([f for f in self.columns if f.name in columns]))
                 for name, columns in ((BEFORE, before), (AFTER, after))
                 if columns
             ]
-            return self.make_values(pa.schema([*rows, *_pruned(self.event, {*beside, (OP,)}, ())]))
+            return self.make_values(
+                pa.schema([*rows, *_pruned(self.event, {*event_paths, (OP,)}, ())])
+            )
 
         return EventDecoder(
             whole=fields(keys, images, asked),

@@ -44,9 +44,9 @@ class InferredSide:
     refused: tuple[RefusedField, ...] = ()
     """Fields in a subject's newest schema that no column can store."""
 
-    def decoder(self, asked: pa.Schema | None = None) -> WriterSchemaDecoder:
+    def decoder(self, requested: pa.Schema | None = None) -> WriterSchemaDecoder:
         """Return the decoder for the requested fields, or for all."""
-        fields = self.fields if asked is None else asked
+        fields = self.fields if requested is None else requested
         return WriterSchemaDecoder(self.schemas, fields, self.is_tolerant, self.refused)
 
     def event(self) -> tuple[pa.Schema, pa.Schema]:

@@ -167,7 +167,7 @@ ReadSource: TypeAlias = Callable[[], Iterable[Item]]
 
 
 def collect(
-    plan: Graph | FusedGraph, given: Mapping[str, ReadSource] | None = None
+    plan: Graph | FusedGraph, sources: Mapping[str, ReadSource] | None = None
 ) -> dict[str, pa.Table]:
     """Run a graph and return each sink's rows by full sink name; see `run_local`.
 
@@ -178,7 +178,7 @@ def collect(
     >>> collect(flow.graph())["all"]["n"].to_pylist()
     [1, 2]
     """
-    run = _Run(plan, given or {}, CHANNEL_EVENTS)
+    run = _Run(plan, sources or {}, CHANNEL_EVENTS)
     batches: dict[str, list[pa.RecordBatch]] = {name: [] for name in run.sinks}
     for sink, item in run.items():
         if isinstance(item, pa.RecordBatch):
@@ -188,7 +188,7 @@ def collect(
 
 def run(
     plan: Graph | FusedGraph,
-    given: Mapping[str, ReadSource] | None = None,
+    sources: Mapping[str, ReadSource] | None = None,
     *,
     transaction: tuple[str, int] | None = None,
 ) -> dict[str, Commit | None]:
@@ -200,13 +200,13 @@ def run(
     named: dict[str, str] = {}
     if transaction is not None:
         named = {"txnAppId": transaction[0], "txnVersion": str(transaction[1])}
-    rows = collect(plan, given)
+    rows = collect(plan, sources)
     return {name: write(sink, rows[name], **named) for name, sink in targets.items()}
 
 
 def run_local(
     plan: Graph | FusedGraph,
-    given: Mapping[str, ReadSource] | None = None,
+    sources: Mapping[str, ReadSource] | None = None,
     *,
     capacity: int = CHANNEL_EVENTS,
 ) -> Iterator[tuple[str, Item]]:
@@ -214,7 +214,7 @@ def run_local(
 
     No thread runs before the first ``next``. Closing the iterator ends all threads.
     """
-    return _Run(plan, given or {}, capacity).items()
+    return _Run(plan, sources or {}, capacity).items()
 
 
 class _RunEnd(BaseException):
@@ -303,12 +303,12 @@ class _Run:
     """
 
     def __init__(
-        self, plan: Graph | FusedGraph, given: Mapping[str, ReadSource], capacity: int
+        self, plan: Graph | FusedGraph, sources: Mapping[str, ReadSource], capacity: int
     ) -> None:
         if isinstance(plan, Graph):
             plan = fused(expanded(plan), Legacy())
         graph = plan.physical.graph
-        self._build_readers = _build_readers(graph, given)
+        self._build_readers = _build_readers(graph, sources)
         schemas = schemas_of(
             graph, {name: read.schema for name, read in self._build_readers.items()}
         )
@@ -438,7 +438,7 @@ class _SourceReader:
             )
 
 
-def _build_readers(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _Reading]:
+def _build_readers(graph: Graph, sources: Mapping[str, ReadSource]) -> dict[str, _Reading]:
     reads: dict[str, _Reading] = {}
     for name, placed in graph.places.items():
         if placed.operator.kind is not OperatorKind.SOURCE:
@@ -448,13 +448,13 @@ def _build_readers(graph: Graph, given: Mapping[str, ReadSource]) -> dict[str, _
             reads[name] = _SourceReader(work.schema, work.rows.to_batches)
         elif isinstance(work, TableSource):
             reads[name] = rows_of(name, work)
-        elif isinstance(work, InputRows) and name in given:
-            reads[name] = _SourceReader(work.schema, given[name])
+        elif isinstance(work, InputRows) and name in sources:
+            reads[name] = _SourceReader(work.schema, sources[name])
         else:
             raise GraphError(
                 f"nothing reads the source '{name}' here.",
-                hint=f"make it InputRows(schema), and give what reads it: given={{'{name}': ...}}.",
+                hint=f"make it InputRows(schema), and give what reads it: sources={{'{name}': ...}}.",
                 operators=(name,),
             )
-    require_sources(given, reads)
+    require_sources(sources, reads)
     return reads

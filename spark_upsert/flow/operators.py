@@ -96,9 +96,9 @@ class Coroutine:
             self._thread.start()
             yield from self._outputs(None)
 
-    def _outputs(self, given: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
+    def _outputs(self, batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
         while True:
-            self._next_input = given
+            self._next_input = batch
             self._may_work.release()
             self._may_go_on.acquire()
             if isinstance(self._outcome, _Failure):
@@ -219,8 +219,8 @@ class _Function:
             )
         return output
 
-    def _check_output(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in given:
+    def _check_output(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
             yield require_declared_columns(batch, self._work.schema, self._replica)
 
 

@@ -358,13 +358,15 @@ def _iter_placements(place: PlacedOperator) -> Iterator[tuple[str, Placement]]:
         yield name, composite.placement
 
 
-def _expand_id(given: PlacementId, on: str, place: PlacedOperator, channel: ChannelPath) -> str:
+def _expand_id(
+    placement_id: PlacementId, on: str, place: PlacedOperator, channel: ChannelPath
+) -> str:
     """Return a placement id as text."""
-    if isinstance(given, str):
-        return given
+    if isinstance(placement_id, str):
+        return placement_id
     for level, region in enumerate(place.regions):
         if on == region.name or on.startswith(f"{region.name}."):
-            if isinstance(given, ByChannel):
+            if isinstance(placement_id, ByChannel):
                 return f"{region.name}_{channel.all[level]}"
             return region.name
     return on

@@ -345,7 +345,7 @@ class ReadPlan:
         default=(),
     )
     """Empty if inputs are discovered."""
-    below: DiscoveryOptions | None = None
+    discovery: DiscoveryOptions | None = None
     """Discovery options; None if inputs are named."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Query-wide storage options."""
@@ -353,7 +353,7 @@ class ReadPlan:
     @property
     def is_unnamed(self) -> bool:
         """Whether the read has a single unnamed input: a table or a view."""
-        return self.below is None and self.inputs[0].name == UNNAMED
+        return self.discovery is None and self.inputs[0].name == UNNAMED
 
     @property
     def is_of_table(self) -> bool:
@@ -369,8 +369,8 @@ class ReadPlan:
     @property
     def paths(self) -> list[str]:
         """Input paths as far as options contain them; the root if inputs are discovered."""
-        if self.below is not None:
-            return [self.below.root]
+        if self.discovery is not None:
+            return [self.discovery.root]
         if self.inputs[0].format == VIEW:
             return plan_paths(self.view.plan)
         return [
@@ -384,18 +384,20 @@ class ReadPlan:
         self, name: str, *, joins: bool = False, pin: Pin | None = None
     ) -> InputOptions:
         """Return the options for a discovered input (`DiscoveryOptions.input_texts`)."""
-        assert self.below is not None
-        texts = self.below.input_texts(name, joins=joins)
-        return InputOptions(name=name, format=TABLE, own=texts, shared=self.below.shared, pin=pin)
+        assert self.discovery is not None
+        texts = self.discovery.input_texts(name, joins=joins)
+        return InputOptions(
+            name=name, format=TABLE, own=texts, shared=self.discovery.shared, pin=pin
+        )
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> ReadPlan:
+    def parse(cls, texts_by_name: Mapping[str, str]) -> ReadPlan:
         """Parse the options for a read.
 
         Raises `OptionError` if an option is unknown or malformed, an input is named twice or not at
         all, or an option refers to a missing input. Formats validate their own input options.
         """
-        of_query, of_inputs = _split_by_input(drop_spark_options(given))
+        of_query, of_inputs = _split_by_input(drop_spark_options(texts_by_name))
         _refuse_priority_of_all(of_query, of_inputs)
         options = Options(of_query, {**READ_OPTIONS, **INPUT_OPTIONS})
         if options.text(PLAN) is None:
@@ -421,7 +423,7 @@ class ReadPlan:
             return cls(
                 query=QueryOptions.parse(options),
                 inputs=(),
-                below=discovery,
+                discovery=discovery,
                 storage=options.storage,
             )
         if not names:
@@ -436,7 +438,7 @@ class ReadPlan:
         texts_by_input = _group_by_input(names, of_inputs)
         if (discovery := _named_discovery(options, shared, texts_by_input)) is not None:
             query = QueryOptions.parse(options, _priorities(texts_by_input))
-            return cls(query=query, inputs=(), below=discovery, storage=options.storage)
+            return cls(query=query, inputs=(), discovery=discovery, storage=options.storage)
         for name, reason in (
             ("path", "each input has its own"),
             ("metadata", "it is of one table"),
@@ -467,11 +469,13 @@ def _refuse_on_error(options: Options) -> None:
     )
 
 
-def _split_by_input(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+def _split_by_input(
+    texts_by_name: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Split into query options and options per input, by lowercase input name."""
     of_query: dict[str, str] = {}
     of_inputs: dict[str, dict[str, str]] = {}
-    for name, text in given.items():
+    for name, text in texts_by_name.items():
         if not name.lower().startswith(_PREFIX):
             of_query[name] = text
             continue
@@ -638,8 +642,8 @@ def _priorities(texts_by_input: Mapping[str, Mapping[str, str]]) -> dict[str, in
     return priority_by_input
 
 
-def _input(name: str, given: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
-    texts = {key: text for key, text in given.items() if fold(key) != _PRIORITY}
+def _input(name: str, texts_by_name: Mapping[str, str], shared: Mapping[str, str]) -> InputOptions:
+    texts = {key: text for key, text in texts_by_name.items() if fold(key) != _PRIORITY}
     formats = [texts.pop(key) for key in list(texts) if fold(key) == _FORMAT]
     return InputOptions(
         name=name, format=_input_format((formats or [TABLE])[-1]), own=texts, shared=shared

@@ -19,7 +19,7 @@ _NAMES = frozenset({"queryname", "location", "provider", "owner", "comment", "ex
 _REPEATED = "option."
 
 
-def drop_spark_options(given: Mapping[str, str]) -> dict[str, str]:
+def drop_spark_options(texts_by_name: Mapping[str, str]) -> dict[str, str]:
     """Return the options passed by the user, without those added by Spark.
 
     Removes only known names in known forms, so that a typo stays an error: ``queryname``, the
@@ -27,16 +27,20 @@ def drop_spark_options(given: Mapping[str, str]) -> dict[str, str]:
 
     Raises `OptionError` if several paths are passed.
     """
-    by_lower = {name.lower(): value for name, value in given.items()}
+    by_lower = {name.lower(): value for name, value in texts_by_name.items()}
     if "paths" in by_lower:
         raise _several_paths(by_lower["paths"])
-    return {name: value for name, value in given.items() if not _is_sparks(name.lower(), by_lower)}
+    return {
+        name: value
+        for name, value in texts_by_name.items()
+        if not _is_sparks(name.lower(), by_lower)
+    }
 
 
-def _is_sparks(name: str, given: Mapping[str, str]) -> bool:
+def _is_sparks(name: str, texts_by_name: Mapping[str, str]) -> bool:
     if name.startswith(_REPEATED):
         # Not always as the same text: the path becomes a URI in one of the two.
-        return name.removeprefix(_REPEATED) in given
+        return name.removeprefix(_REPEATED) in texts_by_name
     return name in _NAMES
 
 

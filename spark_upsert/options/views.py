@@ -50,19 +50,19 @@ class ViewOptions(ReadOptions, PlanOptions):
     """Parsed options for a view read; ``path`` is unused."""
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> ViewOptions:
+    def parse(cls, texts_by_name: Mapping[str, str]) -> ViewOptions:
         """Parse the options for a view read.
 
         Raises `OptionError` if one is unknown, malformed, or does not apply to views.
         """
-        options = Options(given, READ_OPTIONS)
+        options = Options(texts_by_name, READ_OPTIONS)
         for name, why in _TABLE_ONLY.items():
             options.refuse(name, f"has no meaning beside '{PLAN}': {why}", hint=f"drop '{name}'.")
         plan = options.raw(PLAN)
         assert plan is not None, "who asks has seen it"
         view_names = {PLAN, fold(ON_ERROR)}
         remaining_texts = {
-            name: text for name, text in given.items() if fold(name) not in view_names
+            name: text for name, text in texts_by_name.items() if fold(name) not in view_names
         }
         # All other options mean the same as for a table.
         like = ReadOptions.parse({**remaining_texts, "path": "/"})
@@ -141,13 +141,15 @@ class ViewOptions(ReadOptions, PlanOptions):
         refuse_wrong_bounds(self)
 
 
-def deferred_read_text(given: Mapping[str, str]) -> str:
+def deferred_read_text(texts_by_name: Mapping[str, str]) -> str:
     """Serialize read options for the write option ``deferred`` (`ViewOptions.from_deferred_text`).
 
     Omits storage options, which may contain secrets: the writer has them.
     """
     own_texts = {
-        name: value for name, value in given.items() if not name.lower().startswith(STORAGE_PREFIX)
+        name: value
+        for name, value in texts_by_name.items()
+        if not name.lower().startswith(STORAGE_PREFIX)
     }
     return json.dumps(own_texts)
 

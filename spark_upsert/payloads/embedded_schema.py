@@ -309,7 +309,7 @@ def _connect(connect_schema: ConnectSchema, bare_name: str, *, is_wrapped: bool)
     type_, refused = natural_type(connect_schema, bare_name)
     fields = pa.schema(list(type_)) if is_object else pa.schema([pa.field(bare_name, type_)])
     decoder = _WrappedDecoder if is_wrapped else _PlainDecoder
-    return WriterSchema(fields, lambda asked: decoder(asked, connect_schema), refused)
+    return WriterSchema(fields, lambda requested: decoder(requested, connect_schema), refused)
 
 
 @dataclass(frozen=True)
@@ -354,12 +354,14 @@ def _avro(text: str, bare_name: str, *, is_connect: bool) -> WriterSchema:
     def make() -> WriterSchema:
         if not is_connect:
             decoder = read_avro(text, bare_name=bare_name)
-            chosen = lambda asked: _SelectedFields(decoder, asked)  # noqa: E731
+            chosen = lambda requested: _SelectedFields(decoder, requested)  # noqa: E731
             return WriterSchema(decoder.fields, chosen, decoder.refused)
         meant = ConnectAvroDecoder.read(text, bare_name=bare_name)
         return WriterSchema(
             meant.fields,
-            lambda asked: meant.select_fields(frozenset(f.name for f in flatten_fields(asked))),
+            lambda requested: meant.select_fields(
+                frozenset(f.name for f in flatten_fields(requested))
+            ),
             meant.refused,
         )
 
@@ -572,10 +574,10 @@ def _bad(part: SchemaGroup, why: str) -> Piece:
 
 
 def _find_other_spelling(
-    own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType, above: str = ""
+    own: pa.Schema | pa.StructType, requested: pa.Schema | pa.StructType, above: str = ""
 ) -> str | None:
     """Return the reason if a name differs from the requested name in case only, else None."""
-    wanted_types = {field.name: field.type for field in asked}
+    wanted_types = {field.name: field.type for field in requested}
     spelt = {name.lower(): name for name in wanted_types}
     for field in own:
         where, type_ = f"{above}{field.name}", wanted_types.get(field.name)
@@ -589,14 +591,14 @@ def _find_other_spelling(
     return None
 
 
-def _common(own: pa.Schema | pa.StructType, asked: pa.Schema | pa.StructType) -> list[pa.Field]:
+def _common(own: pa.Schema | pa.StructType, requested: pa.Schema | pa.StructType) -> list[pa.Field]:
     """Return the requested fields in a schema, with the schema's types, in requested order."""
     field_by_index: dict[int, pa.Field] = {}
     for field in own:
-        index = asked.get_field_index(field.name)
+        index = requested.get_field_index(field.name)
         if index < 0:
             continue
-        type_, wanted_type = field.type, asked.field(index).type
+        type_, wanted_type = field.type, requested.field(index).type
         if pa.types.is_struct(type_) and pa.types.is_struct(wanted_type):
             inside = _common(type_, wanted_type)
             if not inside:

@@ -76,7 +76,7 @@ _COLUMNS_HINT = "give a mapping or a frame with the columns {}."
 
 
 def as_keys(
-    schema: TableSchema, given: Any, *, names: Sequence[str] | None = None
+    schema: TableSchema, keys: Any, *, names: Sequence[str] | None = None
 ) -> pa.RecordBatch:
     """Return keys as a batch, with columns in key column order.
 
@@ -84,7 +84,7 @@ def as_keys(
     """
     names = tuple(schema.keys if names is None else names)
     fields = [schema.columns.field(name) for name in names]
-    columns = _key_columns(names, given)
+    columns = _key_columns(names, keys)
     arrays = [as_values(column, field) for column, field in zip(columns, fields, strict=True)]
     lengths = {field.name: len(array) for field, array in zip(fields, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
@@ -96,10 +96,10 @@ def as_keys(
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
+def as_values(values: Any, field: pa.Field, *, role: str = "key column") -> pa.Array:
     """Return one or several values as an array with the column's type."""
     try:
-        return array_of(given if is_many(given) else [given], field.type)
+        return array_of(values if is_many(values) else [values], field.type)
     except pa.ArrowException as error:
         raise SchemaError(
             f"{role} '{field.name}' has no such value: {error}.",
@@ -108,44 +108,46 @@ def as_values(given: Any, field: pa.Field, *, role: str = "key column") -> pa.Ar
         ) from error
 
 
-def _key_columns(keys: tuple[str, ...], given: Any) -> list[Any]:
+def _key_columns(keys: tuple[str, ...], values: Any) -> list[Any]:
     """Return the values per key column."""
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        return _single_column(keys, given)
-    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return _single_column(keys, values)
+    if hasattr(values, "__arrow_c_stream__") or hasattr(values, "__arrow_c_array__"):
         try:
-            has_stream = hasattr(given, "__arrow_c_stream__")
-            table = as_table(given) if has_stream else pa.table(given)
+            has_stream = hasattr(values, "__arrow_c_stream__")
+            table = as_table(values) if has_stream else pa.table(values)
         except pa.ArrowInvalid:  # A Polars column.
-            return _single_column(keys, given)
+            return _single_column(keys, values)
         return [table.column(_column_index(name, table.column_names)) for name in keys]
-    if isinstance(given, Mapping):
-        return _key_values(keys, given)
-    if not is_many(given):
-        return _single_column(keys, [given])
-    if len(keys) == 1 and getattr(given, "ndim", 1) == 1 and not _has_rows(given):
-        return _single_column(keys, given)
-    is_one_key = isinstance(given, tuple) and len(given) == len(keys) > 1 and not _has_rows(given)
-    rows = [_key_values(keys, row) for row in ([given] if is_one_key else given)]
+    if isinstance(values, Mapping):
+        return _key_values(keys, values)
+    if not is_many(values):
+        return _single_column(keys, [values])
+    if len(keys) == 1 and getattr(values, "ndim", 1) == 1 and not _has_rows(values):
+        return _single_column(keys, values)
+    is_one_key = (
+        isinstance(values, tuple) and len(values) == len(keys) > 1 and not _has_rows(values)
+    )
+    rows = [_key_values(keys, row) for row in ([values] if is_one_key else values)]
     return [[row[index] for row in rows] for index in range(len(keys))]
 
 
 _ROWS = (tuple, list, Mapping, np.ndarray)
 
 
-def _has_rows(given: Iterable[Any]) -> bool:
-    return isinstance(given, Collection) and any(isinstance(item, _ROWS) for item in given)
+def _has_rows(values: Iterable[Any]) -> bool:
+    return isinstance(values, Collection) and any(isinstance(item, _ROWS) for item in values)
 
 
-def _key_values(keys: tuple[str, ...], given: Any) -> list[Any]:
+def _key_values(keys: tuple[str, ...], value: Any) -> list[Any]:
     """Return a mapping's or a sequence's value per key column."""
-    if isinstance(given, Mapping):
-        columns, values = [str(name) for name in given], list(given.values())
+    if isinstance(value, Mapping):
+        columns, values = [str(name) for name in value], list(value.values())
         return [values[_column_index(name, columns)] for name in keys]
-    if isinstance(given, _ROWS) and len(given) == len(keys):
-        return list(given)
+    if isinstance(value, _ROWS) and len(value) == len(keys):
+        return list(value)
     raise SchemaError(
-        f"a key is a value for each of {', '.join(keys)}, found {given!r:.80}.",
+        f"a key is a value for each of {', '.join(keys)}, found {value!r:.80}.",
         hint=f"give tuples of {len(keys)}, or " + _COLUMNS_HINT.format(", ".join(keys)),
     )
 

@@ -225,12 +225,12 @@ def _still_expired(
     snapshot: Snapshot,
     ttl: RowTtl,
     keys: pa.RecordBatch,
-    seen: int,
+    version: int,
     cutoff_ms: int,
 ) -> pa.RecordBatch:
     """Return the keys whose rows are still expired at a later version."""
     if ttl.column is None:
-        return _drop_written(table, keys, seen + 1, snapshot.manifest)
+        return _drop_written(table, keys, version + 1, snapshot.manifest)
     key_names = list(snapshot.manifest.schema.keys)
     matches = snapshot.look_up(keys.columns, list(dict.fromkeys((*key_names, ttl.column))))
     return ttl.expired(matches.rows, cutoff_ms).select(key_names)
@@ -240,11 +240,11 @@ def _delete(
     table: WritableTable,
     ttl: RowTtl,
     keys: pa.RecordBatch,
-    seen: int,
+    version: int,
     cutoff_ms: int,
     recorded: Transaction | None,
 ) -> Commit | None:
-    """Delete the rows that were expired at version ``seen`` and still are, as one epoch.
+    """Delete the rows that were expired at version ``version`` and still are, as one epoch.
 
     Returns None if there is nothing to delete, or another expiry has recorded this cutoff.
     """
@@ -252,7 +252,7 @@ def _delete(
         snapshot = Snapshot(table.store, table.log.head())
         if recorded is not None and snapshot.manifest.has(recorded):
             return None
-        rows = deletes_of(snapshot, _still_expired(table, snapshot, ttl, keys, seen, cutoff_ms))
+        rows = deletes_of(snapshot, _still_expired(table, snapshot, ttl, keys, version, cutoff_ms))
         if not rows.num_rows:
             return None
         commands = commands_of(snapshot.manifest, rows, GONE)

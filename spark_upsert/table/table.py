@@ -653,7 +653,7 @@ class Table(TableReader):
             safety_ms=safety_ms,
             writers_ms=duration_argument("writers_ms", writers_ms),
         )
-        for _ in self.below(
+        for _ in self.apply_to_indexes(
             # An index's older versions are never read.
             lambda index: index.expire(retain_versions=0, safety_ms=safety_ms)
         ):
@@ -684,7 +684,7 @@ class Table(TableReader):
         """Remove files of expired versions and crashed writers; see `retention.expiry.vacuum`."""
         grace_ms = duration_argument("grace_ms", grace_ms)
         result = expiry.vacuum(self.store, self.log, grace_ms=grace_ms, dry_run=dry_run)
-        for folder, vacuumed in self.below(
+        for folder, vacuumed in self.apply_to_indexes(
             lambda index: index.vacuum(grace_ms=grace_ms, dry_run=dry_run)
         ):
             result = result.with_subfolder(vacuumed, folder)
@@ -764,18 +764,18 @@ class Table(TableReader):
         """
         indexes = []
         for index, _ in self._indexes.bring_up(self.log.head(), rebuild=rebuild):
-            self.of_index(index).compact()
+            self.open_index(index).compact()
             indexes.append(index)
         return indexes
 
-    def below(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
+    def apply_to_indexes(self, action: Callable[[Table], T]) -> Iterator[tuple[str, T]]:
         """Apply an action to each existing index, as a table; yield its folder and the result.
 
         Errors are recorded, not raised: an index must not block its table's maintenance.
         """
         for index in self.indexes():
             try:
-                table = self.of_index(index)
+                table = self.open_index(index)
                 if table.log.try_head() is not None:
                     yield index.folder, action(table)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next build mends it
@@ -785,7 +785,7 @@ class Table(TableReader):
         index = Table(store, clock=self._clock)
         maintenance.compact_once(index.log, store, index.commit_compactions)
 
-    def of_index(self, index: Index) -> Table:
+    def open_index(self, index: Index) -> Table:
         """Return an index's table."""
         return Table(index.store, clock=self._clock, threads=self.threads)
 

@@ -560,8 +560,8 @@ class TableInput(Input):
             table, self._options, self._columns
         )
 
-        def step(of: CountedStep, behind: TablePosition) -> StreamStep:
-            after = partial(self._pack, table, behind)
+        def step(of: CountedStep, position_after: TablePosition) -> StreamStep:
+            after = partial(self._pack, table, position_after)
             return StreamStep(rows=of.rows, split=of.split, after=after)
 
         if first.is_in_snapshot:
@@ -737,7 +737,7 @@ class TableInput(Input):
                 rows=Counters.from_json(commit.counters).output_count if commit.is_epoch else 0,
                 bytes=sum(file.bytes for file in commit.added) if commit.is_epoch else 0,
                 epochs=int(commit.is_epoch),
-                after=lambda _, behind=end: self._pack(table, behind),  # type: ignore[misc]
+                after=lambda _, position_after=end: self._pack(table, position_after),  # type: ignore[misc]
             )
 
     def _rest_of_snapshot(self, table: Table, start: TablePosition) -> ReadPiece:

@@ -287,13 +287,13 @@ class ViewInput(Input):
         """Return the position after all available data (`Input.head`)."""
         view = self._opened()
 
-        def seen() -> Position:
+        def newest_positions() -> Position:
             newest = view.newest()
             if self._seen is not None and self._unpack(self._seen).at == newest:
                 return self._seen
             return self._pack(self._position(newest, origin=newest))
 
-        self._seen = newest_versions = retry_after_expiry(seen, view.urls)
+        self._seen = newest_versions = retry_after_expiry(newest_positions, view.urls)
         return newest_versions
 
     def identity(self) -> str:
@@ -437,7 +437,7 @@ class ViewInput(Input):
                 rows=moved.rows,
                 bytes=moved.bytes,
                 epochs=1,
-                after=lambda _, behind=next_position: self._pack(behind),  # type: ignore[misc]
+                after=lambda _, position_after=next_position: self._pack(position_after),  # type: ignore[misc]
             )
 
     def _rest_of_rows(self, view: View, start: ViewPosition, cut: int) -> ReadPiece:

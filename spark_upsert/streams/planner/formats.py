@@ -169,8 +169,8 @@ def plan_columns(plan: ReadPlan, kinds: Kinds = KINDS) -> pa.Schema:
 def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> Inputs:
     """Return a stream's inputs."""
     own_columns = without_merge_columns(columns, plan.query.merge_columns)
-    if plan.below is not None:
-        discovery = plan.below
+    if plan.discovery is not None:
+        discovery = plan.discovery
         make = partial(_make, plan, own_columns, kinds)
         if discovery.is_consistent:
             _refuse_as_of_batch(discovery)
@@ -202,13 +202,13 @@ def batch_inputs(
 
 def with_discovered_inputs(plan: ReadPlan) -> ReadPlan:
     """Return a plan with all discovered inputs; raises `OptionError` if there are none."""
-    if plan.below is None or plan.inputs:
+    if plan.discovery is None or plan.inputs:
         return plan
-    if plan.below.is_consistent:
-        pinned = pins(plan.below)
+    if plan.discovery.is_consistent:
+        pinned = pins(plan.discovery)
         inputs = (plan.input_below(name, pin=pin) for name, pin in pinned.items())
         return replace(plan, inputs=tuple(inputs))
-    tables = _discovery(plan.below)
+    tables = _discovery(plan.discovery)
     names = tables.tables(tables.folders())
     if not names:
         raise OptionError(
@@ -223,8 +223,8 @@ def with_discovered_inputs(plan: ReadPlan) -> ReadPlan:
 def stream_offsets(plan: ReadPlan) -> Offsets:
     """Return a stream's offset form: compact if the options define a folder for bases, else plain."""
     path = plan.query.offsets_path
-    if path is None and plan.below is not None:
-        path = f"{plan.below.root.rstrip('/')}/{FOLDER}"
+    if path is None and plan.discovery is not None:
+        path = f"{plan.discovery.root.rstrip('/')}/{FOLDER}"
     if path is None:
         return PlainOffsets()
     return CompactOffsets(Bases(open_store(path, plan.storage)))

@@ -67,7 +67,7 @@ class OrderProgress:
     names: tuple[str, ...]
     rows: int | None = 0
     ahead: Mapping[str, Position] = field(default_factory=dict)
-    given: Mapping[str, int] | None = field(default_factory=dict)
+    batch_rows: Mapping[str, int] | None = field(default_factory=dict)
     skip: Mapping[str, int] = field(default_factory=dict)
     reads: Reads = field(default_factory=dict)
 
@@ -77,8 +77,8 @@ class OrderProgress:
 
     def row_count(self, name: str) -> int | None:
         """Return an input's row count in the batch; None: all rows up to its position."""
-        if self.given is not None:
-            return self.given.get(name, 0)
+        if self.batch_rows is not None:
+            return self.batch_rows.get(name, 0)
         # A batch that does not count ends within no step: a begun one was so before, and is kept.
         return 0 if name in self.skip else None
 
@@ -86,7 +86,7 @@ class OrderProgress:
         """Return the form for an offset's state."""
         return {
             "ahead": {name: front.record for name, front in self.ahead.items()},
-            "given": None if self.given is None else dict(self.given),
+            "given": None if self.batch_rows is None else dict(self.batch_rows),
             "mode": self.mode,
             "names": list(self.names),
             "order": self.order.to_json(),
@@ -103,7 +103,9 @@ class OrderProgress:
             names = tuple(map(text, record["names"]))
             progress = cls(
                 ahead={name: Position.of(front) for name, front in record["ahead"].items()},
-                given=None if counts is None else {n: _count(rows) for n, rows in counts.items()},
+                batch_rows=None
+                if counts is None
+                else {n: _count(rows) for n, rows in counts.items()},
                 mode=text(record["mode"]),
                 names=names,
                 order=order_from_json(record["order"]),
@@ -123,11 +125,11 @@ class OrderProgress:
         """Check that all fields refer to named inputs; raises `ValueError`."""
         if not self.names or len(set(self.names)) < len(self.names):
             raise ValueError("no input is named, or one twice")
-        if not {*self.ahead, *(self.given or ())} <= set(self.names):
+        if not {*self.ahead, *(self.batch_rows or ())} <= set(self.names):
             raise ValueError("an input is meant that is not named")
         if not self.skip.keys() <= self.ahead.keys():
             raise ValueError("a step is begun, and where it ends is not said")
-        if self.rows is not None and sum((self.given or {}).values()) > self.rows:
+        if self.rows is not None and sum((self.batch_rows or {}).values()) > self.rows:
             raise ValueError("the batch has more rows than there were")
 
 
@@ -185,7 +187,7 @@ class ExactOrder:
             names=names,
             rows=rows + sum(counts) if counts is not None and rows is not None else None,
             ahead={end.name: end.ahead for end in ends if end.ahead is not None},
-            given=None
+            batch_rows=None
             if counts is None
             else {front.name: rows for front, rows in zip(fronts, counts, strict=True) if rows},
             skip={end.name: end.skip for end in ends if end.skip},
@@ -433,10 +435,10 @@ class _InputSteps:
             end = self._backlog.end()
         return _InputEnd(self.name, end), end != self._start and not self._backlog.is_all
 
-    def end_after(self, given: int) -> _InputEnd:
+    def end_after(self, row_count: int) -> _InputEnd:
         """Return the position after this many rows; they must have been counted."""
         with about("input", self.name):
-            left, position = self._skip + given, self._start
+            left, position = self._skip + row_count, self._start
             for index, (step, rows) in enumerate(zip(self._seen, self._rows, strict=True)):
                 if rows > left:
                     last = self._seen[index - 1].after() if index else position

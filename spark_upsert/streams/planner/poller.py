@@ -715,21 +715,21 @@ class Backlogs:
         self._dirty: set[str] = set()
         """All other inputs."""
 
-    def is_incremental(self, standing: Mapping[str, Position], seen: SeenHeads) -> bool:
+    def is_incremental(self, standing: Mapping[str, Position], poll: SeenHeads) -> bool:
         """Return whether only `SeenHeads.moved` and planned positions differ from the last call."""
         is_there = standing is self._standing or standing is self._planned
-        return is_there and (seen.heads is self._heads or seen.before is self._heads)
+        return is_there and (poll.heads is self._heads or poll.before is self._heads)
 
     def record_positions(self, positions: Mapping[str, Position]) -> None:
         """Record the planned positions: only inputs with a backlog have moved."""
         self._planned = positions
 
-    def read(self, standing: Mapping[str, Position], seen: SeenHeads) -> dict[str, Backlog]:
+    def read(self, standing: Mapping[str, Position], poll: SeenHeads) -> dict[str, Backlog]:
         """Return the backlogs by input; a missing input has none."""
-        heads = seen.heads
+        heads = poll.heads
         names: Iterable[str]
-        if self.is_incremental(standing, seen):
-            moved = seen.moved if seen.heads is not self._heads else frozenset[str]()
+        if self.is_incremental(standing, poll):
+            moved = poll.moved if poll.heads is not self._heads else frozenset[str]()
             names = sorted(name for name in self._dirty | moved if name in heads)
         else:
             self._forget_moved(standing)

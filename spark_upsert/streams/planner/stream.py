@@ -307,15 +307,15 @@ class Stream:
                 return end
 
     def _plan(
-        self, start: Mapping[str, Any], seen: SeenHeads, everything: bool
+        self, start: Mapping[str, Any], poll: SeenHeads, everything: bool
     ) -> Mapping[str, Any]:
-        heads = seen.heads
+        heads = poll.heads
         if self._is_idle(start, heads, everything):
             return start  # Memory only: Spark polls an idle query many times a second.
         offset = self._offsets.read(start)
         standing = offset.positions
         self._idle_until_s = inf
-        if not (self._backlogs.is_incremental(standing, seen) and seen.has_same_names):
+        if not (self._backlogs.is_incremental(standing, poll) and poll.has_same_names):
             self._inputs.update_inputs(standing, heads)
         if self._exact is not None:
             rows = None if everything else self._query.rows_max
@@ -324,7 +324,7 @@ class Stream:
         else:
             _refuse_exact(offset)
             limits = None if everything else Limits.of(self._query)
-            reached, moved = self._plan_paced(offset, *self._limit_batches(standing, seen, limits))
+            reached, moved = self._plan_paced(offset, *self._limit_batches(standing, poll, limits))
         if moved is None or moved:  # No batch is emitted only because the fairness state changed.
             return self._offsets.write(reached, start, moved=moved)
         self._pressure.record_idle()
@@ -342,7 +342,7 @@ class Stream:
         return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)
 
     def _limit_batches(
-        self, standing: Heads, seen: SeenHeads, limits: Limits | None
+        self, standing: Heads, poll: SeenHeads, limits: Limits | None
     ) -> tuple[SeenHeads, Limits | None]:
         """Return the heads and limits for a micro-batch when inputs must be read by complete
         batches.
@@ -351,20 +351,20 @@ class Stream:
         """
         inputs = self._inputs
         if limits is None or limits.is_none or not isinstance(inputs, GroupInputs):
-            return seen, limits
+            return poll, limits
         heads = inputs.limit_to_batches(standing, max(limits.rows or 0, self._query.rows_min or 0))
-        return (seen if heads is None else SeenHeads(heads)), Limits()
+        return (poll if heads is None else SeenHeads(heads)), Limits()
 
     def _plan_paced(
-        self, offset: Offset, seen: SeenHeads, limits: Limits | None
+        self, offset: Offset, poll: SeenHeads, limits: Limits | None
     ) -> tuple[Offset, frozenset[str]]:
         """Return a batch's end, and the inputs whose position it changes."""
         self._pressure.resume(offset)
         standing = offset.positions
-        is_known = self._backlogs.is_incremental(standing, seen) and seen.has_same_names
-        backlogs = self._backlogs.read(standing, seen)
+        is_known = self._backlogs.is_incremental(standing, poll) and poll.has_same_names
+        backlogs = self._backlogs.read(standing, poll)
         # Where an input begins is noted at once: the newest version is another one later.
-        gone = frozenset[str]() if is_known else standing.keys() - seen.heads.keys()
+        gone = frozenset[str]() if is_known else standing.keys() - poll.heads.keys()
         is_same = not gone and backlogs.keys() <= standing.keys()
         if self._debounce is not None and limits is not None and self._frozen is None and is_same:
             held = self._debounce.hold(backlogs)
@@ -387,7 +387,7 @@ class Stream:
         )
         reached = serve(backlogs, defers_lowest=defers)
         if defers and _moves_no_input(offset, reached):
-            backlogs = self._backlogs.read(standing, seen)  # Their pieces can be had once.
+            backlogs = self._backlogs.read(standing, poll)  # Their pieces can be had once.
             reached = serve(backlogs)
         if limits is None:
             self._pressure.record_unlimited_batch()

@@ -253,8 +253,8 @@ def explain_merge(plan: ReadPlan) -> str:
     if plan.is_unnamed:
         return ""
     query, count = plan.query, f"{len(plan.inputs):,}"
-    if plan.below is not None and not plan.below.named:
-        discovery = f"found by '{plan.below.pattern}' below the path"
+    if plan.discovery is not None and not plan.discovery.named:
+        discovery = f"found by '{plan.discovery.pattern}' below the path"
         count = f"{count}, {discovery}" if plan.inputs else discovery
     tasks = f"at most {query.slots}, packed by bytes"
     lines = [
