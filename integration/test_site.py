@@ -21,7 +21,7 @@ from integration.pages import ROOT
 from integration.servers.browser import browser as found_browser
 from integration.test_page_of_tables import BROWSER_SECONDS_MAX, browse
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.render import ENTRIES
+from spark_upsert.cli.error_codes import ENTRIES
 from tools import site_pages
 
 BUILD_SECONDS_MAX = 300

@@ -1,4 +1,4 @@
-"""Write `docs/errors.md` from the error code entries in `spark_upsert.cli.render`.
+"""Write `docs/errors.md` from the error code entries in `spark_upsert.cli.error_codes`.
 
 Run ``make pages`` after changing it; a test compares.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_upsert.cli.render import ENTRIES
+from spark_upsert.cli.error_codes import ENTRIES
 from spark_upsert.delta import types
 from spark_upsert.errors import UpsertFlowError
 

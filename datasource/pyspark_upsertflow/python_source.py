@@ -72,6 +72,9 @@ from spark_upsert_sink.types import (
     to_spark_columns,
 )
 
+_LOGGER = logging.getLogger(__name__)
+
+
 _PREFIX = "pyspark_"
 _DISCOVERED = "DefaultSource"
 
@@ -318,8 +321,6 @@ _SPLIT_BYTES = 1 << 20
 
 _HEAD = Position.of({})
 _KEYS = frozenset({"offset", "origin"})
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

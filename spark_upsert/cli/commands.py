@@ -25,8 +25,9 @@ from click.shell_completion import get_completion_class
 from spark_upsert.cli import maintenance, routed, tables
 from spark_upsert.cli.demo import ROWS, steps, what_next
 from spark_upsert.cli.doctor import examine, rendered, requirement
+from spark_upsert.cli.error_codes import ENTRIES
 from spark_upsert.cli.program import folders, json_option, storage_options, upsertflow
-from spark_upsert.cli.render import ENTRIES, escaped, escaped_lines, print_data, print_rows
+from spark_upsert.cli.render import escaped, escaped_lines, print_data, print_rows
 from spark_upsert.cli.serve import CachedPoll, TableLines, server_of
 from spark_upsert.errors import did_you_mean, is_url
 from spark_upsert.store.local import translated

@@ -89,6 +89,9 @@ from spark_upsert.table.state.check import Finding, newer_than_the_log
 from spark_upsert.table.state.prepared import Deaths, Twin
 from spark_upsert.table.state.snapshot import CHUNK_ROWS
 
+_LOGGER = logging.getLogger(__name__)
+
+
 _SETTLED_FROM = 8
 """If new runs contain more than one in so many entries, all keys are resolved, as in a read: single
 look-ups cost more."""
@@ -202,8 +205,6 @@ def data_files_by_run(live: Mapping[str, DeltaAction]) -> dict[str, DeltaAction]
     add_by_run = {run_id_of_copy(path): add for path, add in live.items()}
     return {run: add for run, add in add_by_run.items() if run is not None}
 
-
-_LOGGER = logging.getLogger(__name__)
 
 INLINE_BYTES_MAX = 200
 """Maximum size for deletion vectors stored inline in the log."""

@@ -33,6 +33,9 @@ from spark_upsert.merge.readers import (
 )
 from spark_upsert.merge.spill import MemoryPressure, SpillingStore
 
+T = TypeVar("T")
+
+
 _INPUTS_PER_BATCH = 64
 """Slices that a batch can join cheaply; for more inputs, more batches are joined together."""
 
@@ -165,8 +168,6 @@ class DocumentClose:
 
 
 MARKS = (DocumentOpen, DocumentClose)
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)

@@ -22,6 +22,9 @@ from spark_upsert.core.python_values import DURATION_MS_MAX
 from spark_upsert.errors import OptionError, is_url, require_plain
 from spark_upsert.options.spark import drop_spark_options, missing_path
 
+_Member = TypeVar("_Member", bound=Enum)
+T = TypeVar("T")
+
 
 class Change(Enum):
     """When an option change takes effect."""
@@ -395,9 +398,6 @@ def _unknown_option_error(name: str, known: Collection[str]) -> OptionError:
     return OptionError.unknown(name, known)
 
 
-_Member = TypeVar("_Member", bound=Enum)
-
-
 def choice(options: Options, name: str, members: type[_Member]) -> _Member | None:
     """Return the selected enum member, None if absent."""
     value = options.text(name)
@@ -420,8 +420,6 @@ def one_of(name: str, value: str, known: Sequence[str]) -> str:
         raise OptionError.not_one_of(name, value, known)
     return matching
 
-
-T = TypeVar("T")
 
 _ONE, _TOGETHER, _PART = "option", "options", "part"
 """Keys in dataclass field metadata."""

@@ -43,6 +43,9 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.guards import require_no_gap
 from spark_upsert.table.write.write_set import remove_runs
 
+_LOGGER = logging.getLogger(__name__)
+
+
 _OF_THE_TABLE = "column"
 """Default column role: not named by an option."""
 
@@ -98,9 +101,6 @@ def _explain_option_errors(option_errors: Mapping[str, UpsertFlowError]) -> Upse
         "this one: a table that is told something by its name is parked."
     )
     return error
-
-
-_LOGGER = logging.getLogger(__name__)
 
 
 def build_group_rows(

@@ -47,6 +47,9 @@ from spark_upsert.table.write.guards import Admission
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet
 
+_LOGGER = logging.getLogger(__name__)
+
+
 FIELDS: Mapping[str, pa.DataType] = {
     "folder": pa.string(),
     "name": pa.string(),
@@ -690,8 +693,6 @@ class CompactionQueue:
             sorted(folder for folder, debt in due_counts.items() if debt), now_ms
         )
 
-
-_LOGGER = logging.getLogger(__name__)
 
 UPKEEP_EVERY = 100
 """Group versions between two expiry runs, with about ten requests each."""

@@ -58,6 +58,8 @@ from spark_upsert.views.row_errors import clear_failures, require_values
 from spark_upsert.views.rowwise import FilterRelation, ProjectRelation, UnnestRelation, quote_column
 from spark_upsert.views.scan import BaseTable, OpenBase, ScanRelation, TableBase
 
+_LOGGER = logging.getLogger(__name__)
+
 
 def open_base(scan: Scan, table: Table) -> BaseTable:
     """Return a table as a scan reads it."""
@@ -405,9 +407,6 @@ def net_step(
         return []
     last = every[-1]
     return [TimedStep(Step(before, last.step.after), last.version, last.time_ms)]
-
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.render import ENTRIES
+from spark_upsert.cli.error_codes import ENTRIES
 from tools.error_reference import TARGET, classes, reference
 
 OF_SPARK = {"STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"}

@@ -35,6 +35,9 @@ from spark_upsert.streams.reads.ordered import StreamStep
 from spark_upsert.streams.reads.packing import map_inputs
 from spark_upsert.table.log.codec import commit_path
 
+_LOGGER = logging.getLogger(__name__)
+
+
 FOLDERS_MAX = 200_000
 """More folders than this on one level indicate a wrong pattern."""
 
@@ -129,8 +132,6 @@ def _matches(name: str, part: str) -> bool:
 def _below(folder: str, name: str) -> str:
     return f"{folder}/{name}" if folder else name
 
-
-_LOGGER = logging.getLogger(__name__)
 
 _GONE = 4
 """Maximum requests for detecting that a table is gone."""

@@ -18,6 +18,9 @@ from spark_upsert.options.inputs import UNNAMED, listed_twice
 from spark_upsert.streams.inputs.protocol import Input, Pollable, PollResult
 from spark_upsert.streams.offsets.offset import Position
 
+_LOGGER = logging.getLogger(__name__)
+
+
 _CHANGE_COLUMNS = frozenset(field.name for field in CHANGELOG_FIELDS)
 
 
@@ -160,8 +163,6 @@ def _loosest_field(inputs: Mapping[str, Described], field: pa.Field) -> pa.Field
     )
     return field.with_nullable(may_be_null).remove_metadata()
 
-
-_LOGGER = logging.getLogger(__name__)
 
 OF_ONE_TABLE = "the checkpoint is that of a query over one table, which 'path' gave"
 

@@ -60,6 +60,9 @@ from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import HashHistogram
 from spark_upsert.table.table import Table
 
+_LOGGER = logging.getLogger(__name__)
+
+
 _STEP = HASH_END // SNAPSHOT_STEPS
 
 
@@ -279,8 +282,6 @@ def _known_rows(commit: Commit, options: ReadOptions) -> int | None:
         return None
     return counters.output_count
 
-
-_LOGGER = logging.getLogger(__name__)
 
 _POLLS_PER_PROOF = 8
 """Polls per full log check: the other polls only look up the next version."""

@@ -39,6 +39,8 @@ from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet, remove_runs
 
+_LOGGER = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
@@ -254,8 +256,6 @@ def _commit_entries(
         return False
     return True
 
-
-_LOGGER = logging.getLogger(__name__)
 
 STEP_ROWS = 1 << 20
 """Minimum limit for the table entries read by the step after a commit."""

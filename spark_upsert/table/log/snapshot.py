@@ -25,6 +25,8 @@ from spark_upsert.table.log.codec import checkpoint_path
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
 from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_checkpoint_up_to
 
+_LOGGER = logging.getLogger(__name__)
+
 
 class Versions(Protocol):
     """Requests about a table's versions: a `LogSnapshot`, or a `LogReader`, which polls per request."""
@@ -293,8 +295,6 @@ def no_version(version: int, head: Manifest) -> VersionNotFoundError:
         return VersionNotFoundError.expired(f"version {version}", since=since, newest=newest)
     return VersionNotFoundError.future("version", version, since=since, newest=newest)
 
-
-_LOGGER = logging.getLogger(__name__)
 
 LATEST = "latest"
 """Start option for future changes only."""

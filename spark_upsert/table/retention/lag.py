@@ -31,6 +31,8 @@ from spark_upsert.table.log.manifest import Commit, Manifest
 from spark_upsert.table.log.properties import Caps
 from spark_upsert.table.retention.leases import Lease, require_name
 
+_LOGGER = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLag:
@@ -103,8 +105,6 @@ class BacklogCounter:
         # A consumer may be ahead of this writer's head: later versions are not counted yet.
         self._lower = min(max(self._lower, version), self._last)
 
-
-_LOGGER = logging.getLogger(__name__)
 
 FOLDER = "_pressure"
 

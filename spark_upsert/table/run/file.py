@@ -45,6 +45,9 @@ from spark_upsert.table.run.format import (
     parse,
 )
 
+T = TypeVar("T")
+
+
 Hashes = npt.NDArray[np.uint64]
 
 STRIDE = 16
@@ -140,8 +143,6 @@ class _Filter:
         eight = self._bits.take((numbers >> np.uint64(3)).view(np.int64))
         return np.flatnonzero((eight >> (numbers.astype(np.uint8) & np.uint8(7))) & np.uint8(1))
 
-
-T = TypeVar("T")
 
 _OWN_PATH = re.compile(r"data/[0-9a-f]{32}\.arrow")
 _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
