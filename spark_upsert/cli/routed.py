@@ -272,7 +272,7 @@ def open_in(path: str, storage: Mapping[str, str]) -> Table:
 SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
 """Displayed columns for dead-letter rows."""
 
-UNPARKED = tuple(field.name for field in fields(ReplayResult))
+RESULT_COLUMNS = tuple(field.name for field in fields(ReplayResult))
 
 
 def open_root(path: str, storage: Mapping[str, str]) -> Store:
@@ -400,13 +400,13 @@ def replay_rows(
             options = {**dict.fromkeys(taken_back, ""), **dict(given)}
             with progress("replay", as_json=as_json) as shown:
 
-                def note(batch: ReplayResult) -> None:
-                    done.append(batch)
-                    shown(f"{len(done):,} batches")
+                def note(outcome: ReplayResult) -> None:
+                    done.append(outcome)
+                    shown(f"{len(done):,} tables")
 
                 replay_dead_letters(store, names, options=options, on_result=note)
     except UpsertFlowError as error:
         error.name_settings(as_flag)
         raise
-    finally:  # What was done is told beside what failed.
-        print_rows([asdict(outcome) for outcome in done], UNPARKED, as_json=as_json)
+    finally:  # Also after an error: the tables before it are replayed.
+        print_rows([asdict(outcome) for outcome in done], RESULT_COLUMNS, as_json=as_json)

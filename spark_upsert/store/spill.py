@@ -12,15 +12,14 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 from spark_upsert.store.local import translated
 
 _PREFIX = "upsertflow-spill-"
 
-_SWEPT_MAX = 64
-"""Maximum spill folders checked for leftovers at each creation, those in use included."""
+_REMOVED_MAX = 64
+"""Maximum abandoned spill folders that the creation of one removes."""
 
 
 class SpillFolder:
@@ -77,8 +76,9 @@ def _remove(folder: Path, lock: int, owner: int) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove folders whose process has ended, among the first `_SWEPT_MAX` in a parent."""
-    for folder in islice(_left_in(parent), _SWEPT_MAX):
+    """Remove at most `_REMOVED_MAX` folders whose process has ended."""
+    removed = 0
+    for folder in _left_in(parent):
         try:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
@@ -86,10 +86,13 @@ def _sweep(parent: Path) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
         except BlockingIOError:
             pass
         finally:
             os.close(lock)
+        if removed == _REMOVED_MAX:
+            return
 
 
 def _left_in(parent: Path) -> Iterator[Path]:

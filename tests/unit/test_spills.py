@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import StorageError
+from spark_upsert.store import spill
 from spark_upsert.store.spill import SpillFolder
 
 HOLDER = """
@@ -83,6 +84,19 @@ def test_what_a_killed_process_left_goes_with_the_next_folder(tmp_path: Path) ->
         SpillFolder(tmp_path)
         assert not left.exists()
         assert folder.path.is_dir()
+
+
+def test_folders_in_use_do_not_hide_an_abandoned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_use = [SpillFolder(tmp_path) for _ in range(70)]
+    abandoned = tmp_path / "abandoned"
+    abandoned.mkdir()
+    listed = [*(folder.path for folder in in_use), abandoned]
+    monkeypatch.setattr(spill, "_left_in", lambda parent: iter(listed))
+    SpillFolder(tmp_path)
+    assert not abandoned.exists()
+    assert all(folder.path.is_dir() for folder in in_use)
 
 
 def test_one_that_is_removed_before_it_is_locked_is_made_again(
