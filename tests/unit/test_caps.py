@@ -164,6 +164,21 @@ def test_the_slowest_consumer_with_a_live_lease_counts() -> None:
     assert (refused.value.fields["consumer"], refused.value.fields["version"]) == ("fast", 4)
 
 
+def test_versions_that_are_no_epochs_take_no_room_and_a_raised_cap_makes_some() -> None:
+    capped = Capped({"maxBacklogEpochs": "2"})
+    capped.append(0)
+    capped.table.alter(capped.table.schema, {"tombstoneRetention": "1 day"})
+    capped.append(1)
+    assert capped.table.compact(full=True) == 1
+    with pytest.raises(TableFullError) as refused:
+        capped.append(2)
+    assert refused.value.fields["epochs"] == 2
+    other = capped.opened(capped.store)
+    capped.when_slept = lambda: other.alter(other.schema, {"maxBacklogEpochs": "3"})
+    assert capped.append(2, full_wait_ms=60_000) is not None
+    assert len(capped.slept) == 1
+
+
 def test_a_consumer_whose_place_is_expired_is_counted_from_there() -> None:
     capped = Capped({"maxBacklogEpochs": "3", **REJECT})
     stale = capped.store.objects[lease_path(READER)]

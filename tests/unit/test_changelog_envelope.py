@@ -219,3 +219,13 @@ def test_partial_update_takes_nulls_for_no_news(tmp_path: Path) -> None:
     assert rows_of(path) == [{"k": 1, "v": "a"}]
     write(path, feed(("delete", 1, "a", 3)), **options)
     assert rows_of(path) == []
+
+
+def test_first_row_takes_inserts_and_updates_and_refuses_deletes(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    options = {"envelope": "changelog", "keys": "k", "mergeEngine": "first-row"}
+    updated = [("update_preimage", 1, "a", 2), ("update_postimage", 1, "b", 2)]
+    write(path, feed(("insert", 1, "a", 1), *updated), **options)
+    assert rows_of(path) == [{"k": 1, "v": "a"}]
+    with pytest.raises(DataError, match="first-row cannot apply"):
+        write(path, feed(("delete", 1, "a", 3)), **options)

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,13 @@ def test_a_disk_that_is_full_at_any_file_leaves_nothing_and_it_may_be_typed_agai
         assert not is_there or not any(own.iterdir())
     assert full > 10, "the disk was full at each of its files"
     assert done.exit_code == 0
+
+
+def test_a_temporary_folder_does_not_stay_where_the_demo_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "os", FullAt(3))
+        assert run("demo", "--rows", "10").exit_code == 1
+    assert not list(tmp_path.glob("upsertflow-demo-*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from integration.pages import code_of
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import (
+    CorruptionError,
     DataLossError,
     OptionError,
     SchemaError,
@@ -418,6 +420,18 @@ def test_a_table_goes_on_when_its_index_is_removed_or_replaced(after: str) -> No
     table.upsert(rows((3, 7)))
     assert table.index_failures == 0
     assert ids(table, 7) == entries(table, 7) == [1, 3]
+
+
+def test_rows_are_found_once_where_an_index_breaks_behind_the_first() -> None:
+    table = table_of(MemoryStore())
+    table.upsert(rows((1, 7), (2, 7), (3, 8)))
+
+    def breaking(*_: object) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"id": [1]})
+        raise CorruptionError("a file of the index is damaged", hint="build it anew")
+
+    with patch.object(Index, "keys_in", breaking):
+        assert ids(table, 7) == [1, 2]
 
 
 DAMAGES = {"its log": "_index/c/_log/00000000000000000000.json", "a file": "_index/c/data/"}

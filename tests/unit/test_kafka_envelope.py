@@ -35,6 +35,17 @@ def test_the_table_has_the_fields_of_the_key_then_those_of_the_value(tmp_path: P
     assert rows_of(tmp_path / "t") == [{"k": 1, "v": "a"}]
 
 
+def test_texts_are_their_bytes_and_columns_of_the_records_are_stored_if_named(
+    tmp_path: Path,
+) -> None:
+    texts = {"key": [key(1).decode()], "value": [value("a").decode()]}
+    write(tmp_path / "texts", pa.table(texts), **JSON)
+    assert rows_of(tmp_path / "texts") == [{"k": 1, "v": "a"}]
+    rows = records([(key(1), value("a"))], offsets=[7])
+    write(tmp_path / "t", rows, columnList="k,v,offset,topic", **JSON)
+    assert rows_of(tmp_path / "t") == [{"k": 1, "v": "a", "offset": 7, "topic": "t"}]
+
+
 def test_a_key_may_be_a_part_of_what_the_keys_hold(tmp_path: Path) -> None:
     options = {**JSON, "keySchema": "k BIGINT, region STRING", "keys": "k"}
     path = tmp_path / "t"

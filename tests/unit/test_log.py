@@ -208,6 +208,19 @@ def test_log_that_changes_behind_a_look(is_damaged: bool, remembered: tuple[int,
             change_and_read(read)
 
 
+def test_version_that_expires_behind_a_look_is_expired_and_no_damage() -> None:
+    store = MemoryStore()
+    log = grown(store, 5)
+    with log.cached_snapshot() as look:
+        expire = Draft(kind=Kind.EXPIRE, live_rows=5, since=5)
+        Log(store, clock=Ticks()).append(lambda _: expire)
+        for version in range(5):
+            store.delete(commit_path(version))
+        log.stored._commits.clear()
+        with pytest.raises(DataLossError, match="version 3"):
+            look.at(3)
+
+
 def test_log_that_follows_a_table_reads_no_checkpoint_for_the_state_before() -> None:
     store = MemoryStore()
     other = grown(store, 60)

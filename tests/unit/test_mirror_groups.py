@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_upsert.delta import follow
 from spark_upsert.delta.follow import default_mirror, measure_mirror_lag, status_of_mirror
 from spark_upsert.delta.publish import check_mirror
 from spark_upsert.delta.types import MirroredTypeError, NotMirroredError
@@ -108,6 +109,33 @@ def test_28_the_feed_has_each_group_that_changed(case: KeptCase) -> None:
         }
         before = behind
     assert open_result_table(case.kept).log.head().version >= 6
+
+
+def test_28_delta_rs_reads_the_groups_of_every_version(case: KeptCase) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    shown = []
+    for _ in range(6):
+        case.kept.publish()
+        shown.append(case.look().rows())
+        case.step()
+    for version, expected in enumerate(shown):
+        table = deltalake.DeltaTable(str(case.folder / "kept" / "_delta"), version=version)
+        rows = deltalake.QueryBuilder().register("t", table).execute("select * from t")
+        assert canonical(pa.table(rows.read_all())) == canonical(expected)
+
+
+def test_28_a_large_kept_table_is_left_to_a_publication(
+    case: KeptCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(follow, "STEP_ROWS", 1)
+    monkeypatch.setattr(follow, "_TIMES", 0)
+    case.kept.alter(case.kept.schema, {"publish": "delta"})
+    case.step(1)
+    assert "run 'upsertflow publish'" in caplog.text
+    assert not (case.folder / "kept" / "_delta").exists()
+    case.kept.publish()
+    case.step(1)
+    case.look()
 
 
 def test_28_facts_and_lag_count_the_versions_that_a_mirror_is_behind(case: KeptCase) -> None:

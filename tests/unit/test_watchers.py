@@ -11,7 +11,12 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import Scope
-from spark_upsert.errors import DataLossError, OptionError, VersionNotFoundError
+from spark_upsert.errors import (
+    DataLossError,
+    OptionError,
+    OtherTableError,
+    VersionNotFoundError,
+)
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
@@ -297,6 +302,17 @@ def test_iteration_ends_when_another_thread_closes_it() -> None:
     assert seen == [1]
     assert watcher.take() is None
     assert "closed" in repr(watcher)
+
+
+def test_another_table_in_the_place_of_the_watched_one_is_an_error() -> None:
+    store = MemoryStore()
+    table = new_table(store)
+    append(table, 1)
+    watcher = watcher_of(table, Time(), start=2)
+    store.objects.clear()
+    append(new_table(store), 1)
+    with pytest.raises(OtherTableError):
+        watcher.take()
 
 
 def test_error_of_a_look_is_raised_and_the_next_look_may_succeed() -> None:
