@@ -26,6 +26,7 @@ from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.packing import InputSplit, pack_splits
 from spark_upsert.table.table import Table
 from tests.support.clocked import Now
+from tests.support.inputs import Told
 from tests.support.streams import Query, folded, versions
 from tests.support.tables import rows_at
 
@@ -141,6 +142,22 @@ def test_whose_turn_it_is_is_in_the_offset(three: Tables) -> None:
     query.noted[-1] = json.dumps(older)
     assert served_by(query, 3) == ["north", "west", "east"], "as an older release says"
     query.drain()
+    assert json.loads(query.noted[-1])["state"] == {}
+
+
+def test_an_offset_that_names_an_emptied_and_a_removed_input_as_waiting_is_no_batch(
+    three: Tables,
+) -> None:
+    ahead(three, epochs=1)
+    query = three.query(maxEpochsPerTrigger=1, startingVersion="earliest")
+    assert served_by(query, 3) == ["east", "north", "west"]
+    waiting = json.loads(query.noted[-1])
+    waiting["state"] = {"schedule": {"band": 1, "credit": 0, "dirty": [[1, "east", "gone"]]}}
+    query.noted[-1] = json.dumps(waiting)
+    query.restart()
+    assert not query.plan()
+    write(three.by_name["west"], {7: 7})
+    assert served_by(query, 1) == ["west"]
     assert json.loads(query.noted[-1])["state"] == {}
 
 
@@ -281,6 +298,21 @@ def test_one_table_under_two_names_is_refused_whatever_its_paths(three: Tables) 
         stream.latest(stream.initial())
     with pytest.raises(OptionError, match="inputs 'east' and 'south' are the same"):
         batch_inputs(plan, by_hand)
+
+
+def test_the_identity_of_an_input_is_asked_once() -> None:
+    class CountedInput(Told):
+        asked = 0
+
+        def identity(self) -> str:
+            self.asked += 1
+            return super().identity()
+
+    inputs = {name: CountedInput(name, [1]) for name in "ab"}
+    named = NamedInputs(inputs)
+    for _ in range(3):
+        named.read_heads()
+    assert [each.asked for each in inputs.values()] == [1, 1]
 
 
 def test_a_column_of_the_inputs_under_a_name_of_the_merge_is_refused(tmp_path: Path) -> None:

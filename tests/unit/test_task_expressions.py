@@ -72,6 +72,7 @@ CASES: list[tuple[str, list[Any]]] = [
     # floating numbers: NaN equals itself and is above all; zeros are equal
     ("f = f", [T, T, N, T]),
     ("f > 1e300", [F, T, N, F]),
+    ("isnan(f)", [F, T, F, F]),
     ("9007199254740993 = 9007199254740992e0", [T] * 4),
     # a decimal becomes the nearest double, and a double is rounded as it is written
     ("19.99e0 = 19.99", [T] * 4),
@@ -200,7 +201,13 @@ def test_a_row_without_a_value_is_an_error(text: str, why: str) -> None:
         ("TRY_CAST(s AS INT)", "TRY_CAST is not supported"),
         ("CAST(x AS INTEGR)", "(?s)no type 'INTEGR'.*Did you mean 'INTEGER'"),
         ("CAST(l AS INT)", "CAST of list<.*> to int32 is not known"),
+        ("CAST(day AS INT)", "CAST of date32.* to int32 is not known"),
+        ("day = '2024-01-01'", "= does not take date32"),
+        ("s || x", r"\|\| does not take string and int32"),
         ("DATE '2024-02-30'", "'2024-02-30' at character 6 is no date"),
+        ("DATE '20240229'", "is no date"),
+        ("DATE '2024-W05-6'", "is no date"),
+        ("TIMESTAMP '2024-02-29 24:00:00'", "is no timestamp"),
         ("TIMESTAMP '0001-01-01 00:00:00+23:59'", "is no timestamp of the years 0001 to 9999"),
         ("x < 1e400", "1e400 is no DOUBLE"),
         ("d < 123456789012345678901234567890123456789.5", "more than 38 digits"),

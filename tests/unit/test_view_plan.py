@@ -156,6 +156,12 @@ REFUSED: list[tuple[Callable[[Lake], object], str]] = [
     (lambda t: t.orders.filter("amout > 1"), "filter of orders.*no column.*Did you mean 'amount'"),
     (lambda t: t.orders.select("order_id", "amount", "amount"), "two columns are called 'amount'"),
     (lambda t: t.orders.unnest("amount"), "a list is unnested"),
+    (lambda t: t.orders.join(t.customers, {}), "no columns to join on"),
+    (
+        lambda t: t.orders.join(t.customers, {"note": "id"}),
+        "'note' is joined with 'id', string against int64: cast one",
+    ),
+    (lambda t: t.orders.filter("rand() < 1"), "RAND is not a function of one row"),
     (lambda t: t.orders.limit(5), r"limit\(5\) is not a function of one row"),
     (lambda t: t.orders.join(t.customers, FK, "right"), "no right join.*swap the sides"),
     (lambda t: t.orders.filter("amount > 1").at_version(3), "filter of orders.*is no table"),

@@ -216,6 +216,16 @@ def test_an_option_of_one_table_is_refused(shop: Shop, options: dict[str, str], 
         Query(shop.plan(), **options)
 
 
+def test_a_stream_of_new_values_of_a_view_refuses_a_delete(shop: Shop) -> None:
+    shop.customer((7, "ada"))
+    shop.order((1, 7, 1))
+    query = Query(shop.plan(JoinType.INNER), readChangeFeed="false")
+    assert [row["name"] for row in query.all()] == ["ada"]
+    shop.customers.delete([7])
+    with pytest.raises(OptionError, match="deletes a row"):
+        query.batch()
+
+
 def test_a_view_is_read_alone() -> None:
     view = ReadPlan.parse({"inputs": "a", "input.a.format": "view", "input.a.path": "/lake"})
     with pytest.raises(OptionError, match="read alone"):
