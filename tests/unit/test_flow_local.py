@@ -93,6 +93,16 @@ def test_an_operator_gives_at_a_window_what_it_has_held_back() -> None:
     assert said == [[2, 4], Marker.WINDOW, [6]]
 
 
+def test_replicas_of_a_source_take_turns() -> None:
+    flow = Flow()
+    with flow.parallel("both", 2):
+        rows = flow.operator("same", SAME, flow.source("rows", InputRows(ROWS)))
+    flow.sink("kept", CollectSink(), rows)
+    batches = [one_row(number) for number in range(5)]
+    kept = collect(flow.graph(), {"both.rows": lambda: batches})["kept"]
+    assert sorted(kept["v"].to_pylist()) == [0, 1, 2, 3, 4]
+
+
 # -- back-pressure and ends
 
 

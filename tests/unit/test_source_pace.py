@@ -137,6 +137,23 @@ def test_who_is_more_urgent_gets_more(
     assert places_in(offset) == expected
 
 
+def test_snapshots_that_share_a_limit_come_to_it_whatever_their_sizes() -> None:
+    steps, sizes = 1 << 16, {"a": 100, "b": 100_000}
+    backlogs = {
+        name: Backlog(
+            start=at(0),
+            pieces=[ReadPiece(steps=steps, rows=rows, bytes=0, after=at)],
+            reach=lambda: at(steps),
+            end=lambda: at(steps),
+        )
+        for name, rows in sizes.items()
+    }
+    positions = plan_limited_batch(backlogs, Limits(rows=50), {}).positions
+    rows = [positions[name].record["at"] * sizes[name] >> 16 for name in sizes]
+    assert 49 <= sum(rows) <= 50
+    assert min(rows) >= 24
+
+
 def test_who_waits_grows_more_urgent() -> None:
     places = {"a": 0, "b": 0}
     state: Mapping[str, Any] = {}

@@ -173,6 +173,12 @@ def test_a_plan_that_cannot_be_is_refused_by_name(message: str) -> None:
     assert caught.value.fields["node"] == "sums"
 
 
+def test_streaming_aggregation_gives_complete_groups_before_the_barrier() -> None:
+    driver = chain(node(is_clustered=True, batch_rows=2))
+    early = list(driver.feed([batch([(key, 1) for key in range(6)])]))
+    assert [each.column("k").to_pylist() for each in early] == [[0, 1], [2, 3]]
+
+
 def test_an_unknown_function_is_refused() -> None:
     with pytest.raises(PlanError, match=r"there is no aggregate 'sums'(?s:.*)Did you mean 'sum'"):
         Aggregate.of("s", "sums", "v")
