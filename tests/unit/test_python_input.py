@@ -284,3 +284,10 @@ def test_an_order_that_counts_is_refused(tmp_path: Path, order: dict[str, str]) 
     with pytest.raises(OptionError, match=r"input 'it': .* known only once they are") as refused:
         world.query.plan()
     assert "use merge=concat without 'maxRowsPerTrigger'" in refused.value.hint
+
+
+def test_a_gap_is_not_allowed_in_an_exact_order(tmp_path: Path) -> None:
+    world = pair_of(tmp_path, "Lines", merge="concat", failOnDataLoss="false")
+    world.write("a")
+    with pytest.raises(OptionError, match="failOnDataLoss=false has no meaning"):
+        world.query.drain()
