@@ -23,7 +23,7 @@ from spark_upsert.plan.nodes import Group, Scan
 from spark_upsert.table.changelog.render import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Transaction
-from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.stage import stage
@@ -33,6 +33,7 @@ from spark_upsert.views.materialized import MaterializedView
 from spark_upsert.views.plan_builder import refresh
 from spark_upsert.views.view import View
 from tests.simulation.schema_changes import live
+from tests.support.clocked import ClockedStore, Now
 from tests.support.seeds import seeds
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
@@ -331,6 +332,21 @@ def test_p4_a_delete_by_key_forgets_the_values_of_columns_with_orders_of_their_o
     table.upsert(of_own_order(5, 10, 50))
     assert table.delete(1) is not None
     assert table.snapshot().num_rows == 0
+    table.upsert(of_own_order(None, 11, None))
+    assert table.snapshot().to_pylist() == [{"id": 1, "v": None, "w": None}]
+    table.upsert(of_own_order(6, 11, 20))
+    assert table.snapshot(columns=["v"]).to_pylist() == [{"v": 6}]
+
+
+def test_p4_an_expired_row_forgets_the_values_of_columns_with_orders_of_their_own() -> None:
+    now = Now()
+    table = Table(ClockedStore(now), clock=now)
+    table.ensure(OWN, {ROW_TTL: "1 day", ROW_TTL_BY: "_commit_timestamp"})
+    table.upsert(of_own_order(5, 10, 50))
+    now.advance(2 * 86_400)
+    expired = table.expire_rows()
+    assert expired is not None
+    assert expired.deletes == 1
     table.upsert(of_own_order(None, 11, None))
     assert table.snapshot().to_pylist() == [{"id": 1, "v": None, "w": None}]
     table.upsert(of_own_order(6, 11, 20))
