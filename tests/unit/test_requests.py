@@ -75,24 +75,24 @@ def test_appends_and_reads_of_an_open_table() -> None:
     counted.require("a poll that finds nothing", query.plan)
     table = Table(counted.store)
     assert table.get([7, 1, 2]).num_rows == 3
-    near = "rows by key (`Table.get`) of an open table, whose runs lie on this machine"
+    near = "rows by key (`Table.get`) of an open table with local copies of its runs"
     counted.require(near, lambda: table.get(7))
     # That they are fetched side by side is shown by test_far_runs.py.
-    far = "the same, once more where some do not: those of up to 8 MiB are fetched side by side"
+    far = "the same, in addition: remote runs of up to 8 MiB, fetched in parallel"
     assert count_of(near) + count_of(far) <= 3
 
 
 def test_looks_of_a_process() -> None:
     counted = Counted()
     first = (
-        "the first look of a process, one of them a listing, "
-        "and a version since the last checkpoint each"
+        "the first read of the log by a process, including a listing, "
+        "plus one for each version since the last checkpoint"
     )
     versions = counted.table.log.head().version + 1  # No checkpoint yet.
     counted.require(first, Table(counted.store).log.head, more=versions)
     store = FaultyStore(counted.store, Steps(), process="the same")
     Table(store).log.head()
-    later = "a later look of the process, and a version since each"
+    later = "a later read of the log by the process, plus one for each new version"
     counted.require(later, lambda: Table(store).log.head())
     counted.append(4)
     counted.require(later, lambda: Table(store).log.head(), more=1)
@@ -118,7 +118,7 @@ def test_a_micro_batch_that_spark_writes(monkeypatch: pytest.MonkeyPatch) -> Non
         writer("a committer").commit([staged], batch)
         committed = counted.asked()
         if batch:
-            assert len(planned) == count_of("the plan of a micro-batch that Spark writes"), planned
+            assert len(planned) == count_of("the plan of a micro-batch written by Spark"), planned
             assert len(written) == count_of("its task"), written
             assert len(committed) == count_of("its commit"), committed
 
