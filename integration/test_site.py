@@ -183,7 +183,7 @@ def test_every_page_for_people_stands_in_llms_txt(site: Path) -> None:
     assert all((site / link / "index.html").is_file() for link in links)
     written = {page.stem for page in (ROOT / "docs").glob("*.md")}
     assert written <= {link.rstrip("/") for link in links}
-    assert told.startswith("# upsertflow\n\n> Keyed changes in")
+    assert told.startswith("# upsertflow\n\n> A data source for Apache Spark")
 
 
 def test_commands_and_functions_stand_as_the_code_has_them(site: Path) -> None:
