@@ -1,7 +1,7 @@
-"""Delta commit actions, and the state that they fold into (`DeltaState`).
+"""Delta commit actions, and their folded state (`DeltaState`).
 
-``state(n) = apply_commit(state(n - 1), actions of n)``. Application transactions name the shown version
-and its token; a commit that touches files without them is external.
+``state(n) = apply_commit(state(n - 1), actions of n)``. Application transactions name the shown
+version and its token; a commit touching files without them is external.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ APP = "upsertflow:"
 TOKEN_APP = "upsertflow-token:"
 
 GUARD = "upsertflow"
-"""Table feature unknown to Delta: writers that follow the protocol reject the table; readers ignore
-it."""
+"""Table feature unknown to Delta: conforming writers reject the table; readers ignore it."""
 
 _FEED = "delta.enableChangeDataFeed"
 RETENTION = "delta.deletedFileRetentionDuration"
 
 _TOUCHES = frozenset({"add", "remove", "cdc", "protocol", "metaData"})
-"""Actions that change the table for readers."""
+"""Actions changing the table for readers."""
 
 
 def token_number(token: str) -> int:
@@ -71,7 +70,7 @@ class DeltaState:
     protocol: DeltaAction = field(default_factory=dict)
     metadata: DeltaAction = field(default_factory=dict)
     time_ms: int = 0
-    """In-commit timestamp from the last commit that has one."""
+    """In-commit timestamp from the last commit with one."""
     last_id: str = ""
     """The last commit's `txnId`; empty if it has none."""
     foreign: Foreign | None = None
@@ -124,7 +123,7 @@ def apply_commit(
                 live[fields["path"]] = fields
     shown, foreign = new_state.shown, new_state.foreign
     if numbers:
-        # A table that takes a location over is the only one shown there from then on.
+        # A table taking over a location is the only one shown there from then on.
         [(table_id, number)] = numbers.items()
         shown = MirroredVersion(table_id=table_id, version=number, token=tokens.get(table_id))
         foreign = None
@@ -184,7 +183,7 @@ def commit_info(
 
 
 def transaction_actions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
-    """Return the actions that record the shown version and its token."""
+    """Return the actions recording the shown version and its token."""
     return [
         {"txn": {"appId": f"{app}{place.table_id}", "version": number, "lastUpdated": now_ms}}
         for app, number in ((APP, place.version), (TOKEN_APP, token_number(place.token)))
@@ -192,7 +191,7 @@ def transaction_actions(place: TableVersion, now_ms: int) -> list[DeltaAction]:
 
 
 def build_protocol(columns: pa.Schema, *, guard: bool) -> DeltaAction:
-    """Return the protocol that a mirror with these columns needs.
+    """Return the required protocol for a mirror with these columns.
 
     Reader features are as few as possible: each additional one excludes some readers.
     """
@@ -240,7 +239,7 @@ def has_change_feed(metadata: DeltaAction) -> bool:
 
 
 def remove_action(add: DeltaAction, *, now_ms: int, data_change: bool) -> DeltaAction:
-    """Return the action that removes a live file, with its statistics and deletion vector."""
+    """Return the `remove` action for a live file, with its statistics and deletion vector."""
     fields = {
         "path": add["path"],
         "deletionTimestamp": now_ms,
@@ -262,7 +261,7 @@ def add_action(
     vector: DeltaAction | None,
     data_change: bool,
 ) -> DeltaAction:
-    """Return the action that adds a file; without deleted rows `vector` is None."""
+    """Return the `add` action for a file; without deleted rows `vector` is None."""
     fields = {
         "path": path,
         "partitionValues": {},

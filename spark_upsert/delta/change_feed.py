@@ -35,7 +35,7 @@ ROWS_MAX = 1 << 20
 """Rows compared in one pass. With more, the files are read again for each share of the keys."""
 
 Chosen: TypeAlias = Callable[[int, int], Mask]
-"""Returns a mask that selects from a file's rows ``start <= i < stop``."""
+"""Returns a selection mask over a file's rows ``start <= i < stop``."""
 
 
 class WrittenFeed(NamedTuple):
@@ -44,7 +44,7 @@ class WrittenFeed(NamedTuple):
     has_changes: bool
     """Whether any row changed."""
     action: DeltaAction | None
-    """The action that names the file; None without changes."""
+    """The file's action; None without changes."""
 
 
 def write_feed(
@@ -112,12 +112,12 @@ class RowsOfFile(NamedTuple):
 
     @classmethod
     def live(cls, path: str, vector: Vector) -> RowsOfFile:
-        """Select the rows that a vector does not mark as deleted."""
+        """Select rows not marked as deleted by a vector."""
         return cls(path, vector.rows - vector.count, lambda a, b: ~vector.deleted_mask(a, b))
 
     @classmethod
     def newly_deleted(cls, path: str, one: Vector, other: Vector) -> RowsOfFile:
-        """Select the rows that the first vector marks as deleted and the second does not."""
+        """Select rows marked as deleted by the first vector but not by the second."""
         steps = range(0, one.rows, CHUNK_ROWS)
 
         def chosen(start: int, stop: int) -> Mask:
@@ -190,7 +190,7 @@ def _difference(schema: TableSchema, old: pa.Table, new: pa.Table) -> pa.Table:
 
 
 def _pairs(schema: TableSchema, old: pa.Table, new: pa.Table) -> tuple[Positions, Positions]:
-    """Return the old and new positions for keys that both sides have."""
+    """Return the old and new positions for keys on both sides."""
     words = sort_words(
         [
             pa.concat_arrays([_combine_chunks(side.column(key)) for side in (old, new)])
@@ -211,7 +211,7 @@ def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _unlisted_positions(positions: Positions, count: int) -> Positions:
-    """Return the positions below a count that are not listed, ascending."""
+    """Return the unlisted positions below a count, ascending."""
     is_other = np.ones(count, dtype=np.bool_)
     is_other[positions] = False
     return np.flatnonzero(is_other)

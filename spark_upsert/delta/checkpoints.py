@@ -135,7 +135,7 @@ def write_checkpoint(store: Store, state: DeltaState, tombstones: pa.Array, *, n
 
 
 def hinted_version(data: bytes) -> int:
-    """Return the version that a hint names; raises ValueError, KeyError or TypeError."""
+    """Return a hint's version; raises ValueError, KeyError or TypeError."""
     return max(0, int(json.loads(data)["version"]))
 
 
@@ -209,7 +209,7 @@ def recent_tombstones(
 
 
 def stored_vectors(tombstones: pa.Array) -> list[DeltaAction]:
-    """Return the tombstones' deletion vectors that are stored in files."""
+    """Return the tombstones' deletion vectors stored in files."""
     vectors = tombstones.field("deletionVector")
     in_files = pc.fill_null(pc.equal(vectors.field("storageType"), "u"), False)
     actions: list[DeltaAction] = vectors.filter(in_files).to_pylist()
@@ -218,7 +218,7 @@ def stored_vectors(tombstones: pa.Array) -> list[DeltaAction]:
 
 def read_checkpoint(store: Store, version: int) -> DeltaState:
     """Read a checkpoint's state, which has no timestamps and no external commits."""
-    data = store.read(checkpoint_path(version))  # Storage that fails is no damage.
+    data = store.read(checkpoint_path(version))  # Failing storage is no damage.
     try:
         return _state_of(_read(data, ["protocol", "metaData", "txn", "add"]), version)
     except (pa.ArrowException, ValueError, KeyError, TypeError, OSError) as error:

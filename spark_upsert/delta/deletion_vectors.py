@@ -127,7 +127,7 @@ class Vector:
         self.mark(np.concatenate(edges).astype(np.int64))
 
     def deleted_mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
-        """Return a mask that is true for deleted rows among ``start <= i < stop``."""
+        """Return a mask, true for deleted rows, over ``start <= i < stop``."""
         first = start // 8
         bits = np.unpackbits(self._bits[first : -(-stop // 8)], bitorder="little")
         return bits[start - first * 8 : stop - first * 8].astype(np.bool_)
@@ -142,7 +142,7 @@ class Vector:
         return np.concatenate([np.empty(0, dtype=np.int64), *position_parts])
 
     def _mark_bitmap(self, first: int, bits: _Bytes) -> None:
-        """Mark the rows set in a bitmap that begins at byte `first`."""
+        """Mark the rows set in a bitmap beginning at byte `first`."""
         target_bits = self._bits[first : first + len(bits)]
         beyond = np.unpackbits(bits, bitorder="little")[max(0, self.rows - 8 * first) :]
         if bool(beyond.any()):

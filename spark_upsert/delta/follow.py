@@ -1,6 +1,6 @@
 """Publication after each commit (`follow`), this process's mirrors, and a mirror's lag.
 
-No failure here fails a commit. A mirror that lags too far waits for ``upsertflow publish``.
+No failure here fails a commit. A mirror lagging too far waits for ``upsertflow publish``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from spark_upsert.views.materialized import (
 _LOGGER = logging.getLogger(__name__)
 
 STEP_ROWS = 1 << 20
-"""Maximum rows without a Parquet copy that one automatic publication handles."""
+"""Maximum rows without a Parquet copy for one automatic publication."""
 
 _TIMES = 4
 """Alternative limit: a multiple of the newest epoch's rows. The larger limit applies."""
@@ -86,7 +86,7 @@ class MirrorCache:
             return mirror
 
     def record_failure(self, table: ObservedTable, error: Exception) -> None:
-        """Count and log an error that must not fail the preceding commit."""
+        """Count and log an error without failing the preceding commit."""
         self.failures += 1
         reason = error.message if isinstance(error, UpsertFlowError) else f"{error!r}"
         fields = Fields(path=table.store.url, failures=self.failures)
@@ -134,7 +134,7 @@ def publish(
 def follow(
     table: ObservedTable, version: int | None, prepared_files: Iterable[PreparedFiles]
 ) -> None:
-    """Bring a table's mirror up to date if that is due and cheap; raises no error."""
+    """Bring a table's mirror up to date if due and cheap; raises no error."""
     mirror: Mirror | None = None
     try:
         head = table.log.cached_head or table.log.head()
@@ -149,9 +149,9 @@ def follow(
 
 
 def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
-    """Raise if new properties request a mirror at a location that it cannot use.
+    """Raise if new properties request a mirror at an unusable location.
 
-    A location that the table already uses is not checked.
+    A location already used by the table is not checked.
     """
     head = table.log.try_head()
     before = {} if head is None else dict(head.properties)
@@ -165,7 +165,7 @@ def require_place(table: ObservedTable, given: Mapping[str, str]) -> None:
 
 
 def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumResult]]:
-    """Remove files that a table's mirrors no longer need; yield the results by location.
+    """Remove files no longer needed by a table's mirrors; yield the results by location.
 
     These mirrors are in the default folder and at the location in the table's properties. Errors
     are counted and logged: a mirror must not fail the table's vacuum.
@@ -205,11 +205,11 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
 
 def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
     interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
-    # A clock that went back does not make the interval longer.
+    # A clock set back does not make the interval longer.
     if 0 <= table.log.now_ms() - (mirror.published_ms or 0) < interval_ms:
         return
     if is_grouped(head):
-        # A kept table that was large before it was published is settled as a whole.
+        # A materialized view, large before its publication, is settled as a whole.
         begins = read_result_version(table, head) is None
         rows = sum(file.rows for file in run_files(head).values()) if begins else 0
     else:
@@ -227,7 +227,7 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
 
 
 def _count_rows_without_data_file(mirror: Mirror, head: Manifest, ahead: Collection[str]) -> int:
-    """Return the entry count in runs that are neither prepared nor in the last seen mirror."""
+    """Return the entry count in runs neither prepared nor in the last seen mirror."""
     state = mirror.seen or mirror.state()
     twins = {*ahead, *(() if state is None else data_files_by_run(state.live))}
     return sum(file.rows for path, file in run_files(head).items() if run_id(path) not in twins)
@@ -239,7 +239,7 @@ class MirrorStatus:
 
     place: str
     shown: int
-    """The table version that it shows."""
+    """The shown table version."""
     versions_behind: int
     """Number of newer table versions, including those without changed rows."""
     ms_behind: int
@@ -259,7 +259,7 @@ class MirrorStatus:
     """Retention for versions and the change feed."""
     has_feed: bool
     is_guarded: bool
-    """Whether writers that follow the protocol reject the mirror."""
+    """Whether conforming writers reject the mirror."""
     failures: int
     """Failures in this process, for all mirrors."""
     changed_by: str | None
@@ -335,7 +335,7 @@ def measure_mirror_lag(table: ObservedTable) -> tuple[int, int] | None:
 def _add_unsettled(
     found: tuple[int, int], table: ObservedTable, head: Manifest, at: int
 ) -> tuple[int, int]:
-    """Add the versions that a materialized view has not settled yet to its mirror's lag."""
+    """Add a materialized view's unsettled versions to its mirror's lag."""
     if at >= head.version:
         return found
     ms = max(0, table.log.now_ms() - head.timestamp_ms)

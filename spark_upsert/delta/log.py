@@ -1,7 +1,7 @@
 """A mirror's Delta log (`DeltaLog`), and the Delta table properties.
 
-Creating ``_delta_log/<n>.json`` is the commit point; a put that raised is recognised by its
-``txnId``.
+Creating ``_delta_log/<n>.json`` is the commit point; a put is recognised by its ``txnId`` after an
+error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _BACK_MAX = 1000
 """Maximum external commits read backwards from a checkpoint."""
 
 _LOADS_MAX = 100
-"""Maximum consecutive loads that a cleanup interrupts; more indicate a fault."""
+"""Maximum consecutive loads interrupted by a cleanup; more indicate a fault."""
 
 
 def commit_path(version: int) -> str:
@@ -102,14 +102,14 @@ class DeltaLog:
         )
 
     def forget(self) -> None:
-        """Drop the cached state, so that the next read loads the log from scratch."""
+        """Drop the cached state, so the next read loads the log from scratch."""
         self._state = None
 
     def put(self, actions: Sequence[DeltaAction], *, id_: str) -> bool:
         """Commit after the last seen state; return False if another publisher was faster.
 
         The commit counts if its predecessor is unchanged after the put: a paused publisher could
-        use a number that a cleanup has freed. The commit after it must not exist before the put.
+        use a number freed by a cleanup. The commit after it must not exist before the put.
         """
         if self._has_later():
             return False
@@ -130,7 +130,7 @@ class DeltaLog:
             self._store.sync(record.path)
             is_ours = True
         if not is_ours:
-            # A client that repeats a put by itself meets its own object.
+            # A client repeating a put automatically meets its own object.
             stored = self._try_read(version)
             is_ours = stored is not None and self._has_id(stored, id_)
         if is_ours and not self._is_continued(self._next):
@@ -155,7 +155,7 @@ class DeltaLog:
 
         If the predecessor was removed, a checkpoint at this version proves that another publisher
         continued from the commit. A newer checkpoint includes both versions, or a late put used a
-        number that a cleanup had freed; readers need the commit in neither case.
+        number freed by a cleanup; readers need the commit in neither case.
         """
         if version and self._is_as_seen(version - 1):
             return True
@@ -212,7 +212,7 @@ class DeltaLog:
         return [(int(match[1]), match[2] != "json") for match in matches if match]
 
     def _begin_at(self, version: int) -> None:
-        """Load a checkpoint's state and the fields that only commits contain.
+        """Load a checkpoint's state and the fields contained only in commits.
 
         External commits before an external checkpoint appear in commits only: these are read
         backwards to our last publication.
@@ -295,7 +295,7 @@ class MirrorSettings:
     """A Delta table's mirror settings."""
 
     guard: bool = True
-    """Whether writers that follow the protocol reject the mirror."""
+    """Whether conforming writers reject the mirror."""
     change_feed: bool = False
     retention_ms: int = _RETENTION_MS
     """Retention for versions."""

@@ -1,7 +1,7 @@
 """Mirror data files (twins), with statistics: a run's entries as Parquet, in run order.
 
-A position in the run is the position in the file; entries that are no rows are rows of nulls.
-Floats have no statistics, because Parquet's bounds omit NaN.
+A position in the run is the position in the file; entries other than rows are rows of nulls. Floats
+have no statistics, because Parquet's bounds omit NaN.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIRST_DATE = date(1000, 1, 1)
 
 
 def bounded_columns(columns: pa.Schema) -> list[str]:
-    """Return the columns that may have statistics: neither floats nor nested types."""
+    """Return the columns eligible for statistics: neither floats nor nested types."""
     return [
         field.name
         for field in columns
@@ -89,7 +89,7 @@ def stats_text(stats: Mapping[str, Any], *, has_vector: bool) -> str:
 
 
 def _leaves(type_: pa.DataType) -> int:
-    """Return the number of leaf columns that a type has in Parquet."""
+    """Return a type's leaf column count in Parquet."""
     if not pa.types.is_nested(type_):
         return 1
     if pa.types.is_map(type_):
@@ -200,7 +200,7 @@ def write_parquet(
 
 
 def repetitive(batch: pa.RecordBatch) -> list[str]:
-    """Return the Parquet paths for columns that benefit from a dictionary.
+    """Return the Parquet paths for columns benefiting from a dictionary.
 
     A flat column does if at most half the sampled values are distinct. Otherwise the dictionary is
     abandoned halfway, which takes as long as the remaining encoding, and more bytes. Nested columns
@@ -231,7 +231,7 @@ def _paths(path: str, type_: pa.DataType) -> list[str]:
 
 
 class _CountingSink:
-    """A file object for Arrow that counts the bytes written to a sink.
+    """A file object for Arrow, counting the bytes written to a sink.
 
     It stores an error for the caller and drops later writes: Arrow would still write its footer,
     and report its writer's state instead of a full disk.
@@ -287,7 +287,7 @@ def _entries(store: Store, file: RunFile, schema: TableSchema) -> RowsOf:
 
 
 def batch_reader(batch: pa.RecordBatch, columns: pa.Schema) -> RowsOf:
-    """Return a reader that takes a Parquet copy's rows from its run's entries in memory."""
+    """Return a reader taking a Parquet copy's rows from its run's entries in memory."""
 
     def rows(start: int, stop: int) -> pa.RecordBatch:
         batch_part = batch.slice(start, stop - start)
@@ -308,7 +308,7 @@ def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
-    """Return a reader for the folded rows that a run carries."""
+    """Return a reader for a run's folded rows."""
     schema = snapshot.manifest.schema
     names = schema.columns.names
     run = RUNS.open(snapshot.store, file)

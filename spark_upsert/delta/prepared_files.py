@@ -1,4 +1,4 @@
-"""Data files and superseded rows that writers prepare for a publication (docs/adr/0084).
+"""Data files and superseded rows prepared by writers for a publication (docs/adr/0084).
 
 A superseded entry stays superseded until an overwrite, so the noted ones are a subset; a row count
 proves them complete.
@@ -111,7 +111,7 @@ class MirrorPreparation:
         return loses
 
     def record_run(self, file: RunFile | None) -> None:
-        """Record the run that stores the last matched commands; None if there is no such run."""
+        """Record the run storing the last matched commands; None if there is no such run."""
         pieces, self._pieces = self._pieces, []
         if file is not None:
             for piece in pieces:
@@ -144,7 +144,7 @@ class MirrorPreparation:
 
 
 class _MatchedCommands(NamedTuple):
-    """Commands with the entries that they matched."""
+    """Commands with their matched entries."""
 
     rows: Rows
     chosen: Positions
@@ -188,7 +188,7 @@ class PreparationCache:
                 twins, deaths = twins - len(gone.twins), deaths - _count_superseded(gone)
 
     def twins(self, place: str, columns: pa.Schema) -> dict[str, Twin]:
-        """Return the Parquet copies that a publication may name, by run id."""
+        """Return the Parquet copies usable by a publication, by run id."""
         with self._lock:
             recorded = [run_files for _, run_files in self._preparations]
         now_ms = int(self._clock() * 1000)

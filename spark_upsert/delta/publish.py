@@ -99,13 +99,13 @@ look-ups cost more."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The version that a mirror shows, with its reusable files."""
+    """A mirror's shown version, with its reusable files."""
 
     manifest: Manifest | None
     """The table at that version, or at a later one with the same rows and files; None if it cannot
     be read, or is not needed."""
     twins: Mapping[str, DeltaAction]
-    """Live Parquet copies that can be reused, by run id."""
+    """Reusable live Parquet copies, by run id."""
     vectors: Mapping[str, Vector]
     """Their deletion vectors."""
 
@@ -119,7 +119,7 @@ class FileChanges:
     revectored: tuple[tuple[DeltaAction, Vector], ...]
     """Reused Parquet copies, with their changed deletion vectors."""
     new: tuple[tuple[RunFile, Vector], ...]
-    """Runs that need a Parquet copy, with their deletion vectors."""
+    """Runs needing a Parquet copy, with their deletion vectors."""
     vectors: Mapping[str, Vector]
     """All deletion vectors after the publication, by run id."""
 
@@ -214,7 +214,7 @@ _HELD_EVERY_MS = 30_000
 not lag much; and each renewal costs as much as a commit."""
 
 _RACES_MAX = 100
-"""Maximum lost races. Each one means that another publisher has advanced the mirror."""
+"""Maximum lost races. After each one, another publisher has advanced the mirror."""
 
 
 class _Header(NamedTuple):
@@ -229,7 +229,7 @@ class _Header(NamedTuple):
 
 
 def shown_version(state: DeltaState, table_id: str) -> int | None:
-    """Return the table version that a Delta log shows; None if it is no mirror for this table."""
+    """Return the table version shown by a Delta log; None if it is no mirror for this table."""
     shown = state.shown
     return None if shown is None or shown.table_id != table_id else shown.version
 
@@ -295,7 +295,7 @@ class Mirror:
         return self._delta.follow()
 
     def prepared_data_files(self, head: Manifest) -> dict[str, Twin]:
-        """Return the Parquet copies that writers prepared for a version, by run id."""
+        """Return the Parquet copies prepared by writers for a version, by run id."""
         return self.prepared.twins(self.place, head.schema.columns)
 
     def discard_prepared(self) -> None:
@@ -305,7 +305,7 @@ class Mirror:
                 self._drop_prepared(None)
 
     def _drop_prepared(self, upto: int | None) -> None:
-        """Drop preparations up to a version, and delete Parquet copies that no commit names."""
+        """Drop preparations up to a version, and delete Parquet copies named by no commit."""
         discarded = self.prepared.drop(upto, self.place)
         state = self._delta.seen
         named = set[str]() if state is None else {*state.live, *(r["path"] for r in state.removed)}
@@ -315,7 +315,7 @@ class Mirror:
                     self.target.delete(path)
 
     def shown(self) -> int | None:
-        """Return the version that the mirror shows; None if there is no mirror for this table."""
+        """Return the mirror's shown version; None if there is no mirror for this table."""
         state = self.state()
         return None if state is None else shown_version(state, self.log.head().table_id)
 
@@ -344,12 +344,13 @@ class Mirror:
             if self._step(state, before, head, written, header, rebuild=rebuild):
                 now = self._delta.seen
                 is_new = now is not None and (state is None or now.version != state.version)
-                # Versions that show nothing make no commit: the number stays, the rows are equal.
+                # Versions without a visible change make no commit: the number stays, the rows are
+                # equal.
                 shown = head.version if before is None or is_new else before
                 self._drop_prepared(head.version)
                 self._hold(shown)
                 return self._publication_result(before, shown, head, now)
-            rebuild = False  # The publisher that was faster made a mirror.
+            rebuild = False  # The faster publisher made a mirror.
         raise ContentionError(
             f"{_RACES_MAX} publications to '{self.place}' lost against others.",
             hint="publish to one place with fewer processes at once.",
@@ -370,7 +371,7 @@ class Mirror:
         )
 
     def _hold(self, shown: int) -> None:
-        """Keep changes after a version readable, so that the next publication is incremental."""
+        """Keep changes after a version readable, so the next publication is incremental."""
         now_ms = self.log.now_ms()
         if self._held_ms is not None and 0 <= now_ms - self._held_ms < _HELD_EVERY_MS:
             return
@@ -382,7 +383,7 @@ class Mirror:
             self._held_ms = now_ms
 
     def vacuum(self, *, dry_run: bool) -> CleanupResult:
-        """Remove files that no reader within the retention needs, and leftovers from crashes.
+        """Remove files needed by no reader within the retention, and leftovers from crashes.
 
         Live files stay, even in an abandoned mirror; other Delta tables are not touched.
         """
@@ -551,7 +552,7 @@ class Mirror:
             if feed is None:
                 removed_rows, added_rows = self._changed_rows(planned, base, written)
                 feed = write_feed_of_difference(self.target, before, head, removed_rows, added_rows)
-        # Without a change feed, the last version that may have changed rows decides.
+        # Without a change feed, the last version with possible row changes decides.
         changed = before is None or head.changed > before
         data_change = rebuild or (changed if feed is None else feed.has_changes)
         id_ = str(uuid.uuid4())
@@ -597,7 +598,7 @@ class Mirror:
         return Base(manifest=manifest, twins=twins, vectors=vectors), commits
 
     def _deaths(self, base: Manifest | None, head: Manifest) -> Sequence[Deaths]:
-        """Return the superseded rows that writers recorded since the base."""
+        """Return the superseded rows recorded by writers since the base."""
         return () if base is None else self.prepared.deaths(base.version, head.version)
 
     def _remember(self, head: Manifest, state: DeltaState, planned: FileChanges) -> None:
@@ -607,7 +608,7 @@ class Mirror:
     def _changed_rows(
         self, planned: FileChanges, base: Base, written: Mapping[str, Twin]
     ) -> tuple[list[RowsOfFile], list[RowsOfFile]]:
-        """Return the rows that are live only before a publication, and those live only after it."""
+        """Return the rows live only before a publication, and those live only after it."""
 
         def old(add: DeltaAction) -> Vector:
             old_vector = base.vectors.get(run_id_of_copy(add["path"]) or "")
@@ -772,7 +773,7 @@ def check_mirror(mirror: Mirror) -> Iterator[Finding]:
 
 
 def _check_checksum(mirror: Mirror, state: DeltaState) -> Iterator[Finding]:
-    """Yield fields that differ between the newest version's checksum and the log."""
+    """Yield fields differing between the newest version's checksum and the log."""
     path = checksum_path(state.version)
     try:
         contents = json.loads(mirror.target.read(path))

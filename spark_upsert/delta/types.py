@@ -1,4 +1,4 @@
-"""Delta's types for a table's columns; columns that Delta lacks are refused by name."""
+"""Delta's types for a table's columns; columns missing in Delta are refused by name."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class NotMirroredError(UpsertFlowError):
 
 
 def other_table_error(place: str, expected: str, found: str) -> OtherTableError:
-    """Return the error for a location that has another table or mirror."""
+    """Return the error for a location with another table or mirror."""
     return OtherTableError(
         f"'{place}' is to hold the mirror of {expected}, but holds {found}. Nothing was written.",
         hint="publish to another place, or, if what is there is to be replaced, rebuild it "

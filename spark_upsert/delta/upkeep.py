@@ -45,7 +45,7 @@ ORPHAN_MS = 24 * 3_600_000
 """Age at which an unnamed file is removed; a commit may still name a younger one."""
 
 REMOVALS_MAX = 100
-"""Maximum objects removed after one commit, so that no commit waits long.
+"""Maximum objects removed after one commit, so no commit waits long.
 
 A commit creates fewer than ten, so removals keep up with any commit rate."""
 
@@ -59,7 +59,7 @@ _FEED = re.compile(FEED_FOLDER + r"/cdc-[0-9a-f]{32}\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupResult:
-    """Files that a cleanup removed, or would remove."""
+    """Files removed, or to be removed, by a cleanup."""
 
     log: tuple[str, ...]
     files: tuple[ObjectInfo, ...]
@@ -89,7 +89,7 @@ class Upkeep:
         self._tombstones = 0
         self._cleaned_ms: int | None = None
         self._waiting: deque[str] = deque()
-        """Paths from the last cleanup that are not yet removed, oldest first."""
+        """Paths from the last cleanup not yet removed, oldest first."""
         self.failures = 0
         """Number of failures; the mirror continued without upkeep."""
 
@@ -98,7 +98,7 @@ class Upkeep:
         self._store = store
 
     def follow(self, *, now_ms: int, retention_ms: int) -> None:
-        """Do the upkeep that is due after a commit; raises no error."""
+        """Do the upkeep due after a commit; raises no error."""
         try:
             state = self._log.seen
             if state is not None and state.foreign is None:
@@ -106,7 +106,7 @@ class Upkeep:
             if self._is_checkpoint_due():
                 self.checkpoint(now_ms=now_ms, retention_ms=retention_ms)
             if self._cleaned_ms is None or now_ms < self._cleaned_ms:
-                # The first hour of a process, or of a clock that went back, removes nothing.
+                # The first hour of a process, or of a clock set back, removes nothing.
                 self._cleaned_ms = now_ms
             if not self._waiting and now_ms >= self._cleaned_ms + CLEAN_EVERY_MS:
                 paths = self._find_removable(now_ms=now_ms, retention_ms=retention_ms).paths
@@ -156,7 +156,7 @@ class Upkeep:
         self._log.note_checkpoint()
 
     def vacuum(self, *, now_ms: int, retention_ms: int, dry_run: bool) -> CleanupResult:
-        """Remove all files that no reader needs any more, also from an idle mirror.
+        """Remove all files no longer needed by a reader, also from an idle mirror.
 
         An empty object, written and removed, gives the storage's time: in an abandoned mirror even
         the newest file may be old.
@@ -181,8 +181,8 @@ class Upkeep:
         """Return the removable files, oldest first.
 
         First log entries before the newest checkpoint older than the retention; that checkpoint's
-        commit stays. Then data files and vectors older than a day that neither a live file nor a
-        young tombstone names, and change feeds past the retention. Files with other names stay.
+        commit stays. Then data files and vectors older than a day and named by neither a live file
+        nor a young tombstone, and change feeds past the retention. Files with other names stay.
         """
         log = [*self._store.list(FOLDER)]
         infos = [*self._store.list("")]
@@ -218,7 +218,7 @@ class Upkeep:
 
 
 def _expired_log_entries(infos: Iterable[ObjectInfo], until_s: float) -> Iterator[str]:
-    """Yield the log entries that no version since `until_s` needs, oldest first."""
+    """Yield the log entries needed by no version since `until_s`, oldest first."""
     infos = list(infos)
     matches = [(info, ENTRY.fullmatch(info.path)) for info in infos]
     entries = [
@@ -228,7 +228,7 @@ def _expired_log_entries(infos: Iterable[ObjectInfo], until_s: float) -> Iterato
     old = [version for version, kind, info in entries if info.modified_s < until_s]
     checkpoints = [version for version, kind, _ in entries if kind != "json"]
     cut = max((v for v in checkpoints if v <= max(old, default=-1)), default=0)
-    # A checksum goes before its commit: a reader finds none of a version that is not there.
+    # A checksum goes before its commit: a reader finds none for a missing version.
     yield from (checksum_path(version) for version in sorted(sums) if version < cut)
     for version, kind, _ in sorted(entries, key=lambda entry: entry[:2]):
         if version < cut:
@@ -240,7 +240,7 @@ def _is_ours(info: ObjectInfo) -> bool:
 
 
 def _vector_files(vectors: Iterable[DeltaAction | None]) -> Iterator[str]:
-    """Yield the files that store deletion vectors."""
+    """Yield the files storing deletion vectors."""
     for vector in vectors:
         if vector is not None and vector["storageType"] == "u":
             yield vector_file_name(uuid.UUID(bytes=decode_z85(vector["pathOrInlineDv"][-20:], 16)))

@@ -22,7 +22,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.store.protocol import MappedFile
 
 BYTES_MAX = 8 << 30
-"""Default bound, or a quarter of the file system if that is less: it may be a RAM disk."""
+"""Default bound, or a quarter of the file system if less: it may be a RAM disk."""
 
 _PART = ".part"
 _MAGIC = b"upsertfl"
@@ -32,7 +32,7 @@ _SCAN_SHARE = 64
 """Divisor for the bound: after fetching that share, a process scans the folder, O(copies)."""
 
 _KEPT_SHARE = 15 / 16
-"""The share of the bound that remains after eviction, so that not every fetch evicts."""
+"""The share of the bound left after eviction, so not every fetch evicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,9 @@ WriteCopy = Callable[[CopyFile], int]
 class LocalCopies:
     """A bounded folder of copies. Safe for threads and processes.
 
-    A copy is written as ``<name>.part`` under an exclusive ``flock`` and renamed, so a ``.part``
-    that can be locked is a leftover. Its trailer has its length; a torn copy lacks it and is
-    fetched again. The least recently mapped copies are removed first and stay readable where
-    mapped.
+    A copy is written as ``<name>.part`` under an exclusive ``flock`` and renamed, so a lockable
+    ``.part`` is a leftover. Its trailer has its length; a torn copy lacks it and is fetched again.
+    The least recently mapped copies are removed first and stay readable where mapped.
     """
 
     def __init__(self, parent: str | Path | None = None, bytes_max: int | None = None) -> None:
@@ -109,7 +108,7 @@ class LocalCopies:
             status = os.stat(f"{self._folder}/{name}")
         except FileNotFoundError:
             return None
-        # Not its times: each process that maps it sets them, so that it is removed late.
+        # Not its times: each mapping process sets them, so it is removed late.
         return MappedFile(status.st_size - _TRAILER_BYTES, (status.st_dev, status.st_ino))
 
     def forget(self, name: str) -> None:
@@ -190,7 +189,7 @@ def _try_map(copy: Path) -> pa.Buffer | None:
 
 @contextmanager
 def _claimed(part: Path) -> Iterator[CopyFile]:
-    """Open an empty file that this process alone owns; removed afterwards unless renamed."""
+    """Open an empty file owned by this process alone; removed afterwards unless renamed."""
     while True:
         with usable(part.parent):
             handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

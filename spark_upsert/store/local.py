@@ -46,7 +46,7 @@ class RegularFile:
 
     @property
     def path(self) -> bytes:
-        """A name for this very file, for a library that opens by name; valid while it is open."""
+        """A name for this very file, for a library opening by name; valid while it is open."""
         return os.fsencode(f"/dev/fd/{self.handle}")
 
     def read(self) -> bytes:
@@ -149,7 +149,7 @@ def translated(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # A file that is read may be absent; where one is written, its folder went away.
+        # A file to read may be absent; for a file to write, its folder was removed.
         if isinstance(error, StorageError) or (
             isinstance(error, FileNotFoundError) and verb == "read"
         ):
@@ -208,7 +208,7 @@ class LocalStore:
 
     Order for a durable write: write a file under a unique or temporary name, ``fsync`` it, for a
     commit ``link`` it to its final name, ``fsync`` the folder and, once, those above it. A process
-    that finds another's version repeats the last step (`sync`), because the writer may have been
+    finding another's version repeats the last step (`sync`), because the writer may have been
     killed before it. ``rename`` would replace a version; ``O_EXCL`` could leave a torn one.
     """
 
@@ -265,7 +265,7 @@ class LocalStore:
 
     def sync(self, path: str) -> None:
         target = self._root / path
-        # A process that may only read cannot do more.
+        # A read-only process cannot do more.
         with translated("sync", target), suppress(PermissionError):
             sync_folder(target.parent)
 
@@ -379,7 +379,7 @@ class LocalStore:
     def _sync_once(self, folder: Path) -> None:
         """Make a folder and those above it durable in their parents, once.
 
-        A process that created a folder may have been killed before its sync.
+        A folder's creator may have been killed before its sync.
         """
         for directory in (folder, *folder.parents[:-1]):
             number = _number(directory)
@@ -388,7 +388,7 @@ class LocalStore:
             try:
                 sync_folder(directory.parent)
             except PermissionError:
-                break  # Another user made folders that we may not read.
+                break  # Another user made folders unreadable to us.
             _FOLDERS.remember(directory, number)
 
 
@@ -402,12 +402,12 @@ def _number(folder: Path) -> _Number:
 
 
 class _Folders:
-    """Folders with names that this process has made durable, each with its inode number then.
+    """Folders with names made durable by this process, each with its inode number then.
 
-    A folder that was removed and created again usually has another number. The system may reuse a
-    number; if this process created the folder again, it forgets the old one. One case remains:
-    another process did both, got the same number and was killed before its sync. A commit there is
-    durable only after the file system has written the folder by itself.
+    A folder removed and created again usually has another number. The system may reuse a number; if
+    this process created the folder again, it forgets the old one. One case remains: another process
+    did both, got the same number and was killed before its sync. A commit there is durable only
+    after the file system has written the folder by itself.
     """
 
     def __init__(self, count_max: int = 1 << 14) -> None:
@@ -431,7 +431,7 @@ class _Folders:
                 del self._numbers[next(iter(self._numbers))]
 
     def forget_absent(self, folder: Path) -> None:
-        """Forget a folder and those above it that do not exist."""
+        """Forget a folder and those above it, unless they exist."""
         for directory in (folder, *folder.parents):
             if directory.is_dir():
                 break
@@ -448,7 +448,7 @@ def _is_temporary(info: ObjectInfo) -> bool:
 
 
 class LocalSink:
-    """A file that is durable when closed, and removed if an error interrupts it."""
+    """A file, durable when closed, and removed if an error interrupts it."""
 
     def __init__(self, target: Path, *, sync_parent: bool = True) -> None:
         self._target = target

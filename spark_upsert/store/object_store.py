@@ -50,7 +50,7 @@ _BAD_IDENTITY = re.compile(
     r"<Code>(ExpiredToken|TokenRefreshRequired|InvalidToken|AuthenticationFailed|InvalidAccessKeyId"
     r"|XAdminUserNotFound)</Code>"
 )
-"""Error codes for credentials that a server rejects.
+"""Error codes for rejected credentials.
 
 The Versity gateway sends the last one with status 404: the account is missing, not the object.
 """
@@ -135,7 +135,7 @@ def is_conflict(error: Exception) -> bool:
 
 
 def is_cut_short(error: StorageError) -> bool:
-    """Return whether a response body ended early in a request that the client does not repeat.
+    """Return whether a response body ended early in a request not repeated by the client.
 
     The client repeats such requests for object bodies, but not for the body with "there is no such
     object".
@@ -183,7 +183,7 @@ _PARTS_MAX = 10_000
 
 _ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL_S3"
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
-"""Prefixes for the environment variables that obstore reads."""
+"""Prefixes for obstore's environment variables."""
 _LIST_CHUNK = 1000
 _PAUSE_SECONDS = 0.1
 _PAUSE_SECONDS_MAX = 15.0
@@ -269,7 +269,7 @@ class ObjectStore:
         """Create an object; False if another one exists (`Store.put_if_absent`).
 
         A response may be lost after the put took effect. So it is repeated here and not by the
-        client, and an object that exists after an uncertain try is compared.
+        client, and an object existing after an uncertain try is compared.
         """
         self._require_conditional_put()
         deadline = time.monotonic() + self._settings.retry_seconds_max
@@ -282,8 +282,8 @@ class ObjectStore:
                 if late or not may_pass(error):
                     raise
             else:
-                # After a doubtful try, an object that holds our bytes is ours: they hold a token
-                # that no other writer has.
+                # After a doubtful try, an object with our bytes is ours: they contain a token
+                # unique to this writer.
                 return created or (tries > 0 and self.read(path) == data)
             time.sleep(random.random() * min(_PAUSE_SECONDS * 2**tries, _PAUSE_SECONDS_MAX))
             tries += 1
@@ -291,9 +291,9 @@ class ObjectStore:
     def _require_conditional_put(self) -> None:
         """Raise if the server ignores the condition and replaces an existing object.
 
-        Writers would then replace each other's versions without an error. A bucket that refused the
-        put is remembered for the process; after a storage error the next call tries again. The
-        empty probe object remains.
+        Writers would then replace each other's versions without an error. A bucket's refusal is
+        remembered for the process; after a storage error the next call tries again. The empty probe
+        object remains.
         """
         bucket = f"{self._server} {urlsplit(self._url).netloc}"
         if bucket in _conditional_buckets:
@@ -322,7 +322,7 @@ class ObjectStore:
             return True
 
     def sync(self, path: str) -> None:
-        """Do nothing: an object that can be read is durable."""
+        """Do nothing: a readable object is durable."""
 
     def put(self, path: str, data: bytes) -> None:
         with self._translated("write", path):
@@ -332,7 +332,7 @@ class ObjectStore:
         return ObjectUpload(self, path)
 
     def upload(self, path: str, file: Any, size: int) -> None:
-        """Put an open file; a large one in parts that become visible together."""
+        """Put an open file; a large one in parts, visible together."""
         with self._translated("write", path):
             obstore.put(
                 self._client,
@@ -401,7 +401,7 @@ class ObjectStore:
         release_mapped(buffer)
 
     def forget(self, path: str) -> None:
-        """Remove an object's local copy, so that the next `map` fetches it again."""
+        """Remove an object's local copy, so the next `map` fetches it again."""
         self._copies.forget(self._copy_name(path))
 
     def _copy_name(self, path: str) -> str:
@@ -501,7 +501,7 @@ class ObjectStore:
 
 
 class ObjectUpload:
-    """An object that is put, complete, when closed without an error."""
+    """An object put, complete, when closed without an error."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
@@ -530,14 +530,14 @@ class ObjectUpload:
 
 
 _conditional_buckets: set[str] = set()
-"""Buckets that refused a put to an existing object."""
+"""Buckets refusing a put to an existing object."""
 
 _runtime_process: int | None = None
-"""The process that owns obstore's request threads."""
+"""The process owning obstore's request threads."""
 
 
 def _refuse_after_fork() -> None:
-    """Raise in a child of a process that has used obstore: without its threads it would hang."""
+    """Raise in a forked child whose parent has used obstore: without its threads it would hang."""
     global _runtime_process
     process = os.getpid()
     if _runtime_process is None:
@@ -602,7 +602,7 @@ def _client(url: str, settings: ObjectSettings, *, retries_max: int) -> Any:
 
 
 def _group_for_fetch(paths: Sequence[str], sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield paths in groups that may be fetched in parallel."""
+    """Yield paths in groups for parallel fetches."""
     few: list[str] = []
     held = 0
     for path in paths:

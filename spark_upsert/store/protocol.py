@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 OBJECT_BYTES_MAX = 256 << 20
-"""Maximum bytes for an object that is read completely: a checkpoint with a million runs has some
-200 MB, more than a table ever has."""
+"""Maximum bytes for a completely read object: a checkpoint with a million runs has some 200 MB,
+more than a table ever has."""
 
 PROBE = "_conditional_put"
-"""An empty object that a store may leave at its root, to test conditional puts."""
+"""An empty object, possibly left at a store's root, to test conditional puts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class MappedFile(NamedTuple):
     length: int
     """In bytes."""
     mark: Hashable
-    """A value that the file system changes when the file is modified or replaced."""
+    """A value changed by the file system when the file is modified or replaced."""
 
 
 class ObjectSink(Protocol):
@@ -66,7 +66,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """The root, in a form that `open_store` accepts."""
+        """The root, in a form accepted by `open_store`."""
         ...
 
     @property
@@ -103,8 +103,7 @@ class Store(Protocol):
         """Create an object durably, completely or not at all; False if it exists.
 
         This is the table's commit point. If it raises, the object may or may not exist: the caller
-        must read back and compare. It never creates a folder, so that a commit to a removed table
-        fails.
+        must read back and compare. It never creates a folder, so a commit to a removed table fails.
         """
         ...
 
@@ -123,7 +122,7 @@ class Store(Protocol):
         ...
 
     def fetch(self, sizes: Mapping[str, int]) -> None:
-        """Copy objects that are mapped next, in parallel; nothing if they are local.
+        """Copy the objects mapped next, in parallel; nothing if they are local.
 
         Parameters
         ----------
@@ -160,9 +159,9 @@ class Store(Protocol):
     def mapped_file(self, path: str) -> MappedFile | None:
         """Return the present state of the file for `map`; None if it is gone or not a file.
 
-        The system kills a process that touches a mapped file after its end, and another process's
+        The system kills a process touching a mapped file after its end, and another process's
         writes into the file appear as its contents. So a reader checks before a read. A removed
-        file stays readable for all processes that have mapped it.
+        file stays readable for all processes with a mapping.
         """
         ...
 
@@ -171,7 +170,7 @@ class Store(Protocol):
         ...
 
     def forget(self, path: str) -> None:
-        """Drop an object's local copy, so that the next `map` reads it again."""
+        """Drop an object's local copy, so the next `map` reads it again."""
         ...
 
     def list(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:

@@ -1,7 +1,7 @@
 """Records: JSON objects with a checksum, read within bounds and checked before each put.
 
 Each record is decoded by its reader's rule and compared before the put (`CheckedRecord`;
-docs/adr/0160). A malformed record is a `CorruptionError` that names the file.
+docs/adr/0160). A malformed record is a `CorruptionError` naming the file.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ MALFORMED = (
     ValueError,
     pa.ArrowException,
 )
-"""Errors that decoding a malformed record may raise, for every record reader."""
+"""Possible errors from decoding a malformed record, for every record reader."""
 
 UNREADABLE = (CorruptionError, NewerFormatError, EarlierFormatError)
-"""Errors for a record that this release cannot read, for callers that can do without it."""
+"""Errors for a record unreadable in this release, for callers able to do without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecord:
-    """A record that its reader's rule has decoded (`checked_record`, `checked_data`)."""
+    """A record decoded by its reader's rule (`checked_record`, `checked_data`)."""
 
     path: str
     data: bytes
@@ -108,9 +108,9 @@ def checked_data(
 
 
 def require_readable(where: str, value: T, decode: Callable[[], T]) -> None:
-    """Refuse a record that its reader does not decode to the encoded value.
+    """Refuse a record unless its reader decodes it to the encoded value.
 
-    For records that another system writes, such as offsets in a Spark checkpoint.
+    For records written by another system, such as offsets in a Spark checkpoint.
     """
     try:
         decoded = decode()

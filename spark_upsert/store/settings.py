@@ -1,7 +1,7 @@
 """The ``storage.*`` options for a table in a bucket, checked before the first request.
 
-Names are obstore's, with or without the cloud's prefix. Errors show only values that are numbers,
-because others may be secrets.
+Names are obstore's, with or without the cloud's prefix. Errors show only numeric values, because
+others may be secrets.
 """
 
 from __future__ import annotations

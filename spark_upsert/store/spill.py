@@ -56,7 +56,7 @@ def _usual_parent() -> Path:
 
 
 def _create_folder(parent: Path) -> tuple[Path, int]:
-    """Create a folder; return it with the lock that marks it as in use."""
+    """Create a folder; return it with the lock marking it as in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with suppress(FileNotFoundError):

@@ -28,7 +28,7 @@ class ArrowStream(Protocol):
 GivenRows: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream
 
 _NAMELESS_INDEX = re.compile(r"__index_level_\d+__")
-"""The column that pandas creates for an unnamed index."""
+"""The column created by pandas for an unnamed index."""
 
 
 def as_table(rows: Any) -> pa.Table:
@@ -173,8 +173,8 @@ def _column_index(name: str, available: Sequence[str]) -> int:
 def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
     """Return a delete for each key with a row at the snapshot's version; other keys are dropped.
 
-    Each delete has its row's order key and wins over the row by `Ties.LAST`. A newer row that
-    another writer commits meanwhile remains.
+    Each delete has its row's order key and wins over the row by `Ties.LAST`. A newer row committed
+    meanwhile by another writer remains.
     """
     schema = snapshot.manifest.schema
     require_deletes_win(schema)
@@ -188,7 +188,7 @@ def deletes_of(snapshot: Snapshot, keys: pa.RecordBatch) -> pa.Table:
 
 
 def columns_of_deletes(schema: TableSchema) -> pa.Schema:
-    """Return the columns that `deletes_of` returns; raises the same errors."""
+    """Return the result columns for `deletes_of`; raises the same errors."""
     require_deletes_win(schema)
     fields = [schema.columns.field(name) for name in schema.keys]
     fields += [field for field in schema.order if field.name not in schema.keys]

@@ -1,7 +1,7 @@
-"""Materialized histories: a table that stores another table's row versions (docs/adr/0120).
+"""Materialized histories: a table storing another table's row versions (docs/adr/0120).
 
-The key is the source's key and the version that opened the row, hashed by the source's key. A step
-puts complete rows, so that a repeated step gives the same rows.
+The key is the source's key and the row's opening version, hashed by the source's key. A step puts
+complete rows, so a repeated step gives the same rows.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def schemas_between(log: Versions, lower: int, source: Manifest) -> list[SchemaS
 def _source_schema(
     newest: TableSchema, spans: Sequence[SchemaSpan], known: Manifest | None
 ) -> pa.Schema:
-    """Return the source columns that a history may show, including dropped ones."""
+    """Return the source columns available to a history, including dropped ones."""
     stored_names = [] if known is None else _source_fields(known.schema.columns)
     fields = {field.name: field for field in newest.columns}
     for field in (*(field for span in spans for field in span.schema.columns), *stored_names):
@@ -262,7 +262,7 @@ def _step(
 
 
 def _reached_version(kept: Table, head: Manifest, writer: str, source: Manifest) -> int | None:
-    """Return the source version that the history has reached; None before its first step."""
+    """Return the source version reached by the history; None before its first step."""
     position = head.transactions.get(writer)
     is_lost = position is None and head.has_forgotten(writer)
     if is_lost or (position is not None and position > source.version):
@@ -284,7 +284,7 @@ def _marker(source: Manifest) -> str:
 def _mark(version: int, token: str) -> int:
     """Return a version combined with part of its token; it grows with the version.
 
-    It detects a source that was restored from a copy and written to since.
+    It detects a source restored from a copy and written to since.
     """
     return version << TOKEN_BITS | crc32(token.encode())
 
@@ -321,7 +321,7 @@ def _first_version(table: Table, position: int, source: Manifest) -> int:
 def _commands(
     table: Table, snapshot: Snapshot, epoch_ranges: Sequence[EpochRange], wanted: HistoryOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield commands for the rows that a step opens and the open rows that it closes."""
+    """Yield commands for the rows opened by a step and the open rows closed by it."""
     if not epoch_ranges:
         return
     shown = snapshot.manifest.schema.columns

@@ -101,8 +101,8 @@ class Repairs:
 def repair(store: Store, log: Log) -> Repairs:
     """Make a table readable (`Table.repair`).
 
-    The next version lacks columns with a type that no reader accepts, and properties in `INTERNAL`
-    that a user has set; no run is rewritten. Records with an invalid number are replaced.
+    The next version lacks columns with a type that no reader accepts, and user-set properties in
+    `INTERNAL`; no run is rewritten. Records with an invalid number are replaced.
     """
     records = _correct_records(store)
     head = log.head()
@@ -146,7 +146,7 @@ def without_columns(schema: TableSchema, names: frozenset[str]) -> TableSchema:
 
 
 def _without_foreign(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties without internal ones that a user has set: those are invalid JSON."""
+    """Return the properties without internal ones set by a user: those are invalid JSON."""
     return {
         name: text for name, text in properties.items() if name not in INTERNAL or _is_json(text)
     }
@@ -188,7 +188,7 @@ def _correct(
     build: Callable[[JsonRecord], object],
     corrected: Callable[[JsonRecord], JsonRecord],
 ) -> bool:
-    """Replace a record by a form that its reader accepts; return False if nothing was written.
+    """Replace a record by a form accepted by its reader; return False if nothing was written.
 
     A record with a wrong checksum is damaged and remains.
     """
@@ -214,7 +214,7 @@ def _is_accepted(build: Callable[[JsonRecord], object], record: JsonRecord) -> b
 
 
 def _corrected_version(record: JsonRecord) -> JsonRecord:
-    """Return a version's or checkpoint's record with transactions that a reader accepts.
+    """Return a version's or checkpoint's record with transactions accepted by a reader.
 
     Fractions are rounded down; transactions beyond 64 bits are dropped.
     """

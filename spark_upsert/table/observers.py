@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ObservedTable(Protocol):
-    """The part of a table that an observer reads (`Table`)."""
+    """The part of a table read by an observer (`Table`)."""
 
     log: Log
     store: Store
@@ -30,9 +30,9 @@ class PublicationResult:
 
     place: str
     shown_before: int | None
-    """The version that the mirror showed before; None without a mirror."""
+    """The mirror's previous version; None without a mirror."""
     shown: int
-    """The version that the mirror shows now: the newest, or an older one with equal rows."""
+    """The mirror's present version: the newest, or an older one with equal rows."""
     newest: int
     """The table's newest version at the start."""
     delta_version: int

@@ -17,7 +17,7 @@ from spark_upsert.table.scan import IndexOf, RowFilter
 from spark_upsert.table.state.snapshot import Snapshot
 
 _COMPARED = frozenset({"truth", "whole", "text", "bytes", "date"})
-"""Column types that Polars compares without rounding on either side."""
+"""Column types compared by Polars without rounding on either side."""
 
 
 def lazy_frame(snapshot: Snapshot, index_of: IndexOf) -> pl.LazyFrame:
@@ -57,9 +57,9 @@ def _batches(
 
 
 def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
-    """Return the columns that a predicate pins, with their values.
+    """Return the columns pinned by a predicate, with their values.
 
-    They only limit the rows that are read; Polars applies the predicate itself.
+    They only limit the read rows; Polars applies the predicate itself.
     """
     parts = predicate.meta.pop()
     if len(parts) != 2:
@@ -77,7 +77,7 @@ def _pins(predicate: pl.Expr, columns: pa.Schema) -> Pins:
 
 
 def _pinned(column: pl.Expr, values: pl.Expr, columns: pa.Schema) -> Pins:
-    """Return the values that a column is compared with, if they are known without a row."""
+    """Return a column's comparison values, if known without a row."""
     if not column.meta.is_column() or values.meta.root_names():
         return {}
     name = column.meta.output_name()

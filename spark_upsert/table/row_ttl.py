@@ -1,6 +1,6 @@
 """Row TTL: an expiry commits deletes for all rows older than its *cutoff* (docs/adr/0011).
 
-The cutoff is the epoch's transaction, so that a repeated expiry finds nothing to do. Deletes are
+The cutoff is the epoch's transaction, so a repeated expiry finds nothing to do. Deletes are
 committed only if no row changed since the look-up.
 """
 
@@ -178,7 +178,7 @@ def _expired_key_batches(
 def _find_expired(
     table: WritableTable, snapshot: Snapshot, ttl: RowTtl, cutoff_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield all keys of rows that are expired at a version."""
+    """Yield the keys of all rows expired at a version."""
     manifest = snapshot.manifest
     keys = list(manifest.schema.keys)
     if ttl.column is not None:
@@ -201,7 +201,7 @@ def _drop_written(
     head: Manifest,
     hash_range: HashRange = ALL_HASHES,
 ) -> pa.RecordBatch:
-    """Return the keys that no epoch from ``lower`` to the head has written."""
+    """Return the keys written by no epoch from ``lower`` to the head."""
 
     def written(changes: Changes) -> list[pa.Array]:
         rows = changes.new[changes.new != ABSENT]
@@ -244,7 +244,7 @@ def _delete(
     cutoff_ms: int,
     recorded: Transaction | None,
 ) -> Commit | None:
-    """Delete the rows that were expired at version ``version`` and still are, as one epoch.
+    """Delete the rows expired at version ``version`` and still expired, as one epoch.
 
     Returns None if there is nothing to delete, or another expiry has recorded this cutoff.
     """

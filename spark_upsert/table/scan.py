@@ -32,7 +32,7 @@ from spark_upsert.table.index.index import Index, rows_at
 from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
 _LOOK_UP_COST = 8
-"""Rows scanned in the time that one look-up by a proposed key takes."""
+"""Rows scanned in the time for one look-up by a proposed key."""
 
 KEYS_MAX = 1 << 17
 """Maximum key count from combined pinned columns; beyond it the table is scanned once."""
@@ -48,11 +48,11 @@ class RowFilter:
     Parameters
     ----------
     schema : pyarrow.Schema
-        The columns that the condition may use.
+        The columns available to the condition.
     condition : str, optional
-        SQL; without one, the caller filters the rows that the pins leave.
+        SQL; without one, the caller filters the rows left by the pins.
     pins : mapping of str to pyarrow.Array
-        Column values that every matching row must have.
+        Column values required in every matching row.
     indexed : str, optional
         The pinned column with an index to use, if neither the key nor its prefix is pinned.
     """
@@ -83,7 +83,7 @@ class RowFilter:
         return replace(self, pins=pins_for_and(self.pins, pinned_values))
 
     def by_index(self, snapshot: Snapshot, index_of: IndexOf) -> RowFilter:
-        """Return the filter with the index that saves most at a version, if any does."""
+        """Return the filter with the index saving most at a version, if any does."""
         return replace(self, indexed=_choose_index(snapshot, self, index_of))
 
     def __getstate__(self) -> dict[str, object]:
@@ -92,7 +92,7 @@ class RowFilter:
 
     @cached_property
     def _bound(self) -> BoundExpression | None:
-        """The condition, bound to the columns that it reads."""
+        """The condition, bound to its columns."""
         if self.condition is None:
             return None
         read = bind_condition(self.condition, self.schema).columns
@@ -154,7 +154,7 @@ class RowFilter:
         return any(not len(values) for values in self.pins.values())
 
     def keys(self, schema: TableSchema) -> pa.RecordBatch | None:
-        """Return the keys that matching rows may have; None unless all key columns are pinned."""
+        """Return the possible keys for matching rows; None unless all key columns are pinned."""
         return self._combined(schema, schema.keys)
 
     def prefixes(self, schema: TableSchema) -> pa.RecordBatch | None:
@@ -233,7 +233,7 @@ def hashes_of(schema: TableSchema, keys: pa.RecordBatch) -> Words:
 class ScanPiece:
     """One piece of a version scan; the pieces partition the rows. Picklable.
 
-    It exports Arrow (``__arrow_c_stream__``), so that data frames and engines can consume it.
+    It exports Arrow (``__arrow_c_stream__``), so data frames and engines can consume it.
 
     Parameters
     ----------

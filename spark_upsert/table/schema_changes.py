@@ -149,15 +149,15 @@ def _reason_to_keep(head: Manifest, name: str) -> str | None:
 _DATA = "data"
 
 _HIDDEN = ("_", ".")
-"""First letters of names that `require_free` ignores."""
+"""First letters of names ignored by `require_free`."""
 
 _MARKERS = {"_delta_log": "a Delta table", ".hoodie": "a Hudi table"}
-"""Folders that identify another tool's table."""
+"""Folders identifying another tool's table."""
 
 
 @runtime_checkable
 class _HasFoldersAbove(Protocol):
-    """A store that can open its parent folders, the nearest first."""
+    """A store able to open its parent folders, the nearest first."""
 
     def iter_above(self) -> Iterator[Store]: ...
 
@@ -182,7 +182,7 @@ def create(log: Log, unborn: Manifest) -> bool:
 def require_free(store: Store, *, is_root: bool = False) -> None:
     """Raise unless a new table may be created in a folder.
 
-    Names that begin with ``_`` or ``.`` are ignored, except those in `_MARKERS`: users keep query
+    Names beginning with ``_`` or ``.`` are ignored, except those in `_MARKERS`: users keep query
     checkpoints there.
     """
     contents = _format_of(store)

@@ -88,7 +88,7 @@ class Table(TableReader):
         Waits for some seconds while a full table makes no room.
     pressure : callable, optional
         Returns the load from 0 to 1; under load, a group commit waits longer for further upserts
-        (`commit_window_ms`). By default the load that consumers report, if the table respects it.
+        (`commit_window_ms`). By default the load reported by consumers, if the table respects it.
 
     Notes
     -----
@@ -164,9 +164,9 @@ class Table(TableReader):
         columns : pyarrow.Schema
             The table's columns.
         keys : str or sequence of str
-            Columns that identify a row. A string is one name, here and for all name arguments.
+            Columns identifying a row. A string is one name, here and for all name arguments.
         sequence_by : str or sequence of str
-            Columns that order a key's commands; without them arrival order applies.
+            Columns ordering a key's commands; without them arrival order applies.
         scope : Scope
             Whether order keys apply across epochs.
         engine : MergeEngine, optional
@@ -176,8 +176,8 @@ class Table(TableReader):
         ties : Ties, optional
             Rule for equal order keys; by default the later row wins.
         hash_prefix : int
-            Number of leading key columns, fewer than all, by which rows are clustered,
-            so that `having_prefix` reads only the matching range.
+            Number of leading key columns, fewer than all, by which rows are clustered, so
+            `having_prefix` reads only the matching range.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
         allow_non_empty_path : bool
@@ -278,7 +278,7 @@ class Table(TableReader):
     ) -> Manifest:
         """Change the schema and set properties, unless they already match.
 
-        Columns that another writer has added or widened since, and a quarantine, are retained.
+        Columns added or widened since by another writer, and a quarantine, are retained.
 
         Parameters
         ----------
@@ -286,7 +286,7 @@ class Table(TableReader):
         properties : mapping of str to str, optional
         upon : TableSchema, optional
             The table schema from which ``schema`` was derived. Then only the differences between
-            both are applied, and a column that another writer has dropped since stays dropped.
+            both are applied, and a column dropped since by another writer stays dropped.
 
         Raises
         ------
@@ -337,12 +337,12 @@ class Table(TableReader):
             The table's columns, the order columns and, if any, the column ``deletes``. Any Arrow
             source is accepted: a pandas or Polars data frame, a DuckDB relation, a reader.
         deletes : str, optional
-            Boolean column that marks deletes.
+            Boolean column marking deletes.
         merge_schema : bool
             Whether the table may gain columns and wider types, and rows may lack columns, which
             are null then. Ignored with ``envelope``.
         envelope : Envelope, optional
-            Decodes rows that are not plain columns; then ``deletes`` is ignored.
+            Decodes rows other than plain columns; then ``deletes`` is ignored.
         transaction : Transaction, optional
             Makes the call idempotent: a number already committed by this writer is skipped.
         overwrite : bool
@@ -350,7 +350,7 @@ class Table(TableReader):
         late_rows : LateRows
             The policy for rows so old that their deletes may be forgotten.
         full_wait_ms : int
-            Maximum wait for room in a table that is full and has ``onFull=wait``.
+            Maximum wait for room in a full table with ``onFull=wait``.
         disable_backpressure : bool
             Whether to write although a consumer is overloaded and the table respects that.
 
@@ -364,13 +364,13 @@ class Table(TableReader):
         Raises
         ------
         DataError, SchemaError
-            These rows are invalid; other appends that share the version are not affected.
+            These rows are invalid; other appends sharing the version are not affected.
         TableFullError, BatchTooLargeError
             There is no room in the table (`table.write.guards`); nothing was stored.
         ThrottledError
             A consumer is overloaded; nothing was stored. Retry after its ``retry_after_ms``.
         StorageError, OSError, ContentionError
-            As in `commit`; all appends that share the version raise. With a transaction, retry.
+            As in `commit`; all appends sharing the version raise. With a transaction, retry.
         """
         taken = as_table(rows)
         apply = partial(
@@ -416,8 +416,8 @@ class Table(TableReader):
     ) -> Commit | None:
         """Delete rows by key or by filter, as one epoch.
 
-        The newest version determines the rows. In a table with an order, a row that another
-        writer concurrently replaces by a later one remains; in other tables the delete comes last.
+        The newest version determines the rows. In a table with an order, a row concurrently
+        replaced by another writer's later one remains; in other tables the delete comes last.
 
         Parameters
         ----------
@@ -507,8 +507,8 @@ class Table(TableReader):
         Raises
         ------
         OtherTableError
-            The epoch was staged on another table or another copy, or the table lacks
-            epochs that its writer must have committed before.
+            The epoch was staged on another table or another copy, or the table lacks earlier
+            epochs, which its writer must have committed.
         ContentionError
             Another writer has created the table, or the epoch is too old for a commit.
         TableFullError, BatchTooLargeError
@@ -569,9 +569,9 @@ class Table(TableReader):
     ) -> None:
         """Remove staged files, unless a version has come to reference them.
 
-        Only for files that no commit can add any more: none was tried, or the last one has
-        returned. A commit that raised may have taken effect, or may still do so by a put in
-        progress: commit again, or leave the files to a vacuum.
+        Only if no commit can add the files any more: none was tried, or the last one has returned.
+        A commit may have taken effect although it raised, or may still do so by a put in progress:
+        commit again, or leave the files to a vacuum.
 
         Parameters
         ----------
@@ -639,10 +639,10 @@ class Table(TableReader):
         safety_ms: int = SAFETY_MS,
         writers_ms: int = WRITERS_MS,
     ) -> Expiry:
-        """Give up versions that no reader needs any more; see `retention.expiry.expire`.
+        """Give up versions no longer needed by a reader; see `retention.expiry.expire`.
 
-        Then delete the rows that are too old (`expire_rows`), if the table has a ``rowTtl``. No
-        file is removed yet: `vacuum` does that.
+        Then delete the expired rows (`expire_rows`), if the table has a ``rowTtl``. No file is
+        removed yet: `vacuum` does that.
         """
         safety_ms = duration_argument("safety_ms", safety_ms)
         result = expiry.expire(
@@ -669,7 +669,7 @@ class Table(TableReader):
         return row_ttl.expire_rows(self)
 
     def repair_clock(self) -> Commit | None:
-        """Repair version timestamps that are far in the future; see `Log.repair_clock`."""
+        """Repair version timestamps far in the future; see `Log.repair_clock`."""
         return self.log.repair_clock()
 
     def repair(self) -> Repairs:
@@ -743,7 +743,7 @@ class Table(TableReader):
         return release(self.store, consumer)
 
     def check(self, on_progress: Callable[[int, int], object] | None = None) -> Report:
-        """Verify all files, counts and orders that readable versions depend on, and the indexes.
+        """Verify all files, counts and orders required by readable versions, and the indexes.
 
         `on_progress` is called before each file with the number checked so far and the total.
         """
@@ -754,8 +754,8 @@ class Table(TableReader):
     def build_indexes(self, *, rebuild: bool = False) -> list[Index]:
         """Update all indexes, and build missing ones.
 
-        Commits update them automatically, except where that would be too expensive: an
-        index for a pre-existing table, or one with a large lag.
+        Commits update them automatically, except where too expensive: an index for a pre-existing
+        table, or one with a large lag.
 
         Parameters
         ----------

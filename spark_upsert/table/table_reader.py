@@ -104,8 +104,8 @@ class TableReader:
     ) -> pa.RecordBatchReader:
         """Return a reader for a version's rows, in no particular order.
 
-        Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so that memory is
-        bounded for any table size.
+        Rows are read as the reader is pulled, some `CHUNK_ROWS` at a time, so memory is bounded for
+        any table size.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class TableReader:
         SchemaError
             A column does not exist.
         PlanError
-            The filter is invalid SQL, or names a column that does not exist.
+            The filter is invalid SQL, or names a missing column.
         DataLossError
             The version is expired or does not exist.
         """
@@ -345,8 +345,7 @@ class TableReader:
     ) -> pa.RecordBatchReader:
         """Return a reader for the changes in epochs ``lower <= e < upper``, epoch by epoch.
 
-        Changes are read as the reader is pulled, so that memory depends on the batch, not the
-        epochs.
+        Changes are read as the reader is pulled, so memory depends on the batch, not the epochs.
 
         Parameters
         ----------
@@ -355,7 +354,7 @@ class TableReader:
         columns : sequence of str, optional
             Table columns in output order, followed by the changelog columns; by default all.
         emit_unchanged : bool
-            Whether to return updates that leave all values unchanged.
+            Whether to return updates without a changed value.
 
         Raises
         ------
@@ -393,7 +392,7 @@ class TableReader:
         tracked: Sequence[str] = (),
         untracked: Sequence[str] = (),
     ) -> pa.RecordBatchReader:
-        """Return a reader for all rows that the table ever held, each with its validity period.
+        """Return a reader for all rows ever in the table, each with its validity period.
 
         Parameters
         ----------
@@ -405,9 +404,9 @@ class TableReader:
         by : ValidBy
             The measure for validity.
         tracked : sequence of str
-            Columns that open a row when they change; by default all that are read.
+            Columns opening a row when they change; by default all read columns.
         untracked : sequence of str
-            Columns that open none, where all others do.
+            Columns opening none, where all others do.
 
         Raises
         ------

@@ -30,12 +30,12 @@ POLL_S_MAX = 1.0
 _QUARTER = 0.25
 
 ReadChanges: TypeAlias = Callable[[int, int], pa.Table]
-"""A callable that returns the changes for epochs ``lower <= e < upper``."""
+"""A callable returning the changes for epochs ``lower <= e < upper``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedEpoch:
-    """An epoch that a watcher sees."""
+    """An epoch seen by a watcher."""
 
     version: int
     """The epoch number."""
@@ -63,7 +63,7 @@ class SealedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Versions ``lower <= v < upper`` that were expired before a watcher read them."""
+    """Versions ``lower <= v < upper`` expired before a watcher read them."""
 
     lower: int
     upper: int
@@ -75,7 +75,7 @@ WatchEvent: TypeAlias = SealedEpoch | Gap
 class Watchers:
     """The ring and the clock shared by one table's watchers. Thread-safe.
 
-    A watcher is only a position, so that a commit never waits for it.
+    A watcher is only a position, so a commit never waits for it.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class Watchers:
         return self._clock()
 
     def recent(self, version: int) -> Commit | None:
-        """Return a version that is still in the ring, else None."""
+        """Return a version still in the ring, else None."""
         return self._ring.get(version)
 
     def _publish(self, commit: Commit) -> None:
@@ -148,7 +148,7 @@ class Watchers:
         return head
 
     def wake(self) -> None:
-        """Wake the waiting watchers, so that they check whether they are closed."""
+        """Wake the waiting watchers, so they check whether they are closed."""
         with self._arrived:
             self._arrived.notify_all()
 
@@ -218,7 +218,7 @@ class Watcher:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, also for a thread that waits in it."""
+        """End the iteration, also for a thread waiting in it."""
         self._is_closed = True
         self._watchers.wake()
 
@@ -289,7 +289,7 @@ class Watcher:
         )
 
     def _gap(self) -> Gap | None:
-        """Skip the expired versions, if that is allowed; return None if there are none."""
+        """Skip the expired versions, if allowed; return None if there are none."""
         head = self._watchers.poll()
         lower, upper = self._position, head.first_changes
         if lower >= upper:

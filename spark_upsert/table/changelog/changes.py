@@ -41,15 +41,15 @@ class Changes:
     """The row to insert."""
     epochs: npt.NDArray[np.int64]
     made_by: Positions
-    """The entry that caused the change: the new row or a delete. `ABSENT` for rows that a
-    comparison misses in the newer contents.
+    """The entry causing the change: the new row or a delete. `ABSENT` for rows missing from a
+    comparison's newer contents.
     """
 
 
 def changes_of_commands(
     commands: Entries, look_up: LookUp, *, schema: TableSchema, net: bool
 ) -> Changes:
-    """Return the changes that commands cause in a state, one pair per key if ``net``."""
+    """Return the changes caused by commands in a state, one pair per key if ``net``."""
     parts = Rows(schema, [part for part, _ in commands])
     if not commands:
         return Changes(parts, _NONE, _NONE, _NONE, _NONE)
@@ -130,7 +130,7 @@ class RangeBoundary(Enum):
     AFTER_OVERWRITE = "behind overwrite"
     """The epoch after an overwrite."""
     LATE_ROWS = "late rows"
-    """An epoch that applied rows below the low-water mark."""
+    """An epoch with rows applied below the low-water mark."""
     BEGINNING = "beginning"
     """The complete contents with which a history begins."""
     NET = "net"
@@ -146,7 +146,7 @@ class EpochRange:
     times_ms: Mapping[int, int]
     """Commit time per epoch, in ms since 1970."""
     after: tuple[Slice, ...]
-    """Slices that the epochs added; in a comparison, all slices after them."""
+    """Slices added by the epochs; in a comparison, all slices after them."""
     cut: RangeBoundary
     """The reason for its start."""
     schema: TableSchema
@@ -159,7 +159,7 @@ class EpochRange:
 
 
 def fully_scanned_slices(epoch_ranges: Iterable[EpochRange]) -> tuple[Slice, ...]:
-    """Return each slice that a change read scans completely; others are only searched."""
+    """Return each slice scanned completely by a change read; others are only searched."""
     sides = (
         (*epoch_range.after, *(epoch_range.before.slices if epoch_range.is_comparison else ()))
         for epoch_range in epoch_ranges
@@ -170,11 +170,11 @@ def fully_scanned_slices(epoch_ranges: Iterable[EpochRange]) -> tuple[Slice, ...
 def cut_into_ranges(
     log: Versions, lower: int, upper: int, schema: TableSchema, *, net: bool = False
 ) -> list[EpochRange]:
-    """Divide the epochs ``lower <= e < upper`` into ranges that one pass each can compute.
+    """Divide the epochs ``lower <= e < upper`` into ranges, each computed in one pass.
 
     An overwrite is a separate range, which compares two contents. An epoch with rows applied below
-    the low-water mark begins a range: its state has lost deletes that an earlier epoch's state may
-    still have. For net changes, such a boundary makes all epochs one comparison.
+    the low-water mark begins a range: its state has lost deletes possibly still in an earlier
+    epoch's state. For net changes, such a boundary makes all epochs one comparison.
     """
     if lower < upper:
         log.require_changes(lower)
@@ -191,7 +191,7 @@ def cut_into_ranges(
 
 
 def grouped(epochs: Iterable[Commit]) -> list[tuple[RangeBoundary, list[Commit]]]:
-    """Group consecutive epochs that one pass can compute; epochs without additions are left out."""
+    """Group consecutive epochs computable in one pass; epochs without additions are left out."""
     groups: list[tuple[RangeBoundary, list[Commit]]] = []
     for commit in epochs:
         if commit.kind is Kind.OVERWRITE:

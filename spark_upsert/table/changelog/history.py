@@ -35,7 +35,7 @@ from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot
 
 FROM_VERSION = "from_version"
-"""The version that opened a row: with the key, it identifies a row in a history."""
+"""A row's opening version: with the key, it identifies a row in a history."""
 
 AT, VERSION, IS_PUT = "__at", "__version", "__is_put"
 """Event columns: position on the validity axis, version, and whether the event is a row."""
@@ -59,7 +59,7 @@ def events_of(
 ) -> pa.RecordBatch:
     """Return the changes as events: table columns, then `AT`, `VERSION`, `IS_PUT`.
 
-    Columns in ``shown`` that the table did not have then are null.
+    Columns in ``shown`` missing from the table then are null.
     """
     schema, rows, epochs = changes.rows.schema, changes.rows, changes.epochs
     is_put = changes.new != ABSENT
@@ -102,13 +102,13 @@ def event_names(columns: Sequence[str]) -> list[str]:
 def validity(
     events: pa.RecordBatch, schema: TableSchema, options: HistoryOptions
 ) -> pa.RecordBatch:
-    """Return the rows that events open, each with its validity interval.
+    """Return the rows opened by events, each with its validity interval.
 
     A row holds until its key's next event. An event with equal tracked columns replaces the row's
     values and opens no row. The division into batches does not affect the result.
 
     Source: ``create_auto_cdc_flow(stored_as_scd_type=2)`` in Spark 4.3, whose ``__START_AT`` and
-    ``__END_AT`` are `ValidBy.ORDER`. Late events that lost split no row here.
+    ``__END_AT`` are `ValidBy.ORDER`. Losing late events split no row here.
     """
     [key] = codes([events.column(name) for name in schema.keys])
     order = np.lexsort((events.column(VERSION).to_numpy(), key))
@@ -159,7 +159,7 @@ def _differs(
 
 
 def valid_fields(schema: TableSchema, options: HistoryOptions) -> tuple[pa.Field, ...]:
-    """Check the options; return the columns that a history adds after the table's columns."""
+    """Check the options; return a history's additional columns, which follow the table's."""
     if schema.engine.multiplicity is not None:
         raise SchemaError(
             "the table keeps the sums of a view's groups, and an entry of it is no row with a "

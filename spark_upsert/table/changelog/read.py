@@ -1,4 +1,4 @@
-"""Change reads for an epoch range, one hash range at a time, so that memory is bounded."""
+"""Change reads for an epoch range, one hash range at a time, so memory is bounded."""
 
 from __future__ import annotations
 

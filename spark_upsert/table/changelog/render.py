@@ -25,9 +25,9 @@ class Deduplication(Enum):
     """Rule for omitted changes; the modes in Spark's change data capture (SPARK-55668)."""
 
     NONE = "none"
-    """Return every change, including updates that leave all values unchanged."""
+    """Return every change, including updates without a changed value."""
     DROP_CARRYOVERS = "dropCarryovers"
-    """Omit updates that leave all values unchanged."""
+    """Omit updates without a changed value."""
     NET_CHANGES = "netChanges"
     """Return at most one change per key for all epochs in one read, at the key's last epoch."""
 
@@ -46,7 +46,7 @@ class ChangeOptions:
 
 
 VALID_NAMES = ("valid_from", "valid_to", "is_current")
-"""The columns that a history adds after the table's columns."""
+"""A history's additional columns, which follow the table's."""
 
 
 class ValidBy(Enum):
@@ -57,7 +57,7 @@ class ValidBy(Enum):
     VERSION = "version"
     """Commit version."""
     ORDER = "order"
-    """Order key: the row's, and the order key of the delete that ended it."""
+    """Order key: the row's, and its ending delete's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def _change_columns(kinds: Positions, epochs: Positions, micros: Positions) -> l
 
 
 class WantedValues(Protocol):
-    """Read options for consumers that accept new values only."""
+    """Read options for consumers accepting new values only."""
 
     @property
     def ignore_deletes(self) -> bool:
@@ -188,10 +188,10 @@ class WantedValues(Protocol):
 def new_values(
     changes: Iterable[pa.RecordBatch], wanted: WantedValues, *, keys: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Keep the rows that a table gained.
+    """Keep a table's gained rows.
 
-    A delete is an error unless the reader ignores deletes: a consumer that cannot retract a row
-    would keep it. Rows removed by an overwrite or by a quarantined row are deletes, too.
+    A delete is an error unless the reader ignores deletes: a consumer unable to retract a row would
+    keep it. Rows removed by an overwrite or by a quarantined row are deletes, too.
     """
     for batch in changes:
         if not wanted.ignore_deletes:

@@ -17,10 +17,10 @@ from spark_upsert.table.log.properties import DEFAULT, PROPERTY, TombstoneRetent
 from spark_upsert.table.log.snapshot import Versions
 
 FANOUT = 8
-"""Run count that triggers a compaction: eight searches and one write per tier."""
+"""Run count triggering a compaction: eight searches and one write per tier."""
 
 JOB_BYTES = 128 << 20
-"""Maximum bytes that one job reads."""
+"""Maximum input bytes per job."""
 
 _TOMBSTONE_SHARE = 4
 """An oldest file is rewritten when a quarter of it is tombstones past their retention."""
@@ -37,7 +37,7 @@ class Job:
     slices: tuple[Slice, ...]
     """In epoch order."""
     is_oldest: bool
-    """Whether the range has nothing older, so that tombstones hide nothing."""
+    """Whether the range has nothing older, so tombstones hide nothing."""
     forget_before: int = 0
     """Tombstones from smaller epochs are past their retention."""
 
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def taken(self) -> tuple[RemovedRange, ...]:
-        """The ranges that the new run replaces."""
+        """The ranges replaced by the new run."""
         return tuple(
             RemovedRange(path=slice_.file.path, hash_range=slice_.live.intersect(self.hash_range))
             for slice_ in self.slices
@@ -93,7 +93,7 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
 
 
 def _tombstone_jobs(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
-    """Return jobs that rewrite the oldest files with many removable tombstones.
+    """Return jobs rewriting the oldest files with many removable tombstones.
 
     A file is rewritten at most once: the remaining tombstones are then held (`Slice.is_held`).
     """
@@ -157,7 +157,7 @@ def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
 
 
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
-    """Return the jobs that leave one run per range, regardless of size."""
+    """Return the jobs leaving one run per range, regardless of size."""
     live = sum(slice_.bytes_within(ALL_HASHES) for slice_ in manifest.slices)
     jobs = []
     for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):

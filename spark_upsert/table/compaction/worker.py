@@ -77,7 +77,7 @@ class CompactionResult:
     def is_safe(self, store: Store, head: Manifest) -> bool:
         """Return whether no newer run holds a dropped tombstone's key.
 
-        Such a run may hold a command that is stale against the tombstone.
+        Such a run may hold a command stale against the tombstone.
         """
         if not len(self.forgotten):
             return True
@@ -96,14 +96,14 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
     `Scope.TABLE`, if it is past its retention (`table.log.properties`). In a table with
     contributions, an all-zero entry is dropped, regardless of older entries (`table.state.fold`).
 
-    A sum that fits over all epochs may overflow over some of them. Then the compaction is skipped,
+    A sum fitting over all epochs may overflow over some of them. Then the compaction is skipped,
     until it includes the oldest runs.
     """
     pieces = []
     taken = job.taken
     prepared = prepare(store, manifest)
     for piece_range in _piece_ranges(store, manifest, job):
-        # A separate function, so that only one piece is in memory.
+        # A separate function, so only one piece is in memory.
         try:
             pieces.append(_merge_piece(store, manifest, job, piece_range, prepared))
         except DataError:
@@ -133,7 +133,7 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
 
 
 def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]:
-    """Divide a job's hash range into pieces that each become a file with the usual size."""
+    """Divide a job's hash range into pieces, each for a file with the usual size."""
     file_bytes = _file_bytes(manifest)
     if not manifest.schema.hash_prefix:
         return job.hash_range.cut(max(1, -(-job.bytes // file_bytes)))
@@ -203,7 +203,7 @@ def with_epochs(batch: pa.RecordBatch, epochs: npt.NDArray[np.uint64]) -> pa.Rec
 def _droppable_tombstones(
     snapshot: Snapshot, job: Job, reduced: ReducedEntries, slices: list[Slice]
 ) -> Mask:
-    """Return which winners are tombstones that may be dropped."""
+    """Return which winners are droppable tombstones."""
     schema = snapshot.manifest.schema
     rows, winners = reduced.rows, reduced.at
     dead = rows.take([DIFF], winners)[0].to_numpy() < 0
@@ -236,7 +236,7 @@ def _greatest_mark(rows: Rows, chosen: Positions) -> str | None:
 def _reduce_range(
     store: Store, manifest: Manifest, job: Job, hash_range: HashRange
 ) -> tuple[ReducedEntries, list[Slice]]:
-    """Return a job's reduced entries in a hash range, and the slices that they come from."""
+    """Return a job's reduced entries in a hash range, and their source slices."""
     schema = manifest.schema
     slices = [slice_ for slice_ in job.slices if not slice_.live.intersect(hash_range).is_empty]
     opened = RUNS.open_all(store, [slice_.file for slice_ in slices])

@@ -1,7 +1,7 @@
 """Index updates: the table's net changes since the shown version become one epoch of the index.
 
-Invariant: an index that shows ``v`` has the entries ``(c, k)`` of the rows at ``v`` in which ``c``
-is not null. Entries and version are in one commit.
+Invariant: an index showing ``v`` has the entries ``(c, k)`` of the rows at ``v`` in which ``c`` is
+not null. Entries and version are in one commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Advance:
     """The result of one index update step."""
 
     shows: int | None
-    """The table version that the index now covers; None if the index is unusable."""
+    """The table version now covered by the index; None if the index is unusable."""
     versions_left: int
     """The number of table versions after ``shows``."""
     is_done: bool
@@ -67,8 +67,8 @@ def advance(
     ----------
     index : Index
     rows_max : int, optional
-        Maximum table entries to read: a step ends before the version that would exceed it. By
-        default unlimited.
+        Maximum table entries to read: a step ends before a version exceeding it. By default
+        unlimited.
     rebuild : bool
         Whether to build it from scratch.
     threads : int
@@ -134,7 +134,7 @@ def _widen_types(table: TableSchema, index: Index, own: Manifest) -> Manifest:
 def _choose_target(
     index: Index, covered: TableVersion, head: Manifest, rows_max: int | None
 ) -> TableVersion | None:
-    """Return the last version that a step may reach; None if the next one exceeds the limit."""
+    """Return the last version reachable in a step; None if the next one exceeds the limit."""
     rows, last = 0, covered.version
     for commit in index.table_log.commits(covered.version + 1, head.upper):
         rows += _cost(index, commit)
@@ -199,7 +199,7 @@ def _epoch_ranges(
 
 
 def _value_changes(changes: pa.RecordBatch, column: str) -> pa.RecordBatch:
-    """Keep changes with a value in the column; drop updates that leave the value unchanged."""
+    """Keep changes with a value in the column; drop updates with an unchanged value."""
     values = changes.column(column)
     keep = np.asarray(pc.is_valid(values))
     kinds = changes.column(CHANGE_TYPE)
@@ -235,7 +235,7 @@ def _commit_entries(
     overwrite: bool = False,
     threads: int = 1,
 ) -> bool:
-    """Commit entries and the version that they cover; False if another process was faster."""
+    """Commit entries and their covered version; False if another process was faster."""
     base, was = Snapshot(index.store, own), covered_version(own)
     staged = stage(base, commands, overwrite=overwrite, threads=threads)
     epoch = WriteSet(base=base, staged=(staged,), overwrite=overwrite)
@@ -265,7 +265,7 @@ _COMMIT_FACTOR = 4
 
 
 _RACES_MAX = 3
-"""Maximum lost races; each of them means that another process has advanced the index."""
+"""Maximum lost races; after each, another process has advanced the index."""
 
 
 class Indexes:
@@ -293,7 +293,7 @@ class Indexes:
         """Number of failed steps in this object; the table proceeded without them."""
 
     def of(self, head: Manifest) -> list[Index]:
-        """Return the indexes that a table version declares, built or not."""
+        """Return a table version's declared indexes, built or not."""
         return [self._index(column) for column in indexed_columns(head.schema, head.properties)]
 
     def _index(self, column: str) -> Index:
@@ -314,7 +314,7 @@ class Indexes:
     def follow(self, commit: Commit) -> None:
         """Update the indexes after a commit, within a limit on the work; raises no error."""
         cached_head = self._log.cached_head
-        # After the commit that created the table, no head is cached yet.
+        # After the commit creating the table, no head is cached yet.
         properties = (commit.properties or {}) if cached_head is None else cached_head.properties
         if not properties.get(INDEX_BY):
             return
@@ -337,7 +337,7 @@ class Indexes:
                     self._warn_lagging(index, done)
 
     def note(self, column: str, error: Exception) -> None:
-        """Count and log an error that must not fail its caller."""
+        """Count and log an error without failing the caller."""
         self.failures += 1
         fields = Fields(path=self._store.url, column=column, failures=self.failures)
         _LOGGER.warning("index not kept up: %s error=%s", fields, masked(f"{error!r}"))

@@ -27,7 +27,7 @@ from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
 
 class KeysHaving(NamedTuple):
-    """Keys that an index proposes."""
+    """Keys proposed by an index."""
 
     keys: pa.RecordBatch
     """Distinct table keys, in key column order."""
@@ -39,7 +39,7 @@ class KeysHaving(NamedTuple):
 class IndexState:
     """A readable index state and the newest table version.
 
-    The table is read after the index, so that its types can represent every key in the index.
+    The table is read after the index, so its types can represent every key in the index.
     """
 
     own: Manifest
@@ -70,7 +70,7 @@ class Index:
 
     @classmethod
     def of(cls, store: Store, column: str) -> Index:
-        """Return the index on a table's column, for a task that reads it."""
+        """Return the index on a table's column, for a reading task."""
         return cls(Log(store), store, column, clock=time.time)
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Index:
             return self.log.try_head()
 
     def covered_version(self) -> TableVersion | None:
-        """Return the table version that the index covers; None if the index is unusable.
+        """Return the table version covered by the index; None if the index is unusable.
 
         It is unusable if it was never built, if its version is expired in the table, or if it
         belongs to another table: then it must be rebuilt.
@@ -97,8 +97,8 @@ class Index:
         return None if index_head is None else self.usable(index_head)
 
     def usable(self, own: Manifest) -> TableVersion | None:
-        """Return the table version that an index manifest covers; None if it is unusable."""
-        # The table is read after the index, so that its head is never older.
+        """Return the table version covered by an index manifest; None if it is unusable."""
+        # The table is read after the index, so its head is never older.
         state = self._readable(own, self.table_log.head())
         return None if state is None else state.shows
 
@@ -149,7 +149,7 @@ class Index:
     def iter_keys_having(
         self, values: pa.Array, *, near: int | None = None
     ) -> tuple[int, Iterator[pa.RecordBatch]]:
-        """Return the version that the index covers, and the keys in pieces (`keys_having`).
+        """Return the index's covered version, and the keys in pieces (`keys_having`).
 
         A piece has about `CHUNK_ROWS` keys, even if one value has more.
         """
@@ -169,10 +169,10 @@ class Index:
         return Snapshot(self.store, replace(state.own, schema=wide))
 
     def _as_of(self, version: int, newest: IndexState) -> IndexState:
-        """Return the newest index state that covers no version after ``version``.
+        """Return the newest index state covering no version after ``version``.
 
         By bisection, because the covered version only grows. If no such state is readable, the
-        state that covers the next version.
+        state covering the next version.
         """
         lower, upper = newest.own.since, newest.own.version
         latest_state, later = None, newest
@@ -197,7 +197,7 @@ class _EntrySums(NamedTuple):
 def check_index(index: Index) -> Iterator[Finding]:
     """Yield an index's errors; an unbuilt or unusable index has none.
 
-    Index and table are compared by entry count and hash sum, so that memory is bounded.
+    Index and table are compared by entry count and hash sum, so memory is bounded.
     """
     folder = index.folder
     try:
@@ -253,8 +253,7 @@ def rows_at(
     """Yield a version's rows with one of the given values in a column, in the version's types.
 
     Memory holds the bridge and one piece of keys, regardless of the row count. The table is read in
-    wider types that can also represent the keys that the index and the bridge have from other
-    versions.
+    wider types, which also represent the index's and the bridge's keys from other versions.
     """
     at = snapshot.manifest
     wide = at.schema.widened_to(newest)
@@ -289,7 +288,7 @@ def _readable_state(index: Index, *, near: int) -> IndexState | None:
 def proposed(
     index: Index, state: IndexState, values: pa.Array, at: Manifest
 ) -> Iterator[KeyBatch] | None:
-    """Return distinct keys in pieces, with all keys that match; None without a bridge."""
+    """Return distinct keys in pieces, including all matches; None without a bridge."""
     between = keys_between(index, state.shows.version, at)
     return None if between is None else _with_bridge(index.keys_in(state, values), between)
 

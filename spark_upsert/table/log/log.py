@@ -1,7 +1,7 @@
 """The log (`Log`): one immutable object per version, created only if it is absent.
 
-That put is the commit point: a version is visible once its object exists. A put that raised may
-have taken effect; the version's token decides. Proofs and gaps: docs/adr/0015.
+That put is the commit point: a version is visible once its object exists. A put may raise although
+it took effect; the version's token decides. Proofs and gaps: docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _fields(commit: Commit, path: str) -> Fields:
 
 
 COMMIT_TRIES_MAX = 1000
-"""Each lost race means that another writer succeeded; a thousand in a row is a fault."""
+"""After each lost race, another writer has succeeded; a thousand in a row is a fault."""
 
 
 class Log(LogReader):
@@ -204,8 +204,8 @@ class Log(LogReader):
     def _try_put(self, commit: Commit) -> bool:
         path = commit_path(commit.version)
         record = checked_record(path, commit, commit_to_json(commit), commit_from_json)
-        # A put may take effect before it fails, and a client that repeats it by itself meets
-        # its own object: only the token identifies its writer.
+        # A put may take effect before it fails, and a client repeating it automatically meets its
+        # own object: only the token identifies its writer.
         try:
             if record.put_if_absent(self._store):
                 self._durable_version = commit.version
@@ -246,7 +246,7 @@ class Log(LogReader):
         return all(head.has(transaction) for transaction in commit.transactions)
 
     def _is_other_log(self, manifest: Manifest) -> bool:
-        """Return whether a missing version was not cut off, so that the log is another one."""
+        """Return whether a missing version was not cut off, so the log is another one."""
         first = self._stored.mark(0)
         if first is None or first.token != manifest.table_id:
             return True
@@ -272,7 +272,7 @@ class Log(LogReader):
 
 
 LOG_SECONDS_MIN = 3600.0
-"""Minimum age for cutting versions off the log, so that cuts rarely meet running readers."""
+"""Minimum age for cutting versions off the log, so cuts rarely meet running readers."""
 
 
 def cut(
@@ -335,7 +335,7 @@ def _start_log_at(store: Store, log: LogReader, version: int) -> None:
 def remove_unused(store: Store, log: Log, files: Sequence[RunFile], *, base_version: int) -> None:
     """Remove files unless a version after ``base_version`` uses them.
 
-    Only for files that no commit can add any more: a put in progress may still win.
+    Only if no commit can add the files any more: a put in progress may still win.
     """
     if not files:
         return

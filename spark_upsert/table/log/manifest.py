@@ -47,12 +47,12 @@ class Slice:
     index: int = 0
     """Position among the files with the same epochs."""
     is_held: bool = False
-    """Whether newer runs hold the keys for all its remaining deletes, so that no delete can be
-    forgotten before it is merged with those runs."""
+    """Whether newer runs hold the keys for all its remaining deletes, so no delete can be forgotten
+    before it is merged with those runs."""
 
     @property
     def occupied(self) -> HashRange:
-        """The live hashes that may have an entry."""
+        """The live hashes with possible entries."""
         return self.live.intersect(self.file.hash_range)
 
     def overlaps(self, hash_range: HashRange) -> bool:
@@ -81,7 +81,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedRange:
-    """A hash range that a compaction removes from a file."""
+    """A hash range removed from a file by a compaction."""
 
     path: str
     hash_range: HashRange
@@ -122,22 +122,21 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposed version, without the values that only the log assigns.
+    """A proposed version, without the values assigned only by the log.
 
-    It has no number, time or token, so the same draft may be proposed after any version that it
-    fits.
+    It has no number, time or token, so the same draft may be proposed after any fitting version.
     """
 
     kind: Kind
     schema: TableSchema | None = None
     transactions: tuple[Transaction, ...] = ()
-    """Transactions that the version makes idempotent: several if writers share it."""
+    """Transactions made idempotent by the version: several if writers share it."""
     added: tuple[RunFile, ...] = ()
     """Runs from an append or overwrite, in task order."""
     compacted: tuple[Slice, ...] = ()
-    """Slices that a compaction adds or a restore takes over."""
+    """Slices added by a compaction or taken over by a restore."""
     restored: int | None = None
-    """The version that an overwrite restores (`table.write.write_set`)."""
+    """The version restored by an overwrite (`table.write.write_set`)."""
     taken: tuple[RemovedRange, ...] = ()
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
@@ -145,16 +144,16 @@ class Draft:
     properties: Mapping[str, str] | None = None
     """The complete table properties, if the version sets them."""
     low_water: str | None = None
-    """The low-water mark after a compaction that forgot deletes, or in a restored version
+    """The low-water mark after a compaction with forgotten deletes, or in a restored version
     (`properties.encode_mark`)."""
     since: int = 0
-    """The frontier that an expiry advances (`Manifest.since`)."""
+    """The frontier advanced by an expiry (`Manifest.since`)."""
     fence: int = 0
-    """The frontier that a vacuum advances (`Manifest.fence`)."""
+    """The frontier advanced by a vacuum (`Manifest.fence`)."""
     writers_before_ms: int = 0
     """An expiry forgets writers whose last commit is older than this time."""
     wrong_from: int | None = None
-    """The first version with a time that a clock repair replaces."""
+    """The first version with a time replaced by a clock repair."""
 
     def __post_init__(self) -> None:
         moves = self.since or self.fence or self.writers_before_ms
@@ -173,7 +172,7 @@ class Draft:
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
 
     def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
-        """Return the version for this draft with the values that the log assigns."""
+        """Return the version for this draft with the values assigned by the log."""
         proposed = {
             draft_field.name: getattr(self, draft_field.name) for draft_field in fields(Draft)
         }
@@ -184,23 +183,23 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(Draft):
-    """One version in the log: a draft and the values that the log assigned."""
+    """One version in the log: a draft and the values assigned by the log."""
 
     version: int
     timestamp_ms: int
     token: str
-    """A unique token, which identifies our commit after a put that raised; version 0's token is the
-    table's id."""
+    """A unique token, which identifies our commit after a put raised an error; version 0's token is
+    the table's id."""
     previous: str = ""
-    """The previous version's token, which identifies the log that this version extends."""
+    """The previous version's token, which identifies the extended log."""
 
     @property
     def paths(self) -> frozenset[str]:
-        """The files that this version adds or takes over."""
+        """The files added or taken over by this version."""
         return frozenset(slice_.file.path for slice_ in self.slices())
 
     def slices(self) -> tuple[Slice, ...]:
-        """Return the slices that this version adds."""
+        """Return the slices added by this version."""
         epochs = Interval.at(self.version)
         runs = (Slice(file=f, epochs=epochs, index=i) for i, f in enumerate(self.added))
         return (*runs, *self.compacted)
@@ -248,15 +247,15 @@ class Manifest:
     low_water: str | None = None
     """Order key up to which deletes are forgotten (`properties.encode_mark`)."""
     forgot: int = 0
-    """The last version that forgot deletes, whether or not it raised the mark."""
+    """The last version with forgotten deletes, whether or not it raised the mark."""
     changed: int = 0
-    """The last version that may have changed rows: all later ones have the same rows."""
+    """The last version with possible row changes: all later ones have the same rows."""
     token: str = ""
     """The commit's token, which shows whether the log still holds this very version."""
     table_id: str = ""
     """Version 0's token: two tables never share it, wherever they are moved."""
     since: int = 0
-    """The first version that can be read exactly; files only for older ones may be gone."""
+    """The first exactly readable version; files only for older ones may be gone."""
     fence: int = 0
     """The oldest base version for staging; files only for older ones may be gone."""
 
@@ -293,12 +292,12 @@ class Manifest:
 
     @property
     def version_ref(self) -> TableVersion:
-        """The table and version that this manifest describes."""
+        """The manifest's table and version."""
         return TableVersion(table_id=self.table_id, version=self.version, token=self.token)
 
     @property
     def upper(self) -> Epoch:
-        """The first epoch that is not sealed."""
+        """The first unsealed epoch."""
         return Epoch(self.version + 1)
 
     @property
@@ -306,14 +305,14 @@ class Manifest:
         """The first version with readable changes: the next one after ``since``.
 
         Changes are computed against the previous state, which is gone for ``since`` itself. Before
-        version 0 there is nothing to lose. A consumer that needs sums and starts after ``since``
+        version 0 there is nothing to lose. A consumer needing sums and starting after ``since``
         starts with the snapshot at ``since``.
         """
         return Epoch(self.since + 1 if self.since else 0)
 
     @property
     def bytes(self) -> int:
-        """Total bytes in files that are at least partly live."""
+        """Total bytes in at least partly live files."""
         return sum({slice_.file.path: slice_.file.bytes for slice_ in self.slices}.values())
 
     def has(self, transaction: Transaction) -> bool:
@@ -334,13 +333,13 @@ class Manifest:
         return min((recorded_ms, *repaired))
 
     def lacks(self, transaction: Transaction) -> bool:
-        """Return whether earlier numbers are missing that the writer must have committed."""
+        """Return whether earlier numbers, which the writer must have committed, are missing."""
         last = self.transactions.get(transaction.writer, -1)
         return transaction.is_consecutive and transaction.number > last + 1
 
     @property
     def run_count(self) -> int:
-        """Maximum number of runs that a look-up searches: one per distinct epoch range."""
+        """Maximum number of runs searched by a look-up: one per distinct epoch range."""
         return len({slice_.epochs for slice_ in self.slices})
 
     def accepts(self, base_version: int) -> bool:
@@ -352,7 +351,7 @@ _FINGERPRINT_DIGITS = 16
 
 
 def fingerprint(writer: str) -> str:
-    """Return the fingerprint that replaces a forgotten writer's name: 64 bits, as hex digits."""
+    """Return the fingerprint replacing a forgotten writer's name: 64 bits, as hex digits."""
     return hashlib.blake2b(writer.encode(), digest_size=_FINGERPRINT_DIGITS // 2).hexdigest()
 
 
@@ -420,7 +419,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
 
 
 def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
-    """Add a version's writers, and forget those that an expiry drops."""
+    """Add a version's writers, and forget those dropped by an expiry."""
     if commit.transactions:
         transactions = {
             transaction.writer: transaction.number for transaction in commit.transactions
@@ -430,7 +429,7 @@ def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
             transactions={**manifest.transactions, **transactions},
             written_ms={**manifest.written_ms, **dict.fromkeys(transactions, commit.timestamp_ms)},
         )
-    if commit.wrong_from is not None:  # Times that were ahead count as the repair's.
+    if commit.wrong_from is not None:  # Times after the repair's become the repair's.
         repaired = {w: min(t, commit.timestamp_ms) for w, t in manifest.written_ms.items()}
         return replace(manifest, written_ms=repaired)
     gone = {w for w, time in manifest.written_ms.items() if time < commit.writers_before_ms}
@@ -445,7 +444,7 @@ def _with_writers(manifest: Manifest, commit: Commit) -> Manifest:
 
 
 def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ...]:
-    """Return the repairs that versions from ``since`` on need."""
+    """Return the repairs needed by versions from ``since`` on."""
     repairs = tuple(repair for repair in manifest.repairs if repair.upper > since)
     if commit.wrong_from is None:
         return repairs
@@ -466,7 +465,7 @@ def _merge_in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Sl
 
 
 def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
-    """Return whether all ranges that a compaction removes are still live."""
+    """Return whether all ranges removed by a compaction are still live."""
     live: dict[str, list[HashRange]] = {}
     for slice_ in manifest.slices:
         live.setdefault(slice_.file.path, []).append(slice_.live)

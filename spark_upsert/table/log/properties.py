@@ -89,7 +89,7 @@ def parse_cap(name: str, text: str) -> int | None:
 
 
 def heeds_pressure(properties: Mapping[str, str]) -> bool:
-    """Return whether a table's writers slow down for consumers that cannot keep up."""
+    """Return whether a table's writers slow down for consumers unable to keep up."""
     return parse_flag(BACKPRESSURE, properties.get(BACKPRESSURE, "false"))
 
 
@@ -170,13 +170,13 @@ def index_folder(column: str) -> str:
 
 
 def covered_version(index: Manifest) -> TableVersion | None:
-    """Return the table version that an index covers; None if it has none yet."""
+    """Return the table version covered by an index; None if it has none yet."""
     table_id, version, token = index.properties.get(SHOWS, "  ").split(" ")
     return TableVersion(table_id=table_id, version=int(version), token=token) if table_id else None
 
 
 def with_covered_version(index: Manifest, version_ref: TableVersion) -> dict[str, str]:
-    """Return an index's properties for a table version that it covers."""
+    """Return an index's properties for its covered table version."""
     return {
         **index.properties,
         SHOWS: f"{version_ref.table_id} {version_ref.version} {version_ref.token}",
@@ -189,7 +189,7 @@ PROPERTY = "tombstoneRetention"
 DEFAULT = "7 days"
 
 _NARROWER = (pa.int32(), pa.int16(), pa.int8(), pa.float32())
-"""Types that have a wider counterpart, the widest first."""
+"""Types with a wider counterpart, the widest first."""
 
 _EPOCHS = re.compile(r"\s*(\d{1,18})\s*epochs?\s*", re.ASCII)
 
@@ -200,8 +200,7 @@ class LateRows(Enum):
     """The policy for a put at or below the low-water mark, for a key not in the table.
 
     Either the key never existed, or its delete was forgotten. A late delete is skipped, counted as
-    rejected, and never fails the write; `APPLY` stores it, so that an older row with its key is
-    stale.
+    rejected, and never fails the write; `APPLY` stores it, so an older row with its key is stale.
     """
 
     REJECT = "reject"
@@ -272,7 +271,7 @@ def decode_mark(text: str, schema: TableSchema) -> list[pa.Array]:
 
 
 def _read_wide_mark(data: pa.Buffer, layout: pa.Schema) -> pa.RecordBatch:
-    """Read a mark that may predate a widening of the order column types.
+    """Read a mark, possibly older than a widening of the order column types.
 
     A type wider than the stored one needs more bytes than the mark has. So the widest readable
     types are the stored ones.
@@ -402,16 +401,16 @@ INTERNAL: Mapping[str, str] = {
     DROPPED: "'drop_columns'",
     SHOWS: "the step that advances an index",
 }
-"""Properties that only the engine sets, with the feature that sets each one."""
+"""Properties set only by the engine, each with its feature."""
 
 PROPERTIES = tuple(_CHECKS)
-"""Names of the properties that are also write options."""
+"""Names of the properties also available as write options."""
 
 
 def checked(
     properties: Mapping[str, str] | None, present: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return validated properties that a user may set; raises `OptionError`.
+    """Return validated user properties; raises `OptionError`.
 
     Internal properties equal to those in ``present`` are removed.
     """

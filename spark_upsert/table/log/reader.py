@@ -1,7 +1,7 @@
 """Reading the log: the proven newest version (`LogReader`), and a process's memory of it.
 
 ``v`` is the end if ``v + 1`` is absent and *then* the version at which the read began is found by
-its token. The memory (`LogMemory`) is a hint that each read proves again (docs/adr/0015).
+its token. The memory (`LogMemory`) is a hint, proved again by each read (docs/adr/0015).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _TABLE_BYTES = 1 << 14
 class LogMemory:
     """The newest proven version per table; the least recently used tables are evicted first.
 
-    Safe for threads. The bytes are an upper estimate. A cached version replaces the records that it
-    was folded from, so damage to those goes unnoticed here until a read needs them.
+    Safe for threads. The bytes are an upper estimate. A cached version replaces its source records,
+    so damage to those goes unnoticed here until a read needs them.
     """
 
     count_max: int = 4096
@@ -62,10 +62,10 @@ class LogMemory:
         return self._known.bytes_used
 
     def recall(self, store: Store) -> Manifest | None:
-        """Return a version that was once the newest, or None; the caller must prove it again.
+        """Return a formerly newest version, or None; the caller must prove it again.
 
-        A version is returned `POLLS_PER_LISTING` times and then evicted, so that the next reader
-        lists the log.
+        A version is returned `POLLS_PER_LISTING` times and then evicted, so the next reader lists
+        the log.
         """
         key = store.cache_key
         if key is None:
@@ -94,7 +94,7 @@ class LogMemory:
             self._known.put(key, manifest)
 
     def forget(self, store: Store, manifest: Manifest) -> None:
-        """Evict a version that is not in the log."""
+        """Evict a version missing from the log."""
         with self._lock:
             if self._known.peek(store.cache_key) is manifest:
                 self._known.pop(store.cache_key)
@@ -115,7 +115,7 @@ LOGS = LogMemory()
 
 
 _SEVERAL = 2
-"""New versions that indicate a long pause since the last poll."""
+"""New versions indicating a long pause since the last poll."""
 
 READ_TRIES_MAX = 1000
 """Maximum polls in a row. A cut during a poll fails it; a thousand in a row is a fault."""
@@ -146,14 +146,14 @@ class LogReader:
         self._lock = threading.RLock()
         self._head: Manifest | None = None
         self._newest_base: Manifest | None = None
-        """The version that the head was made from last: a follower asks for the state before it."""
+        """The head's base version: a follower requests the state before the head."""
         self._durable_version = -1
         self._idle_polls = 0
         self._reported: TableVersion | None = None
         self._pinned = threading.local()
 
     def without_cache(self) -> LogReader:
-        """Return a reader for the same table that uses no cache."""
+        """Return an uncached reader for the same table."""
         fresh = LogReader(self._store, memory=None, clock=self._clock)
         if self._head is not None:
             fresh.require(self._head.version_ref, "what was opened here")
@@ -183,7 +183,7 @@ class LogReader:
     def try_refresh(self, *, reported: TableVersion | None = None) -> LogSnapshot | None:
         """Poll the log (`refresh`); None if there is no table.
 
-        ``reported`` is a durable version that the caller knows from another process.
+        ``reported`` is a durable version, known to the caller from another process.
         """
         with self._lock:
             self._record_reported(reported)
@@ -196,18 +196,18 @@ class LogReader:
     def cached_snapshot(self) -> LogSnapshot:
         """Return a snapshot at the newest cached version; polls the log if none is cached.
 
-        For a caller that has just polled and needs only that version and older ones.
+        For a caller right after its own poll, needing only that version and older ones.
         """
         return self._cached_snapshot() or self.refresh()
 
     def snapshot_at(
         self, version_ref: TableVersion, *, reported: TableVersion | None = None
     ) -> LogSnapshot | None:
-        """Return a snapshot at a version that another process has just proven to be the newest.
+        """Return a snapshot at a version just proven to be the newest by another process.
 
-        Saves a poll for a writer that proposes the next version: the put detects a newer one, and
-        `Log` proves before and after the put that the version is in the log. If the version cannot
-        be built from the cache, this polls the log instead (`try_refresh`, also for ``reported``).
+        Saves a poll for a writer proposing the next version: the put detects a newer one, and `Log`
+        proves before and after the put that the version is in the log. If the version cannot be
+        built from the cache, this polls the log instead (`try_refresh`, also for ``reported``).
         """
         with self._lock:
             self._record_reported(reported)
@@ -222,7 +222,7 @@ class LogReader:
             return self._snapshot_from(manifest)
 
     def _record_reported(self, reported: TableVersion | None) -> None:
-        """Record a version that was in the log and durable."""
+        """Record a version found in the log and durable."""
         if reported is None:
             return
         self._durable_version = max(self._durable_version, reported.version)
@@ -247,7 +247,7 @@ class LogReader:
 
     @property
     def cached_head(self) -> Manifest | None:
-        """The newest version that this reader has read, if any; newer ones may exist by now."""
+        """The newest version read by this reader, if any; newer ones may exist by now."""
         return self._head
 
     def has_newer(self) -> bool:
@@ -367,7 +367,7 @@ class LogReader:
         self._snapshot_from(head).require(version_ref, who)
 
     def has(self, manifest: Manifest) -> bool:
-        """Return whether a version is in the log, so that no later version was removed yet."""
+        """Return whether a version is in the log; if so, no later version was removed yet."""
         return self._stored.contains(manifest)
 
     # -- the end of the log ----------------------------------------------------------
@@ -422,7 +422,7 @@ class LogReader:
     def _remember(self, head: Manifest, base: Manifest | None) -> None:
         """Cache a version proven to be in the log, and its base version.
 
-        A reader that forgot a commit by this process would follow an older copy.
+        A reader without a commit by this process would follow an older copy.
         """
         with self._lock:
             if self._head is None or self._head.version <= head.version:
@@ -472,7 +472,7 @@ class LogReader:
             raise self._stored.gap(head.version + 1, newest)
 
     def _end_at_reported(self, base: Manifest | None) -> Manifest | None:
-        """Return the version that a caller passed to `try_refresh`, if it is the log's end.
+        """Return the version passed by a caller to `try_refresh`, if it is the log's end.
 
         Saves one read against starting at the cached version: the commit is needed anyway, and
         reading it after checking for the next one proves the end.
@@ -486,7 +486,7 @@ class LogReader:
         return self._roll_to(base, reported)
 
     def _roll_to(self, base: Manifest | None, version_ref: TableVersion) -> Manifest | None:
-        """Return a version's manifest, built from an older one; None if that is not possible."""
+        """Return a version's manifest, built from an older one; None if impossible."""
         try:
             manifest = self._stored.apply_commits(base, version_ref.version)
         except CorruptionError:
@@ -494,10 +494,10 @@ class LogReader:
         return manifest if manifest is not None and manifest.version_ref == version_ref else None
 
     def _make_durable(self, version: int) -> None:
-        """Sync a version that another process may have left half-way, before acting on it.
+        """Sync a version possibly left half-way by another process, before acting on it.
 
         Its writer may have been killed, or received an error, between making the version visible
-        and making it durable. A reader must not follow a version that a power loss can still undo,
+        and making it durable. A reader must not follow a version still reversible by a power loss,
         and a writer must not report it.
         """
         if version > self._durable_version:

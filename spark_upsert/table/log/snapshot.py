@@ -152,7 +152,7 @@ class LogSnapshot:
         return manifest
 
     def equivalent_version(self, version: int) -> int | None:
-        """Return a readable version with the same rows as a version that may be expired.
+        """Return a readable version with the same rows as a possibly expired version.
 
         That is the version itself or, if it is expired, ``since``; None if rows changed in between.
         """
@@ -289,7 +289,7 @@ class LogSnapshot:
 
 
 def no_version(version: int, head: Manifest) -> VersionNotFoundError:
-    """Return the error for a version that is expired or does not exist yet."""
+    """Return the error for an expired or not yet existing version."""
     since, newest = head.since, head.version
     if 0 <= version < since:
         return VersionNotFoundError.expired(f"version {version}", since=since, newest=newest)
@@ -383,10 +383,10 @@ def readable_from(newest: Manifest, lower: int, *, path: str, fail_on_data_loss:
 
     Notes
     -----
-    If the requested changes are expired, ``fail_on_data_loss`` decides: the plan will raise, or
-    the read continues at `Manifest.first_changes`. The skipped changes may have altered rows,
-    so that a later retraction may name a row that the reader does not have: folding such
-    changes no longer reproduces the table.
+    If the requested changes are expired, ``fail_on_data_loss`` decides: the plan will raise, or the
+    read continues at `Manifest.first_changes`. The skipped changes may have altered rows, so a
+    later retraction may name a row missing from the reader: folding such changes no longer
+    reproduces the table.
     """
     if fail_on_data_loss or lower >= newest.first_changes:
         return lower

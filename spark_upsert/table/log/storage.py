@@ -70,7 +70,7 @@ def newest_checkpoint_up_to(store: Store, version: int) -> Manifest | None:
 
 
 def last_checkpoint(store: Store) -> Manifest | None:
-    """Return the checkpoint that the hint names; None without a hint or checkpoint."""
+    """Return the hint's checkpoint; None without a hint or checkpoint."""
     version = read_hint(store)
     return None if version is None else read_checkpoint(store, version)
 
@@ -84,7 +84,7 @@ def read_hint(store: Store) -> int | None:
 
 
 def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] = ()) -> None:
-    """Write a version's checkpoint. ``checked``: slices that need no decoding check again."""
+    """Write a version's checkpoint. ``checked``: slices without need for another decoding check."""
     record = manifest_to_json(manifest)
     checked_ids = {id(slice_) for slice_ in checked}
     is_new = [id(slice_) not in checked_ids for slice_ in manifest.slices]
@@ -109,12 +109,12 @@ def _hinted_version(record: Mapping[str, Any]) -> int:
 _COMMITS_KEPT = 4096
 
 AT_ONCE = 32
-"""Maximum commits that are read in parallel."""
+"""Maximum commits read in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMark:
-    """The part of a commit that identifies it."""
+    """The identifying part of a commit."""
 
     token: str
     is_cut: bool
@@ -194,9 +194,10 @@ class StoredLog:
         return read_record(self.store, commit_path(version), CommitMark.from_json)
 
     def contains(self, manifest: Manifest | None) -> bool:
-        """Return whether a version is in the log, so that no later version was removed yet.
+        """Return whether a version is in the log; if so, no later version was removed yet.
 
-        Reads the storage, never the cache. None means a log that was never cut.
+        Reads the storage, never the cache. None: whether version 0 exists and the log was never
+        cut.
         """
         mark = self.mark(0 if manifest is None else manifest.version)
         if mark is None or mark.is_cut:
@@ -238,7 +239,7 @@ class StoredLog:
         return entries(self.store)
 
     def newest_listed(self, manifest: Manifest | None) -> int:
-        """Return the newest version in a listing that starts after a manifest.
+        """Return the newest version in a listing starting after a manifest.
 
         The listing is short: a manifest is at most as old as the last checkpoint.
         """
@@ -256,7 +257,7 @@ class StoredLog:
         return CorruptionError.gap(f"{self.store.url}/{commit_path(version)}", version, newest)
 
     def files_before(self, version: int) -> set[str]:
-        """Return the run files named by versions before ``version`` that are still in the log."""
+        """Return the run files named by versions before ``version`` still in the log."""
         files = set()
         for entry in self.entries():
             if entry.version >= version:
@@ -267,7 +268,7 @@ class StoredLog:
         return files
 
     def _no_beginning(self, listed: Sequence[LogEntry]) -> CorruptionError:
-        """Return the error for a log that was cut and lacks its first checkpoint."""
+        """Return the error for a cut log without its first checkpoint."""
         later = [entry for entry in listed if entry.version]
         path = FOLDER
         if later:
@@ -303,7 +304,7 @@ AHEAD_MS = 3_600_000
 
 _FOLDER = "data"
 _LAST = "f" * 16
-"""Sorts a probe after nearly all runs, so that few runs are listed with it."""
+"""Sorts a probe after nearly all runs, so few runs are listed with it."""
 
 
 def storage_ms(store: Store) -> int | None:

@@ -1,4 +1,4 @@
-"""Expiry (`expire`) and vacuum (`vacuum`): policy, order of steps, and reads that they overtake.
+"""Expiry (`expire`) and vacuum (`vacuum`): policy, order of steps, and overtaken reads.
 
 Two frontiers are committed before a removal: ``since``, the first readable version, and the
 *fence*, the first version on which a writer may have staged (docs/adr/0011).
@@ -79,13 +79,13 @@ def translate_expired_files(store: Store, version: int) -> Iterator[None]:
 SAFETY_MS = 3_600_000
 """Minimum time for which versions stay readable after they were the newest.
 
-A read plans on the newest version and its tasks open the files later; a write counts against
-the version that it was planned on. Both usually take less than an hour, and clock differences in
-a cluster are small next to it.
+A read plans on the newest version and its tasks open the files later; a write counts against its
+planning version. Both usually take less than an hour, and clock differences in a cluster are small
+next to it.
 """
 
 GRACE_MS = 24 * 3_600_000
-"""Time that staged files may wait for their commit before they count as orphans: a day."""
+"""Time for staged files to wait for their commit before they count as orphans: a day."""
 
 LEASE_MS = 7 * 24 * 3_600_000
 """Default lease duration: covers a consumer's absence for a week."""
@@ -139,7 +139,7 @@ def bounds(
 
 
 def choose_bound(found: Iterable[RetentionBound]) -> RetentionBound:
-    """Return the bound that retains most versions."""
+    """Return the bound retaining most versions."""
     return min(found, key=lambda each: each.since)
 
 
@@ -156,9 +156,9 @@ class UnreferencedFiles:
     expired: tuple[ObjectInfo, ...]
     """Files referenced by an expired version."""
     orphans: tuple[ObjectInfo, ...]
-    """Files that no version in the log references, older than the grace period."""
+    """Files referenced by no version in the log, older than the grace period."""
     young_count: int
-    """Number of younger files, probably from writers that have not committed yet."""
+    """Number of younger files, probably from writers before their commit."""
 
     @classmethod
     def of(
@@ -186,7 +186,7 @@ _DATA = "data"
 _LOG = "_log"
 
 _PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
-"""Temporary names that writers and vacuums rename or remove themselves."""
+"""Temporary names, renamed or removed by their writers and vacuums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ class Expiry:
     newest: int
     """The newest version when ``since`` was chosen."""
     bound_by: str
-    """The bound that limited ``since``."""
+    """The bound limiting ``since``."""
     rows_deleted: int = 0
     """Number of rows older than the property ``rowTtl``."""
 
@@ -221,7 +221,7 @@ def expire(
     """Advance ``since`` as far as the retention and the live leases allow.
 
     A writer whose last epoch is older than ``writers_ms`` is forgotten. Its committed transactions
-    are unknown from then on, so that it is refused if it returns.
+    are unknown from then on, so it is refused if it returns.
     """
     if retain_versions is None and retain_ms is None:
         raise OptionError.missing("retain", "how much of the past to keep")
@@ -264,7 +264,7 @@ def expire(
             return None
         return _propose_frontiers(head, since=since, writers_before_ms=writers_before_ms)
 
-    # A concurrent expiry may remove the versions that this one reads.
+    # A concurrent expiry may remove the versions read by this one.
     retry_after_expiry(lambda: log.append(propose), store.url)
     return outcome[-1]
 
@@ -272,7 +272,7 @@ def expire(
 def _propose_frontiers(
     head: Manifest, *, since: int = 0, fence: int = 0, writers_before_ms: int = 0
 ) -> Draft:
-    """Return a draft that only advances frontiers."""
+    """Return a draft to advance frontiers only."""
     return Draft(
         kind=Kind.EXPIRE,
         live_rows=head.live_rows,
@@ -284,20 +284,20 @@ def _propose_frontiers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumResult:
-    """The files that a vacuum has removed, or would remove."""
+    """The files removed, or to be removed, by a vacuum."""
 
     expired: tuple[ObjectInfo, ...]
-    """Run files that only expired versions reference."""
+    """Run files referenced only by expired versions."""
     orphans: tuple[ObjectInfo, ...]
-    """Run files that crashed writers left."""
+    """Run files left by crashed writers."""
     leftovers: tuple[ObjectInfo, ...]
-    """Temporary files that killed writers left."""
+    """Temporary files left by killed writers."""
     foreign: tuple[str, ...]
     """Foreign files in the table's folders, by name or because of a link; never removed."""
     log: tuple[str, ...]
     """Log objects."""
     waiting_count: int
-    """Number of unreferenced files that are too young to be removed."""
+    """Number of unreferenced files too young to be removed."""
     is_dry_run: bool
 
     @property
@@ -325,7 +325,7 @@ class VacuumResult:
 def vacuum(
     store: Store, log: Log, *, grace_ms: int = GRACE_MS, dry_run: bool = False
 ) -> VacuumResult:
-    """Remove files that no readable version needs, and leftovers from crashes.
+    """Remove files needed by no readable version, and leftovers from crashes.
 
     Order: list ``data/``; commit the fence if there are orphans; read the files referenced by
     readable versions, after the listing and the fence; remove expired files, orphans older than the

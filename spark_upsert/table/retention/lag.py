@@ -1,7 +1,7 @@
 """Consumer lag: the backlog of the slowest consumer, and pressure reports (docs/adr/0031).
 
-The backlog counts epochs and the bytes that they added; compactions do not change it. A report is a
-hint that expires by itself; an invalid one counts as no pressure.
+The backlog counts epochs and their added bytes; compactions do not change it. A report is a hint
+and expires automatically; an invalid one counts as no pressure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ConsumerLag:
 
     consumer: str
     version: int
-    """The last version that it has read."""
+    """The last version read by the consumer."""
     epochs: int
     bytes: int
     """Backlog size. Both counts may be too low: counting ends beyond the caps."""
@@ -55,7 +55,7 @@ def slowest(leases: Iterable[Lease], now_ms: int) -> Lease | None:
 class BacklogCounter:
     """Counts one table's backlog; thread-safe.
 
-    It caches the counted epochs, so that each version is read once, and few that exceed the caps.
+    It caches the counted epochs, so each version is read once, and few above the caps.
     """
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class PressureGauge:
         self._reports: list[PressureReport] = []
 
     def refusing(self, store: Store, now_ms: int) -> PressureReport | None:
-        """Return the first report, by consumer, that refuses writes; None if there is none."""
+        """Return the first report, by consumer, refusing writes; None if there is none."""
         with self._lock:
             # After the clock went back, list immediately, not when the old time is reached again.
             if self._listed_ms is None or not 0 <= now_ms - self._listed_ms < POLL_MS:
@@ -244,7 +244,7 @@ class PressureGauge:
             return next(live, None)
 
     def pressure(self, now_ms: int) -> float:
-        """Return the greatest cached pressure that is still live, without a listing; else 0."""
+        """Return the greatest live cached pressure, without a listing; else 0."""
         with self._lock:
             return max(
                 (

@@ -106,7 +106,7 @@ def keep_held(store: Store, log: Log, lease: Lease) -> None:
     ):
         hold(store, log, lease)
         return
-    # The process that wrote it may have been killed before it was durable.
+    # Its writer may have been killed before it was durable.
     store.sync(lease_path(lease.consumer))
     _require_held(store, log, lease)
 
@@ -155,7 +155,7 @@ def leases(store: Store) -> list[Lease]:
 def readable_leases(store: Store) -> list[Lease]:
     """Return the readable leases, sorted by consumer; log a warning for each other one.
 
-    For lag reports, not for code that removes data.
+    For lag reports, not for data removal.
     """
     readable: list[Lease] = []
     for info in store.list(FOLDER):

@@ -1,7 +1,7 @@
 """Run files: `write_run`, the open run (`Run`), its cache, and frugal work.
 
-Log, file tail, block checksums and rows form a chain of checks; a reader verifies only blocks that
-it touches (docs/adr/0003). *Frugal* work releases mapped memory between steps (docs/adr/0012).
+Log, file tail, block checksums and rows form a chain of checks; a reader verifies only touched
+blocks (docs/adr/0003). *Frugal* work releases mapped memory between steps (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _FEW = 32
 """Hashes per probe from which on a search with the sample is faster than one without."""
 
 _SAMPLE_PAYS = 64
-"""Hashes per probe that justify the sample; building it reads all hashes."""
+"""Minimum hashes per probe to justify the sample; building it reads all hashes."""
 
 _FILTER_PAYS = 4
-"""Hashes per probe that justify the filter."""
+"""Minimum hashes per probe to justify the filter."""
 
 _SPREAD = 8
 """Minimum filter ranges per hash: one probe in this many is a false positive."""
@@ -114,7 +114,7 @@ class HashSearch:
         return block * STRIDE + counts.sum(axis=1)
 
     def candidates(self, probes: Hashes) -> Positions:
-        """Return probe indices that may be among the hashes: no misses, few false positives."""
+        """Return probe indices possibly among the hashes: no misses, few false positives."""
         if not self._has_paid(len(probes), _FILTER_PAYS):
             return np.arange(len(probes))
         if self._filter is None:
@@ -149,7 +149,7 @@ _LOGGED_PATH = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 
 
 def is_run_path(path: str) -> bool:
-    """Return whether our writers create such run names, so that a vacuum may remove the file."""
+    """Return whether our writers create such run names, so a vacuum may remove the file."""
     return _OWN_PATH.fullmatch(path) is not None
 
 
@@ -167,7 +167,7 @@ class HotPrefix(NamedTuple):
 
 
 _CROWDS_MAX = 256
-"""Maximum hot prefixes per run, so that the log stays small."""
+"""Maximum hot prefixes per run, so the log stays small."""
 
 _CROWD_ROWS = 64
 """Minimum sampling step: a prefix with fewer entries has little effect on piece sizes."""
@@ -294,8 +294,8 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
 def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[HotPrefix, ...]:
     """Return the hot prefixes among ascending hashes.
 
-    Every n-th hash is sampled, so that a prefix with 2n entries is always found. Hashes over
-    complete keys have no hot prefixes, which keeps their runs' log records small.
+    Every n-th hash is sampled, so a prefix with 2n entries is always found. Hashes over complete
+    keys have no hot prefixes, which keeps their runs' log records small.
     """
     every = max(_CROWD_ROWS, -(-len(hashes) // _CROWDS_MAX))
     prefixes = hashes[::every] >> np.uint64(32)
@@ -333,7 +333,7 @@ class Run:
     on_damage : callable, optional
         Called before a damaged block is reported.
     fetch : callable, optional
-        Fetches the blocks that are about to be verified into the buffer (`table.run.remote`).
+        Fetches the blocks into the buffer before their verification (`table.run.remote`).
     """
 
     def __init__(
@@ -465,7 +465,7 @@ class Run:
                 self._learn(layout)
 
     def _learn(self, layout: Layout) -> None:
-        """Validate a column if all its blocks are verified, so that later reads skip it."""
+        """Validate a column if all its blocks are verified, so later reads skip it."""
         if not all(self._blocks.has_verified(*extent) for extent in layout.extents):
             return
         if layout.is_plain:
@@ -503,7 +503,7 @@ class Run:
         if rows is None:
             return
         low, high = rows
-        # With the previous row, so that the borders between checked ranges are checked, too.
+        # With the previous row, so the borders between checked ranges are checked, too.
         self._verify_rows(layout, max(low - 1, 0), high)
         hashes = self.hashes[max(low - 1, 0) : high]
         bounds = (self.file.hash_range.first, self.file.hash_range.last)
@@ -601,7 +601,7 @@ _RESIDENT_BYTES = 128 << 20
 
 _RESIDENT_BYTES_PER_ROW = 16 << 10
 _RELEASED_BYTES_MIN = 16 << 20
-"""Minimum release that justifies a pass over all open runs, some microseconds per thousand."""
+"""Minimum release justifying a pass over all open runs, some microseconds per thousand."""
 
 
 class _OpenRun(NamedTuple):
@@ -618,15 +618,15 @@ class RunCache:
     """Least-recently-used cache for this process's open runs.
 
     The cache is bounded by count: an open run is a mapping and one byte per block, not its
-    contents, some 30 KiB in all. Tables that are written and compacted for hours have thousands of
-    runs in turn, but use only the last. So beyond a count the cache closes runs without a recent
-    use. Touched pages count as process memory until their release; `trim` bounds them. The keys
-    are immutable files, so that an entry never becomes stale.
+    contents, some 30 KiB in all. Tables written and compacted for hours have thousands of runs in
+    turn, but use only the last. So beyond a count the cache closes runs without a recent use.
+    Touched pages count as process memory until their release; `trim` bounds them. The keys are
+    immutable files, so an entry never becomes stale.
     """
 
     count_max: int = 4096
     rested_max: int = 128
-    """Number of idle runs that stay open."""
+    """Number of idle runs kept open."""
     rest_s: float = 60.0
     """Time for which other idle runs stay open. A query opens its runs in each batch."""
     trusted_s: float = 3600.0
@@ -648,7 +648,7 @@ class RunCache:
         key = (store.url, file.path)
         with self._lock:
             opened = self._runs.get(key)
-        # Read before the mapping, so that a concurrent write changes the state.
+        # Read before the mapping, so a concurrent write changes the state.
         mapped_buffer = store.mapped_file(file.path)
         if opened is not None and self._is_as_verified(opened, mapped_buffer):
             return opened.run
@@ -693,15 +693,15 @@ class RunCache:
     def _is_as_verified(self, known: _OpenRun, seen: MappedFile | None) -> bool:
         """Return whether an open run's verified blocks are still valid.
 
-        A file that was truncated after mapping must not be touched: the access raises SIGBUS. A
-        modified file is damaged or repaired; a removed file stays as it was.
+        A file truncated after mapping must not be touched: the access raises SIGBUS. A modified
+        file is damaged or repaired; a removed file stays as it was.
         """
         if seen is None:
             return True
         return seen == known.seen and self.clock() - known.opened_s < self.trusted_s
 
     def trim(self, rows: int) -> None:
-        """Release mapped memory beyond the amount that the rows justify; called between steps.
+        """Release mapped memory beyond the amount justified by the rows; called between steps.
 
         Only for frugal work (`frugal`): a worker's memory then follows its batches, not its table.
         Touching released memory again costs some microseconds per 64 KiB.

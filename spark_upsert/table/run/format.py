@@ -39,14 +39,14 @@ class ParsedRun(NamedTuple):
 
     batch: pa.RecordBatch
     unreadable: Mapping[str, pa.DataType]
-    """Columns missing from the batch, with types that only earlier releases stored."""
+    """Columns missing from the batch, with types stored only by earlier releases."""
 
 
 def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
     """Return a file's batch without copying it.
 
     Reads the messages at the start and never the footer, which could point elsewhere. Compressed
-    batches and types that our writers never store are refused, and buffer lengths are compared with
+    batches and types never stored by our writers are refused, and buffer lengths are compared with
     the row count in the log.
     """
     reader = pa.BufferReader(body.slice(MAGIC_BYTES))
@@ -76,7 +76,7 @@ def parse(body: pa.Buffer, *, rows: int) -> ParsedRun:
 def _is_readable(field: pa.Field) -> bool:
     """Return whether a column is read, in its own type or as that type's storage type.
 
-    Raises ValueError for a type that no release stored.
+    Raises ValueError for a type stored by no release.
     """
     if find_unstorable_part(field.name, field.type) is None:
         return True
@@ -151,7 +151,7 @@ def _number(form: str, data: memoryview, at: int) -> int:
 BLOCK_BYTES = 1024
 SUM_BYTES = 4
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-"""The mark that Arrow writes after the last message."""
+"""Arrow's mark after the last message."""
 
 _WORD_BYTES = 8
 _WORDS = BLOCK_BYTES // _WORD_BYTES
@@ -205,7 +205,7 @@ class Blocks:
     body : memoryview
     sums : numpy.ndarray of uint32, shape (ceil(len(body) / 1024),)
     fetch : callable, optional
-        Called with the blocks, ascending, that are about to be verified.
+        Called with the blocks, ascending, before their verification.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Blocks:
         return low >= high or bool(self._verified[low // BLOCK_BYTES : block_count(high)].all())
 
     def verify(self, blocks: Numbers) -> tuple[int, int, int] | None:
-        """Verify blocks, in any order, that are not verified yet.
+        """Verify blocks not verified yet, in any order.
 
         Returns the first damaged block's number, expected and actual checksum; None without damage.
         """
@@ -363,7 +363,7 @@ class Layout:
         self.is_nested = pa.types.is_nested(array.type) or isinstance(array, pa.ExtensionArray)
         self.is_text = is_text(array.type)
         self.is_plain = is_plain(array.type)
-        """Whether every bit pattern is valid, so that values need no validation."""
+        """Whether every bit pattern is valid, so values need no validation."""
         buffers = [b for b in array.buffers() if b is not None and b.size]
         self.extents = [(b.address - base, b.address - base + b.size) for b in buffers]
         self.block_count = sum(block_count(high - low) for low, high in self.extents)

@@ -1,4 +1,4 @@
-"""Remote runs: a look-up in a large object fetches only the blocks that it touches.
+"""Remote runs: a look-up in a large object fetches only the touched blocks.
 
 The bytes are a zero-filled mapping, filled before blocks are verified. `share_limits` divides memory
 bounds among the readers of one thread.
@@ -32,7 +32,7 @@ from spark_upsert.table.run.rows import Part, RunPart
 Hashes = npt.NDArray[np.uint64]
 
 HEAD_BYTES = 64 << 10
-"""Leading bytes that the first request fetches; they include the schema."""
+"""Leading bytes fetched by the first request; they include the schema."""
 
 _JOINED_BLOCKS = 64
 """Maximum unrequested blocks fetched between two requested ones: cheaper than another request."""
@@ -67,7 +67,7 @@ class RemoteBytes:
         return int(self._is_here.sum()) * BLOCK_BYTES
 
     def fetch(self, blocks: Positions) -> None:
-        """Fetch the given ascending blocks that are still missing, with one store request."""
+        """Fetch the missing ones among ascending blocks, with one store request."""
         missing_blocks = blocks[~self._is_here[blocks]]
         if not len(missing_blocks):
             return
@@ -224,14 +224,13 @@ class RemoteRunCache:
     def __post_init__(self) -> None:
         self._runs: LruMap[tuple[str, str], RemoteRun] = LruMap(self.count_max)
         self._spent: LruMap[tuple[str, str], int] = LruMap(_SPENT_KEPT)
-        """Bytes fetched for evicted runs, so that a run that keeps returning is eventually copied.
-        """
+        """Bytes fetched for evicted runs, so a repeatedly returning run is eventually copied."""
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def open_all(self, store: Store, files: Sequence[RunFile], *, sought: int) -> list[Run]:
-        """Return the files' open runs, for a look-up that reads only the given key count."""
+        """Return the files' open runs, for a look-up reading only the given key count."""
         far = [file for file in files if self._stays_far(store, file, sought)]
         if not far:
             return RUNS.open_all(store, files)
@@ -277,7 +276,7 @@ class RemoteRunCache:
         return run
 
     def prefetch(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
-        """Fetch the blocks that a look-up touches in remote parts, in parallel."""
+        """Fetch a look-up's blocks in remote parts, in parallel."""
         far = [
             part for part in parts if isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
         ]
@@ -291,7 +290,7 @@ REMOTE_RUNS = RemoteRunCache()
 
 
 def _fetch_matches(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
-    """Read the blocks that a look-up needs from a part."""
+    """Read the blocks needed by a look-up from a part."""
     first, last = part.hash_ends
     probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
     indices = part.insertion_points(probes)

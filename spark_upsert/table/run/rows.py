@@ -1,6 +1,6 @@
 """Row addressing over several *parts*: runs, rows picked from runs, and batches in memory.
 
-`Rows` concatenates parts, so that one number addresses a row. Columns that a part lacks are null;
+`Rows` concatenates parts, so one number addresses a row. Columns missing from a part are null;
 narrower types are widened on read.
 """
 
@@ -29,7 +29,7 @@ _FEW_PARTS = 12
 
 
 class Part(Protocol):
-    """Consecutive rows that can be read by position, sorted by hash or not."""
+    """Consecutive rows, readable by position, sorted by hash or not."""
 
     def __len__(self) -> int: ...
 
@@ -237,7 +237,7 @@ class Rows:
     Parameters
     ----------
     schema : TableSchema
-        Determines the types of the columns that are read.
+        Determines the types of the read columns.
     parts : sequence of Part
     """
 

@@ -37,7 +37,7 @@ _FIRST = np.zeros(1, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is not as it must be."""
+    """A deviation from the expected state."""
 
     place: str
     """A file, or a version."""
@@ -68,7 +68,7 @@ class Report:
 def check(
     store: Store, log: LogReader, on_progress: Callable[[int, int], object] | None = None
 ) -> Report:
-    """Verify everything that a table's readable versions depend on.
+    """Verify everything required by a table's readable versions.
 
     Notes
     -----
@@ -104,7 +104,7 @@ def check(
 class _Readable:
     """A table's readable history: the state before the first changes, and the commits since.
 
-    It is held in memory, so that a concurrent expiry does not affect it.
+    It is held in memory, so a concurrent expiry does not affect it.
     """
 
     head: Manifest
@@ -121,13 +121,13 @@ class _Readable:
 
     @property
     def files(self) -> dict[str, RunFile]:
-        """All that it needs, by path."""
+        """The required run files, by path."""
         slices = [*self.base.slices, *(slice_ for c in self.commits for slice_ in c.slices())]
         return {slice_.file.path: slice_.file for slice_ in slices}
 
 
 def newer_than_the_log(place: str, version: int, newest: int) -> Finding:
-    """Return the finding for a recorded version that is newer than the newest one."""
+    """Return the finding for a recorded version newer than the newest one."""
     return Finding(
         place=place,
         expected=f"a version up to {newest}, the newest in the log",
@@ -167,7 +167,7 @@ def _check_counts(readable: _Readable) -> Iterator[Finding]:
 
 @runtime_checkable
 class _KeepsCopies(Protocol):
-    """A store that maps local copies; the check wants the originals."""
+    """A store mapping local copies; the check wants the originals."""
 
     def forget(self, path: str) -> None: ...
 
@@ -214,7 +214,7 @@ def _check_order(schema: TableSchema, run: Run) -> Iterator[Finding]:
         )
     for start in range(0, len(hashes), _CHUNK_ROWS):
         stop = min(start + _CHUNK_ROWS, len(hashes))
-        # A key that could not be decoded is hashed by its bytes, so only plain tables are tried.
+        # An undecodable key is hashed by its bytes, so only plain tables are tried.
         if not schema.has_quarantine:
             keys = run.slice(schema.keys, start, stop)
             expected_hashes = hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
@@ -269,7 +269,7 @@ def _check_newest(store: Store, log: LogReader) -> list[Finding]:
 
 
 def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
-    if head.schema.engine.multiplicity is not None:  # A sum that does not fit is no damage.
+    if head.schema.engine.multiplicity is not None:  # An overflowing sum is no damage.
         engine = replace(head.schema.engine, has_null_for_overflow=True)
         head = replace(head, schema=replace(head.schema, engine=engine))
     location, schema = f"version {head.version}", head.schema

@@ -1,4 +1,4 @@
-"""Entry folding (`fold`): one entry per key for engines that aggregate, by whole columns.
+"""Entry folding (`fold`): one entry per key for aggregating engines, by whole columns.
 
 Folding is associative by extra columns per entry (docs/adr/0007). In a table of contributions an
 all-zero entry is deleted (docs/adr/0037).
@@ -43,10 +43,10 @@ from spark_upsert.table.state.sums import exact_sums, sums_that_fit
 
 
 def without_sums(schema: TableSchema) -> TableSchema:
-    """Return the schema without the sums that are not needed to detect rows.
+    """Return the schema without the sums not needed to detect rows.
 
-    In a table of contributions, a complete entry with count zero has only zero sums, so that the
-    other sums need not be read. Any other table's schema is returned unchanged.
+    In a table of contributions, a complete entry with count zero has only zero sums, so the other
+    sums need not be read. Any other table's schema is returned unchanged.
     """
     engine = schema.engine
     if engine.multiplicity is None:
@@ -71,7 +71,7 @@ def vanished(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
 
 
 def impossible(schema: TableSchema, columns: Mapping[str, pa.Array]) -> Mask:
-    """Return a mask: entries that no rows can produce (negative count, or sums without rows)."""
+    """Return a mask: impossible entries (negative count, or sums without rows)."""
     name = schema.engine.multiplicity
     assert name is not None
     counts = np.asarray(columns[name].fill_null(0), dtype=np.int64)
@@ -128,7 +128,7 @@ class FoldedEntries(NamedTuple):
     rows: Rows
     """The entries, sorted by (hash, key), as one part in memory."""
     firsts: Positions
-    """For each entry, one row that contributed to it."""
+    """For each entry, one contributing row."""
 
 
 def fold(
@@ -138,7 +138,7 @@ def fold(
 
     Extra columns: ``__at_<c>`` (order key of the value), ``__dead`` (greatest order key of a
     delete, or whether a delete is below), and for columns with their own order ``__row_at_<c>``
-    (row order of the value) and ``__older_<c>`` (values that can replace it after a late delete).
+    (row order of the value) and ``__older_<c>`` (possible replacements after a late delete).
     """
     schema = rows.schema
     in_time = _in_time(rows, epochs) if epochs and schema.order else lambda _: []
@@ -146,7 +146,7 @@ def fold(
 
 
 def fold_arranged(rows: Rows, order: Positions, begins: Mask) -> FoldedEntries:
-    """Fold entries that are arranged by key (`resolve.Arrangement`): the second step of `fold`."""
+    """Fold entries arranged by key (`resolve.Arrangement`): the second step of `fold`."""
     schema = rows.schema
     columns = dict(zip(schema.run.names, rows.take(schema.run.names, order), strict=True))
     if not bool(begins.all()):
@@ -196,7 +196,7 @@ class _Groups:
         return self._columns[name].take(pa.array(self._firsts))
 
     def _alive(self, result: dict[str, pa.Array]) -> Callable[[list[pa.Array] | None], Mask]:
-        """Fold the deletes; return a predicate for the order keys that survive them."""
+        """Fold the deletes; return a predicate for the surviving order keys."""
         everything = np.ones(len(self._group), dtype=np.bool_)
         if self._schema.engine.kind is not Engine.PARTIAL_UPDATE:
             return lambda _: everything
@@ -229,7 +229,7 @@ class _Groups:
         alive: Callable[[list[pa.Array] | None], Mask],
         result: dict[str, pa.Array],
     ) -> None:
-        """Choose the last value that is not null and that no delete has forgotten."""
+        """Choose the last non-null value not forgotten by a delete."""
         column = self._columns[name]
         valid = validity(column)
         if column.null_count == len(column) and not self._has_order:
@@ -389,7 +389,7 @@ class _Groups:
 
 
 class _Values(NamedTuple):
-    """Values in a column with a column order, with the entries that hold them."""
+    """Values in a column with a column order, with their entries."""
 
     entry: Positions
     place: Positions
@@ -443,7 +443,7 @@ def _greater_where(left: Sequence[pa.Array], right: Sequence[pa.Array], where: M
 
 
 def _in_time(rows: Rows, epochs: EpochOf) -> Callable[[Positions], list[Words]]:
-    """Return sort words that order a key's rows by time, the oldest epoch first.
+    """Return sort words ordering a key's rows by time, the oldest epoch first.
 
     Rows in one epoch come from several tasks without a time order between them: they are
     ordered by content.

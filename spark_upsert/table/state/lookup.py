@@ -89,7 +89,7 @@ def is_sparse(probes: int, entries: int) -> bool:
 
 
 def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions, Positions]:
-    """Return the hashes that a part contains, and the position of the first entry with each."""
+    """Return the indices of hashes found in a part, and the first entry position for each."""
     part_hashes = part.unverified_hashes
     if not len(part_hashes) or not len(hashes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -112,7 +112,7 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
 
 
 def _share_found(probes: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]) -> float:
-    """Return the share of probes that a sequence contains."""
+    """Return the share of probes in a sequence."""
     indices = np.minimum(np.searchsorted(own, probes), len(own) - 1)
     return float((own[indices] == probes).mean())
 
@@ -200,7 +200,7 @@ class Prefixes:
         )
 
     def cut(self) -> Iterator[Prefixes]:
-        """Yield the values in pieces that share no range with each other."""
+        """Yield the values in pieces without a shared range."""
         first = 0
         while first < len(self.ranges):
             last = self.ranges[min(first + _VALUES, len(self.ranges)) - 1]
@@ -245,7 +245,7 @@ class Prefixes:
         return RunRanges(np.clip(starts, low, high), np.clip(stops, low, high))
 
     def filter(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that have one of the values."""
+        """Return the rows with one of the values."""
         columns = [rows.column(name) for name in self.names]
         chosen = is_among(columns, self.values)
         return rows if bool(chosen.all()) else rows.filter(pa.array(chosen))

@@ -1,4 +1,4 @@
-"""The run observer: an interface for a package above the table that prepares files from run rows.
+"""The run observer: an interface for a higher-level package preparing files from run rows.
 
 `spark_upsert` registers the Delta mirror. The observer of commits is `table.observers`.
 """
@@ -23,7 +23,7 @@ class RunObserver(Protocol):
 
 
 _PUBLISH = "publish"
-"""Table property that enables observation; importing its module would load all others."""
+"""Table property enabling observation; importing its module would load all others."""
 
 _registered: list[Callable[[], RunObserver]] = []
 

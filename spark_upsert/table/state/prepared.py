@@ -54,7 +54,7 @@ class PreparedFiles:
 
 
 class Preparation(Protocol):
-    """Creates the files and row sets that a mirror needs from one task's runs."""
+    """Creates a mirror's files and row sets from one task's runs."""
 
     def write(self, file: RunFile, rows: pa.RecordBatch) -> None:
         """Write a run's mirror data file; raises no error."""
@@ -67,7 +67,7 @@ class Preparation(Protocol):
         ...
 
     def record_run(self, file: RunFile | None) -> None:
-        """Record the run that stores the last recorded commands, one per entry.
+        """Record the run storing the last recorded commands, one per entry.
 
         None if there is no such run.
         """

@@ -65,7 +65,7 @@ LookUp = Callable[[npt.NDArray[np.uint64], Sequence[pa.Array]], EntryMatches]
 
 
 class History(NamedTuple):
-    """Each key's entries before and after every epoch that affects it, grouped by key."""
+    """Each key's entries before and after every epoch affecting it, grouped by key."""
 
     rows: Rows
     old: Positions
@@ -103,7 +103,7 @@ def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Row
     state_part = BatchPart(pa.RecordBatch.from_arrays(columns, names=[HASH, *names]))
     base = np.full(len(matches.at), ABSENT, dtype=np.int64)
     base[hit] = np.arange(len(hit)) + len(commands)
-    # In one part, so that all further looks at them are one call each.
+    # In one part, so all further reads are one call each.
     return Rows(schema, [*commands.parts, state_part]).gathered(schema.run.names), base
 
 
@@ -122,7 +122,7 @@ def _winners_by_epoch(commands: Rows, epoch_of: EpochOf) -> tuple[Positions, Pos
 
 
 def _effective(rows: Rows, chosen: Positions, key_index: Positions, base: Positions) -> Mask:
-    """Return a mask: the commands that take effect over all earlier ones for their key.
+    """Return a mask: the commands effective over all earlier ones for their key.
 
     All keys advance in parallel, one epoch per step: the number of steps is the busiest key's
     epoch count.
@@ -208,7 +208,7 @@ class ReducedEntries(NamedTuple):
     """One entry per key."""
 
     rows: Rows
-    """Rows that contain the entries: the input rows, or newly created ones."""
+    """Rows containing the entries: the input rows, or newly created ones."""
     at: Positions
     """Entry positions in ``rows``, sorted by (hash, key)."""
     losers: Positions
@@ -229,7 +229,7 @@ class ReducedEntries(NamedTuple):
 
 
 class KeyMatches(NamedTuple):
-    """The probed keys that one part holds."""
+    """The probed keys in one part."""
 
     part: int
     probes: Positions
@@ -263,7 +263,7 @@ class MergeFunction(Protocol):
         ...
 
     def mark_winners(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
-        """Return rows and a mask that selects one row per key.
+        """Return rows and a mask selecting one row per key.
 
         For a read, which needs no order and passes on complete parts: most keys have one row.
         """
@@ -285,7 +285,7 @@ class MergeFunction(Protocol):
         ...
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
-        """Return the effect of several epochs' commands on the entries that a look-up finds."""
+        """Return the effect of several epochs' commands on the entries found by a look-up."""
         ...
 
 
@@ -442,20 +442,20 @@ class Counters:
         live   = live before + inserts - deletes - displaced - retracted + restored
 
     ``displaced`` is a subset of ``quarantined``; ``tied`` and ``late`` overlap the others. A put
-    that clears an error entry is an insert, a delete that does so is ``absent``. An event that
-    moves a row to another key counts as two rows. Unchanged updates count as updates.
+    clearing an error entry is an insert, a delete doing so is ``absent``. An event moving a row to
+    another key counts as two rows. Unchanged updates count as updates.
 
     Source: Materialize, ``DrainStats`` in ``upsert_continual_feedback_v2.rs``.
     """
 
     rows: int = 0
-    """Rows that came in."""
+    """Input rows."""
     inserts: int = 0
-    """Keys that were absent and have a row after the epoch."""
+    """Keys without a row before and with a row after the epoch."""
     updates: int = 0
-    """Keys that had a row and have one after the epoch."""
+    """Keys with a row before and after the epoch."""
     deletes: int = 0
-    """Keys that had a row and were deleted by a command."""
+    """Keys with a row before, deleted by a command."""
     absent: int = 0
     """Deletes for keys without a row."""
     superseded: int = 0
@@ -467,17 +467,17 @@ class Counters:
     rejected: int = 0
     """Left out: unknown key, and so old that its delete may be forgotten."""
     skipped: int = 0
-    """Rows that are no commands: redundant to another row, or without a key."""
+    """Rows without a command: redundant to another row, or without a key."""
     retracted: int = 0
     """Rows whose keys an overwrite left out; for a restore, all previous rows."""
     restored: int = 0
-    """Rows from the old version that a restore brought back; not part of the input."""
+    """Rows brought back from the old version by a restore; not part of the input."""
     quarantined: int = 0
     """Rows that could not be applied and became their key's error entry."""
     displaced: int = 0
     """Rows removed because a row with the same key was quarantined."""
     tied: int = 0
-    """Rows that met a row with the same key and order key but another content."""
+    """Rows with the same key and order key as another row, but other content."""
     late: int = 0
     """Rows with unknown keys, applied although deletes of their age are forgotten."""
 
@@ -494,7 +494,7 @@ class Counters:
 
     @property
     def result_count(self) -> int:
-        """Eligible commands for a key that had a row."""
+        """Eligible commands for a key with a previous row."""
         return self.updates + self.deletes + self.displaced
 
     @property
@@ -511,7 +511,7 @@ class Counters:
 
     @property
     def is_balanced(self) -> bool:
-        """Whether every row that came in is accounted for."""
+        """Whether every input row is accounted for."""
         ignored = self.superseded + self.duplicates + self.stale + self.rejected + self.skipped
         return self.rows == self.eligible + ignored
 
@@ -521,7 +521,7 @@ class Counters:
 
     @classmethod
     def from_json(cls, record: Mapping[str, int]) -> Counters:
-        """Rebuild counters from a log record; counters that it lacks are zero."""
+        """Rebuild counters from a log record; missing counters are zero."""
         field_names = {f.name for f in _FIELDS}
         return cls(**{name: value for name, value in record.items() if name in field_names})
 

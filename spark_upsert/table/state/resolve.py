@@ -1,4 +1,4 @@
-"""Winner selection per key, for engines that choose an entry, by `core.precedence`.
+"""Winner selection per key, for engines choosing an entry, by `core.precedence`.
 
 Input rows are in (epoch, task, position) order.
 """
@@ -36,7 +36,7 @@ def _names(schema: TableSchema) -> tuple[str, ...]:
 
 
 def content_words(rows: Rows, chosen: Positions) -> list[Words]:
-    """Return sort words that order the rows' contents, ascending."""
+    """Return sort words ordering the rows' contents, ascending."""
     diffs, *values = rows.take(_names(rows.schema), chosen)
     is_delete = diffs.to_numpy() == TOMBSTONE
     words = [word for value in values for word in _value_words(value)]
@@ -45,7 +45,7 @@ def content_words(rows: Rows, chosen: Positions) -> list[Words]:
 
 
 def _value_words(column: pa.Array) -> list[Words]:
-    """Return sort words that define some order for values with any type.
+    """Return sort words defining some order for values with any type.
 
     Nested values are compared by their text, row by row: some 10 us each, only in ties.
     """
@@ -74,8 +74,8 @@ def equal_contents(one: Rows, chosen: Positions, other: Rows, against: Positions
 def have_reasons(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
     """Return a mask: the row pairs in which either row has a reason (an error or displacement).
 
-    Such a row has no tie, because its order derives from its arrival. A bad row that
-    a corrected declaration makes valid on re-read retains its order.
+    Such a row has no tie, because its order derives from its arrival. A bad row made valid on
+    re-read by a corrected declaration retains its order.
     """
     if not one.schema.has_quarantine:
         return np.zeros(len(chosen), dtype=np.bool_)
@@ -89,7 +89,7 @@ def _equal(values: Sequence[pa.Array], others: Sequence[pa.Array], count: int) -
 
 
 _HALF = (1 << 31) - 1
-"""The greatest value that fits twice into a number."""
+"""The greatest value fitting twice into a number."""
 
 
 class Arrangement(NamedTuple):
@@ -122,8 +122,8 @@ def arrange(
     chosen : numpy.ndarray of int64 or None
         The row numbers to sort, ascending; None for all.
     within : callable
-        Takes row numbers, returns the words that sort the rows within a key, smallest
-        first. It is called only for rows that share their hash with another.
+        Takes row numbers, returns the sort words for the rows within a key, smallest first. It is
+        called only for rows sharing their hash with another.
     """
     order, begins = _grouped(rows, chosen)
     if not bool(begins.all()):
@@ -270,10 +270,10 @@ def pick_winners(
 
 
 def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
-    """Return a mask: rows that no other part's entry with the same key beats.
+    """Return a mask: rows not beaten by another part's entry with the same key.
 
-    Only hashes that the largest part shares with the others are compared: its other rows
-    win unread, so that a large run under small ones costs a search, not a sort.
+    Only hashes shared by the largest part with the others are compared: its other rows win unread,
+    so a large run under small ones costs a search, not a sort.
     """
     wins = np.ones(len(rows), dtype=np.bool_)
     if len(rows.parts) < 2:
@@ -292,7 +292,7 @@ def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
 
 
 def _sharing(rows: Rows, start: int, stop: int) -> Positions:
-    """Return the rows outside a part's sorted slice, and those in it that share their hashes."""
+    """Return the rows outside a part's sorted slice, and those in it sharing their hashes."""
     shares = np.ones(len(rows), dtype=np.bool_)
     slice_hashes = rows.hashes[start:stop]
     other_hashes = np.concatenate([rows.hashes[:start], rows.hashes[stop:]])
@@ -310,6 +310,6 @@ def _sharing(rows: Rows, start: int, stop: int) -> Positions:
 
 
 def epochs_by_part(rows: Rows, epochs: Sequence[int]) -> EpochOf:
-    """Return a function that maps rows to the epochs of their parts."""
+    """Return a function mapping rows to the epochs of their parts."""
     table = np.asarray(epochs, dtype=np.uint64)
     return lambda chosen: table[rows.part_of(chosen)]

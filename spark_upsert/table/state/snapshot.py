@@ -97,7 +97,7 @@ class HashHistogram:
         return -(-self._reached[-1] // HASH_END)
 
     def hash_at(self, number: int, count: int) -> int:
-        """Return the hash that bounds the first ``number`` of ``count`` equal entry shares."""
+        """Return the hash bounding the first ``number`` of ``count`` equal entry shares."""
         share, reached, bounds = self._reached[-1] * number // count, self._reached, self._bounds
         if not reached[-1]:
             return self._range.first + self._range.width * number // count
@@ -141,7 +141,7 @@ _SMALL_BYTES = 1 << 20
 """Pieces below this are put together."""
 
 _Piece = tuple[list[pa.Array], Mask]
-"""Entry columns, followed by their diffs, and the mask that selects the winners."""
+"""Entry columns, followed by their diffs, and the winner mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Snapshot:
         order = order_of(hashes)
         probe_order: Positions | None = None
         if not bool((np.diff(hashes[order]) > 0).all()):
-            # An engine that folds would fold the entry of a key that is sought twice with itself.
+            # A folding engine would fold the entry of a key sought twice with itself.
             [numbers] = codes(keys)
             first = first_occurrences(numbers)
             probe_order, order = first[numbers], first[order_of(hashes[first])]
@@ -248,8 +248,8 @@ class Snapshot:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows with the given key prefixes, each once, in any order.
 
-        It reads the prefixes' hash ranges, and in these the blocks that hold the keys; the
-        cost is proportional to the matching rows.
+        It reads the prefixes' hash ranges, and in these the blocks with the keys; the cost is
+        proportional to the matching rows.
         """
         prefixes = Prefixes.of(self.manifest.schema, values)
         names = self.manifest.schema.columns.names if columns is None else columns
@@ -294,7 +294,7 @@ class Snapshot:
     def _winning_rows(
         self, parts: Sequence[tuple[Part, int]], names: list[str]
     ) -> list[pa.RecordBatch]:
-        """Return the rows among entries that are complete for their keys."""
+        """Return the rows among entries complete for their keys."""
         schema = self.manifest.schema
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
@@ -343,7 +343,7 @@ def _together(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _live_rows(piece: _Piece, names: list[str], fields: pa.Schema) -> pa.RecordBatch:
-    """Return a piece's winning entries that are table rows."""
+    """Return the table rows among a piece's winning entries."""
     columns, wins = piece
     live = is_live(columns[-1]) & wins
     # Without columns there is still a number of rows.
@@ -392,12 +392,12 @@ def read_quarantine(
 
 
 def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBatch:
-    """Return the error entries, sorted by hash, that no other entry has replaced."""
+    """Return the error entries not replaced by another entry, sorted by hash."""
     schema = snapshot.manifest.schema
     hashes = rows.hashes[errors]
     state = snapshot.parts(HashRange.spanning(hashes[0], hashes[-1])) if len(errors) else []
     stored_rows = find(schema, state, hashes, rows.take(schema.identity, errors))
-    # An identity may have error entries in several runs: they all lead to the one that stands.
+    # An identity may have error entries in several runs: they all lead to the current one.
     at = np.unique(stored_rows.at[stored_rows.present])
     at = at[stored_rows.rows.take([DIFF], at)[0].to_numpy() == ERROR]
     names = [*schema.keys, REASON, EPOCH, RAW_KEY, RAW_VALUE]

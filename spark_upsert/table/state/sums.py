@@ -20,7 +20,7 @@ from spark_upsert.core.threads import Rounding
 _LIMB_BITS = 32
 _DIGITS = 38
 _MORE_DIGITS = 4
-"""Fraction digits that a decimal average gains, as in Spark."""
+"""Additional fraction digits for a decimal average, as in Spark."""
 _INTEGER = 20
 """Number of digits in 2**64."""
 _WIDE, _COUNT, _ALL = 56, 19, 76
@@ -223,7 +223,7 @@ def _decimals_from_words(
 def _at_most(
     high: npt.NDArray[np.int64], low: npt.NDArray[np.uint64], bound: int
 ) -> npt.NDArray[np.bool_]:
-    """Return a mask: the 128-bit numbers that do not exceed a bound."""
+    """Return a mask: the 128-bit numbers not exceeding a bound."""
     top, low_bound = np.int64(bound >> 64), np.uint64(bound & (1 << 64) - 1)
     return (high < top) | ((high == top) & (low <= low_bound))
 

@@ -1,7 +1,7 @@
 """Rows to commands: casts, envelopes, and the error policy for faulty rows.
 
 A command is (key, values or tombstone, order key). The stored reason of a fault depends on the row
-alone, so that a replay writes the same entry (docs/adr/0009).
+alone, so a replay writes the same entry (docs/adr/0009).
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class FittedColumns:
     """Converted columns, null on failure. Reasons are strings, null for valid rows; None: no
     failure.
 
-    A reason depends on the column alone, so that a replay yields the same one.
+    A reason depends on the column alone, so a replay yields the same one.
     """
 
     columns: Mapping[str, pa.Array]
-    """The table's columns that the rows have."""
+    """The table's columns in the rows."""
     order: Sequence[pa.Array]
     own_order: Mapping[str, pa.Array]
     bad_keys: pa.Array | None
@@ -137,7 +137,7 @@ def fit(
         _converted(column, order_field, order_field.type, ranks)
         for column, order_field in zip(order, schema.order, strict=True)
     ]
-    # An order of one column is missed beside that column only: it makes a bad value.
+    # A missing column order affects its column only: it makes a bad value.
     found_own = {
         name: _converted(column, schema.order[0], schema.order[0].type, values)
         for name, column in own_order.items()
@@ -188,15 +188,15 @@ _EXAMPLE_CHARS = 80
 
 
 _SKIPPED = b"upsertflow.skipped"
-"""Metadata field on a command batch with the number of rows that are no commands."""
+"""Metadata field on a command batch with the non-command row count."""
 
 _GONE = "the record has no value"
 
 GONE = "__gone"
-"""The column that marks deletes by keys alone (`table.arguments`); the name is reserved."""
+"""The column marking deletes by keys alone (`table.arguments`); the name is reserved."""
 
 _BY_KEYS = b"upsertflow.byKeys"
-"""Metadata field that marks a command batch as deletes by keys alone."""
+"""Metadata field marking a command batch as deletes by keys alone."""
 
 
 class Envelope(Protocol):
@@ -217,7 +217,7 @@ class DecodedRows:
     """An envelope's decoding results for n rows. Arrays have length n, and null for no value."""
 
     columns: Mapping[str, pa.Array]
-    """The table's columns, in any type that casts to theirs; those left out are null."""
+    """The table's columns, in any type castable to theirs; those left out are null."""
     order: Sequence[pa.Array]
     """The order key, one array per ``sequenceBy`` column."""
     tombstones: Mask
@@ -232,14 +232,13 @@ class DecodedRows:
     raw_keys: pa.Array | None = None
     """The keys as they came, as binary."""
     needs_no_order: Mask | None = None
-    """Tombstones that take nothing away but an error, where they arrive (`write.ties`); only for a
-    quarantine."""
+    """Tombstones removing only an error, on arrival (`write.ties`); only for a quarantine."""
     bad_order: pa.Array | None = None
     """Why an order key is none, as text; it must be null."""
     ignores_null_deletes: bool = False
     """Whether a delete for a null key is harmless under any policy."""
     takes_null_keys: bool = False
-    """Whether null is a valid key: a group key in a table that materializes a view."""
+    """Whether null is a valid key: a group key in a materialized view."""
     hint: str = ""
     """The hint about bad values and keys, if it is not the usual one."""
 
@@ -287,7 +286,7 @@ _COVERED = {
     ErrorPolicy.INLINE: (_Fault.BAD_VALUE,),
     ErrorPolicy.QUARANTINE: tuple(_Fault),
 }
-"""The faults that each policy tolerates."""
+"""The faults tolerated by each policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +301,7 @@ class _Faults:
 
 
 def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """Attach to commands (any number) how many rows came with them that are no commands."""
+    """Attach the accompanying non-command row count to commands (any number)."""
     if not count:
         return commands
     metadata = commands.schema.metadata or {}
@@ -310,26 +309,26 @@ def with_skipped(commands: pa.RecordBatch, count: int) -> pa.RecordBatch:
 
 
 def skipped_in(commands: pa.RecordBatch) -> int:
-    """Return how many rows came with commands that are no commands (`with_skipped`)."""
+    """Return the non-command row count attached to commands (`with_skipped`)."""
     return int((commands.schema.metadata or {}).get(_SKIPPED, 0))
 
 
 def are_by_keys(commands: pa.RecordBatch) -> bool:
     """Return whether commands are deletes by keys alone: those marked by `GONE`.
 
-    Each deliberately has the order key of the row that it deletes, so that it has no ties.
+    Each deliberately has the order key of its deleted row, so it has no ties.
     """
     return _BY_KEYS in (commands.schema.metadata or {})
 
 
 def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
-    """Return the names of the binlogs that order commands (`core.source_positions`)."""
+    """Return the names of the binlogs ordering commands (`core.source_positions`)."""
     names = schema.order_columns[len(schema.order_columns) - len(schema.order) :]
     return logs_in([commands.column(name) for name in names], schema.order)
 
 
 def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
-    """Return the commands that decoded rows mean under the table's error policy."""
+    """Return the commands for decoded rows under the table's error policy."""
     count = len(decoded.tombstones)
     decoded = _fitted(schema, decoded)
     columns = {
@@ -484,7 +483,7 @@ def _require_covered(
 def _quarantine_hint(schema: TableSchema) -> str:
     """Return the phrase on how rejected rows can be retained, if the table supports it."""
     if schema.engine.kind is not Engine.DEDUPLICATE:
-        return ""  # There is no entry of a key that an error could stand for.
+        return ""  # No key has an entry for an error to replace.
     quarantine = setting("onError", "quarantine")
     if schema.on_error is ErrorPolicy.INLINE:
         return (
@@ -510,7 +509,7 @@ def _raw_identity(decoded: DecodedRows) -> pa.Array:
 
 
 def rehashed(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return commands with the hashes that their keys have in a table."""
+    """Return commands with their keys' hashes in a table."""
     raw_keys = batch.column(RAW_KEY) if schema.has_quarantine else None
     hashes = _hashes(schema, [batch.column(key) for key in schema.keys], raw_keys)
     at = batch.schema.get_field_index(HASH)
@@ -529,7 +528,7 @@ def _hashes(
 
 
 def _known_order(schema: TableSchema, order: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the column that marks rows without an order key; they precede all others."""
+    """Return the column marking rows without an order key; they precede all others."""
     if len(schema.order_fields) == len(schema.order):
         return []
     return [pa.array(np.logical_and.reduce([_valid(column, len(column)) for column in order]))]
@@ -540,7 +539,7 @@ def _quarantine_columns(
 ) -> list[pa.Array]:
     """Return the quarantine-only columns, in `TableSchema.run` order.
 
-    A tombstone that removes an error on arrival also has a reason (`have_reasons`).
+    A tombstone removing an error on arrival also has a reason (`have_reasons`).
     """
     count = len(raw_keys)
     bad = np.flatnonzero(faults.kinds)
@@ -588,8 +587,8 @@ def filled_order(order: pa.Array) -> pa.Array:
 def rows_as_json(batch: pa.RecordBatch, rows: Positions) -> pa.Array:
     """Return selected batch rows as JSON text, in binary.
 
-    A row-wise loop, for quarantined rows: the raw form for rows that
-    never had another one. About 5 us per row with three columns.
+    A row-wise loop, for quarantined rows: the raw form for rows without another one. About 5 us per
+    row with three columns.
     """
     columns = (_read(column, rows) for column in batch.columns)
     texts = (
@@ -646,7 +645,7 @@ class UpsertEnvelope:
     order : tuple of str
         Order column names in the rows.
     deletes : str or None
-        Name of the boolean column that marks tombstones.
+        Name of the boolean column marking tombstones.
     own_order : mapping of str to str
         For each row column with a column order, that order's name.
     nulls_as_deletes : bool
@@ -682,7 +681,7 @@ class UpsertEnvelope:
 
     @property
     def _value_columns(self) -> list[str]:
-        """The row columns that are all null in a row without values."""
+        """The row columns, all null in a row without values."""
         given_names = (name for name in self.schema.values if name in self.sources)
         return [name for name in given_names if self.sources[name] not in self.order]
 

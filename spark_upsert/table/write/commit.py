@@ -167,7 +167,7 @@ class FittedWrites:
     """A write set fitted to a version and to equivalent later ones."""
 
     write_set: WriteSet
-    """Without the commands that are late there."""
+    """Without the commands late at that version."""
     head: Manifest
     """The version for which it was fitted."""
     truncated: TruncatedVersion | None
@@ -185,7 +185,7 @@ class FittedWrites:
         return replace(self.truncated.after, version=head.version, schema=head.schema)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
-        """Return the proposal after a version that it fits (`WriteSet.seal`)."""
+        """Return the proposal after a fitting version (`WriteSet.seal`)."""
         sealed = self.write_set.seal(self.base_for(head), between)
         if self.truncated is None:
             return sealed

@@ -36,22 +36,22 @@ class Form(Protocol):
 
     @property
     def others(self) -> pa.Schema:
-        """Columns that are stored only if ``columnList`` names them."""
+        """Columns stored only if ``columnList`` names them."""
         ...
 
     @property
     def orders(self) -> pa.Schema:
-        """All that may order commands; nested ones by their dotted names."""
+        """All possible order columns; nested ones by their dotted names."""
         ...
 
     @property
     def refused(self) -> Mapping[str, SchemaError]:
-        """The row columns that no table can store, each with its error."""
+        """The row columns unsupported by any table, each with its error."""
         ...
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Key column names that apply by default; empty if options must name them."""
+        """Default key column names; empty if options must name them."""
         ...
 
     def ordered_by(self, named: Sequence[str]) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class UpsertForm:
     others: pa.Schema
     """The rows' columns."""
     deletes: str | None = None
-    """The boolean column that marks deletes."""
+    """The boolean column marking deletes."""
     nulls_as_deletes: bool = False
     """Whether a row with only null values is a delete."""
     reader: RowReader | None = None
@@ -139,7 +139,7 @@ class UpsertForm:
 
 
 def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str:
-    """Return the exact name of the column that marks deletes (``applyAsDeletes``)."""
+    """Return the exact name of the column marking deletes (``applyAsDeletes``)."""
     role = "applyAsDeletes column"
     name = find_column(name, columns.names, role=role)
     type_ = columns.field(name).type
@@ -156,7 +156,7 @@ def find_delete_mark(name: str, columns: pa.Schema, *, may_be_text: bool) -> str
 
 
 def order_names(schema: TableSchema, orders: pa.Schema) -> tuple[str, ...]:
-    """Return the names that a table's order columns have in the rows."""
+    """Return the names of a table's order columns in the rows."""
     names = (field.name for field in schema.order)
     return find_columns(names, orders.names, role="sequenceBy column")
 
@@ -176,7 +176,7 @@ Path = tuple[str, ...]
 
 
 def leaves(fields: pa.Schema | pa.StructType, above: Path = ()) -> Iterator[tuple[Path, pa.Field]]:
-    """Yield the fields that are no structs, with their paths from the top."""
+    """Yield the non-struct fields, with their paths from the top."""
     for field in fields:
         path = (*above, field.name)
         if pa.types.is_struct(field.type):
@@ -211,8 +211,8 @@ def envelope_of_rows(
 ) -> Envelope:
     """Return the envelope that converts plain-column rows to commands for an existing table.
 
-    Values are cast to the table's types; an unconvertible value raises when it is read.
-    Order and delete mark columns that the table lacks are not stored.
+    Values are cast to the table's types; an unconvertible value raises when it is read. Order and
+    delete mark columns missing from the table are not stored.
     """
     refuse_repeated(incoming.names)
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
@@ -223,7 +223,7 @@ def envelope_of_rows(
         [field.with_type(types.get(field.name.lower(), field.type)) for field in incoming]
     )
     form = UpsertForm.of(cast, deletes, nulls_as_deletes=nulls_as_deletes)
-    order_names(schema, form.orders)  # Checked first: an order that is missing says most.
+    order_names(schema, form.orders)  # Checked first: a missing order is the clearest error.
     columns = as_collected(_stored(schema, form), schema.engine)
     accepted = schema.accept(columns, merge=False, may_lack=may_lack or deletes == GONE)
     assert accepted == schema, "a table is not altered by rows of its own columns"
@@ -231,7 +231,7 @@ def envelope_of_rows(
 
 
 def _stored(schema: TableSchema, form: UpsertForm) -> pa.Schema:
-    """Return the columns that are stored: all but those that only order or mark deletes."""
+    """Return the stored columns: all but those that only order rows or mark deletes."""
     column_names = {name.lower() for name in schema.columns.names}
     special_names = {name.lower() for name in schema.engine.column_order.values()}
     special_names |= {field.name.lower() for field in schema.order}

@@ -61,7 +61,7 @@ MEMBERS_MAX = 1024
 
 
 class SeparateCommit(Enum):
-    """The result for an append that must commit separately; nothing of it was committed."""
+    """The result for an append needing a separate commit; nothing of it was committed."""
 
     APART = "apart"
 
@@ -105,7 +105,7 @@ def sealed(
         return None  # A step of a view is a version of its own (`table.write.outcomes`).
     batches = list(stash.seal())
     if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
-        return None  # Those that stand where they arrived are looked for in the table alone.
+        return None  # Commands ordered by arrival are looked up in the table only.
     commands = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema.run)
     if commands.nbytes > BYTES_MAX:
         return None
@@ -181,7 +181,7 @@ def _commit_due(
     commit: Callable[[WriteSet], Commit | None],
     threads: int,
 ) -> dict[int, AppendResult]:
-    """Commit the appends that the table does not have yet."""
+    """Commit the appends missing from the table."""
     try:
         batch = stage_together(snapshot, list(due.values()), threads=threads)
     except Exception as error:  # noqa: BLE001 - whatever it is, each caller raises it
@@ -320,8 +320,8 @@ class _AppendResults(NamedTuple):
 def _judged(snapshot: Snapshot, members: Sequence[Append]) -> _AppendResults:
     """Decide each append against the table and the preceding appends.
 
-    Usually no two appends share a key, and all may be committed: then one look-up in the table
-    is enough. Otherwise they are decided one by one, to find those that may not.
+    Usually no two appends share a key, and all may be committed: then one look-up in the table is
+    enough. Otherwise they are decided one by one, to find the rejected ones.
     """
     at_once = _AppendDecider(snapshot, members)
     if at_once.admits_all():
@@ -365,12 +365,12 @@ class _AppendDecider:
         return True
 
     def admit_each(self) -> None:
-        """Decide each append as a unit, and leave out those that may not be committed."""
+        """Decide each append as a unit, and leave out the rejected ones."""
         for member in self._members:
             self._verdicts.append(self._admit(member, member.commands))
 
     def _admit_at_once(self, rows: Rows, chosen: Positions) -> list[Counters] | None:
-        """Admit rows that share no hash with others; return each append's counters."""
+        """Admit rows sharing no hash with others; return each append's counters."""
         chosen = chosen[order_of(rows.hashes[chosen])]
         try:
             outcomes = outcomes_of(
@@ -396,8 +396,8 @@ class _AppendDecider:
         """Admit an append's commands after those already admitted; or return why they may not join.
 
         Late rows must commit separately: they must not be merged with others before they are left
-        out. So must rows that can be applied but not merged, such as sums that overflow
-        without those in the table.
+        out. So must rows that can be applied but not merged, such as sums overflowing without those
+        in the table.
         """
         rows = Rows(self._schema, [BatchPart(commands)])
         everything = np.arange(len(rows))
@@ -486,7 +486,7 @@ def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
 
 
 class WritableTable(Protocol):
-    """The part of a table that its writers need (`Table`)."""
+    """The part of a table needed by its writers (`Table`)."""
 
     log: Log
     store: Store
@@ -512,7 +512,7 @@ class WritableTable(Protocol):
 
 
 class Appends:
-    """The appends of the threads that share a table object; parameters of `append` as there.
+    """The appends of the threads sharing a table object; parameters of `append` as there.
 
     Parameters
     ----------
@@ -527,7 +527,7 @@ class Appends:
         self.calls = SharedCalls(self._round, joins=joins, window_s=self.window_s)
 
     def window_s(self) -> float:
-        """Return how long appends that wait for each other wait for more."""
+        """Return how long waiting appends wait for more."""
         return commit_window_ms(self._pressure()) / 1000
 
     def append(
@@ -595,14 +595,14 @@ class Appends:
                     stash.add(batch)
                 call = sealed(head.schema, stash, transaction, late_rows)
             except UpsertFlowError:
-                return APART  # By the newest version they may be right; else that one says so.
+                return APART  # Perhaps valid at the newest version.
             return APART if call is None else self.calls.call(call)
 
     def _round(self, calls: Sequence[Append]) -> list[AppendResult]:
         """Commit several threads' appends as one version."""
         table = self._table
         snapshot = Snapshot(table.store, table.log.head())
-        # An append that must wait for room does so by itself.
+        # An append waiting for room does so separately.
         admission = table.admission(full_wait_ms=0)
         return append_together(
             table.log, snapshot, calls, table.commit, admission=admission, threads=table.threads

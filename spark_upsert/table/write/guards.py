@@ -218,7 +218,7 @@ Guard = Callable[[Manifest], UpsertFlowError | None]
 class Admission:
     """Admits or rejects one write's epochs.
 
-    Caps are checked before staging and right before each put, so that a backlog never exceeds them.
+    Caps are checked before staging and right before each put, so a backlog never exceeds them.
     Pressure is checked before staging only: a later refusal would waste staged work. Committed
     epochs count as done, so a caller checks for those first.
 
@@ -231,7 +231,7 @@ class Admission:
     gauge : PressureGauge, optional
         This table's gauge. None: the write ignores pressure.
     wait_ms : int
-        Maximum total wait, in a table that waits.
+        Maximum total wait, if the table waits.
     waits_for_relief : bool
         Whether to wait also when rejected by pressure.
     sleep : callable, optional

@@ -197,7 +197,7 @@ def outcomes_of(
 
 
 def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
-    """Return the commands that are not rejected: those are counted, and never stored."""
+    """Return the commands except rejected ones: those are counted, and never stored."""
     accepted = outcomes.kinds != Outcome.REJECTED
     return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))
 
@@ -233,7 +233,7 @@ class Move:
 
 
 def is_reached(position: str, recorded: str) -> bool:
-    """Return whether a table at one position has all that is up to another."""
+    """Return whether a table at one position has everything up to another."""
     if position in (recorded, NOTHING):
         return True
     if recorded == NOTHING:
@@ -283,7 +283,7 @@ def require_move(moves: Iterable[Move | None], url: str) -> Move:
 
 
 def refused(move: Move, recorded: str, url: str) -> OtherTableError:
-    """Return the error for a step that neither follows the table's position nor is in it."""
+    """Return the error for a step neither following the table's position nor in it."""
     return OtherTableError(
         f"the table at '{url}' is at {recorded or 'nothing'} of its view, and the write goes from "
         f"{move.lower or 'nothing'} to {move.upper}. Nothing was committed.",

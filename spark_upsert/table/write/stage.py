@@ -84,11 +84,11 @@ class Stash:
         self.examples: dict[str, str] = {}
         """Example keys for user-facing warnings (`write.ties`)."""
         self.logs: frozenset[str] = frozenset()
-        """The binlogs that order the commands (`core.source_positions`)."""
+        """The binlogs ordering the commands (`core.source_positions`)."""
         self.truncated: str | None = None
         """The mark of the youngest truncate among the commands."""
         self.has_arrivals = False
-        """Whether commands came that have a key and no order (`write.ties`)."""
+        """Whether commands came with a key and no order (`write.ties`)."""
 
         self.is_by_keys = False
         """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
@@ -178,7 +178,7 @@ class Stash:
                 yield batch
 
     def _pieces(self) -> list[HashRange]:
-        """Cut the hash range so that each piece's spilled commands fit into memory."""
+        """Cut the hash range so each piece's spilled commands fit into memory."""
         count = 1 + 2 * sum(run.file.bytes for run in self._spilled) // self._spill_bytes
         if not self._schema.hash_prefix:
             return ALL_HASHES.cut(count)

@@ -54,7 +54,7 @@ def key_text(rows: Rows, row: int) -> str:
 def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Examples]:
     """Count beaten commands: equal to their winner, tied with it, or plainly superseded.
 
-    Those that were folded into others are superseded, too.
+    Those folded into others are superseded, too.
     """
     losers, winners = reduced.losers, reduced.beaten_by
     precedence = Precedence.of(rows.schema)
@@ -144,7 +144,7 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
         )
     if "late" in examples:
         done = "applied" if counters.late else "left out"
-        # Where the past was replaced meanwhile, the mark that they were judged by is gone.
+        # If the past was replaced meanwhile, their low-water mark is gone.
         mark = f" up to {mark_text(schema, head.low_water)}" if head.low_water else ""
         _LOGGER.warning(
             "version %d: %d rows were %s (lateRows): the table does not know their keys, and "
@@ -233,7 +233,7 @@ def adopt_order_within_task(
 
     Notes
     -----
-    O(n log n) in the rows that share a key with an unplaced one; the others are not touched.
+    O(n log n) in the rows sharing a key with an unplaced one; the others are not touched.
     """
     unplaced = np.flatnonzero(are_unplaced(commands, schema))
     if not len(unplaced):
@@ -271,7 +271,7 @@ def adopt_order_from_table(
 
 
 def _held(own: pa.RecordBatch, schema: TableSchema, before: Sequence[Part]) -> pa.RecordBatch:
-    """Return the entries that the commands' keys had before them, one per key."""
+    """Return the previous entries for the commands' keys, one per key."""
     rows = Rows(schema, [BatchPart(own)])
     order, begins = arrange(rows, None, lambda _: ())
     firsts = order[begins]
@@ -285,7 +285,7 @@ def _adopted(rows: Rows) -> Positions:
     """Return for each row the row whose order it adopts, or `_NONE`.
 
     A key's rows are processed in arrival order. After each step one row is *current*: the last one
-    that no other row had beaten on arrival.
+    unbeaten on arrival.
     """
     order, begins = arrange(rows, None, lambda _: ())
     [diffs] = rows.take([DIFF], order)

@@ -115,7 +115,7 @@ SEAL_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRuns:
-    """The runs that one task has made durable, not yet visible."""
+    """One task's runs, durable but not yet visible."""
 
     base: TableVersion
     """The version against which the commands were counted."""
@@ -128,7 +128,7 @@ class StagedRuns:
     is_by_keys: bool = False
     """Whether the commands are deletes by keys alone (`commands.are_by_keys`)."""
     logs: frozenset[str] = frozenset()
-    """The binlogs that order the commands (`core.source_positions`)."""
+    """The binlogs ordering the commands (`core.source_positions`)."""
     move: Move | None = None
     """The step from the marker among contributions (`moves`)."""
     ahead: PreparedFiles | None = None
@@ -144,13 +144,13 @@ class WriteSet:
     """All tasks' staged work for one epoch; it fits after any version."""
 
     base: Snapshot
-    """The oldest version that a task has counted upon."""
+    """The oldest version used for a task's counts."""
     staged: tuple[StagedRuns, ...]
     """In task order."""
     bases: Mapping[int, Snapshot] = field(default_factory=dict)
     """The base versions, if tasks have counted against different ones."""
     transactions: tuple[Transaction, ...] = ()
-    """Transactions that the commit makes idempotent, all of them or none."""
+    """Transactions made idempotent by the commit, all of them or none."""
     overwrite: bool = False
     allow_unordered: bool = False
     late_rows: LateRows = LateRows.REJECT
@@ -170,7 +170,7 @@ class WriteSet:
 
     @property
     def logs(self) -> frozenset[str]:
-        """The binlogs that order the commands."""
+        """The binlogs ordering the commands."""
         return frozenset().union(*(staged_task.logs for staged_task in self.staged))
 
     def is_lateness_decided_for(self, head: Manifest) -> bool:
@@ -183,7 +183,7 @@ class WriteSet:
     def without_late(self, head: Manifest, scratch: Scratch) -> WriteSet:
         """Return the write set without commands that are late since deletes were forgotten.
 
-        Rare. Runs that hold late commands are written again without them; the others stay.
+        Rare. Runs with late commands are written again without them; the others stay.
         """
         newest = Snapshot(self.base.store, head)
         staged = tuple(
@@ -192,7 +192,7 @@ class WriteSet:
         return replace(self, staged=staged)
 
     def seal(self, head: Manifest, between: Iterable[Commit]) -> SealedDraft:
-        """Return the draft that makes the epoch visible immediately after ``head``."""
+        """Return the draft making the epoch visible immediately after ``head``."""
         newest = Snapshot(self.base.store, head)
         counters = sum((staged_task.counters for staged_task in self.staged), EMPTY)
         examples = {k: v for staged_task in self.staged for k, v in staged_task.examples.items()}
@@ -218,8 +218,8 @@ class WriteSet:
     ) -> Iterator[tuple[Rows, list[StagedRuns], npt.NDArray[np.int64]]]:
         """Yield the commands whose counts do not simply add up, by hash range.
 
-        Each item has the range's complete commands, the task that counted each of their parts, and
-        the positions of the commands to recount.
+        Each item has the range's complete commands, the task counting each of their parts, and the
+        positions of the commands to recount.
         """
         writing = [staged_task for staged_task in self.staged if staged_task.files]
         if not writing:
@@ -232,7 +232,7 @@ class WriteSet:
             or any(commit.kind is Kind.OVERWRITE for commit in epochs)
             or (self.late_rows is LateRows.APPLY and not self.is_lateness_decided_for(head))
         )
-        # What has no order is never late: behind a delete that was forgotten since it stands.
+        # A command without order is never late: it comes after a delete forgotten since.
         is_any_unordered = head.schema.has_quarantine and not self.is_lateness_decided_for(head)
         if len(writing) == 1 and not slices and not is_all and not is_any_unordered:
             return
@@ -251,7 +251,7 @@ class WriteSet:
                 yield rows, counted_by, chosen
 
     def _pieces(self, head: Manifest, staged: Sequence[StagedRuns]) -> list[HashRange]:
-        """Cut the hash range so that each piece has about `SEAL_ROWS` staged rows."""
+        """Cut the hash range so each piece has about `SEAL_ROWS` staged rows."""
         files = [file for staged_task in staged for file in staged_task.files]
         count = 1 + sum(file.rows for file in files) // SEAL_ROWS
         if not head.schema.hash_prefix:
@@ -277,7 +277,7 @@ class WriteSet:
         return rows, [staged_task for staged_task, _ in pairs]
 
     def _base_of(self, staged: StagedRuns) -> Snapshot:
-        """Return the version that a task has counted upon."""
+        """Return the version used for a task's counts."""
         return self.bases.get(staged.base_version, self.base)
 
     def _recount(
@@ -340,7 +340,7 @@ class SealedDraft(NamedTuple):
 
 
 def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:
-    """Return a mask: the hashes that occur twice among their own, or among the others."""
+    """Return a mask: the hashes occurring twice among their own, or among the others."""
     order = order_of(own)
     ordered = own[order]
     same = ordered[1:] == ordered[:-1]
@@ -360,7 +360,7 @@ _FIELD = b"upsertflow.truncated"
 def with_truncates(
     commands: pa.RecordBatch, order: Sequence[pa.Array], schema: TableSchema
 ) -> pa.RecordBatch:
-    """Return commands that carry truncates."""
+    """Return commands with their truncates attached."""
     columns = [
         convert(c, order_field.type) for c, order_field in zip(order, schema.order, strict=True)
     ]
@@ -405,7 +405,7 @@ class TruncatedVersion:
     def with_rows(self, rows: Draft) -> Draft:
         """Return an epoch's draft, made on ``after``, with the truncate included.
 
-        A retained row that a command changes is counted once, by the command's outcome.
+        A retained row changed by a command is counted once, by the command's outcome.
         """
         if not self.is_needed:
             return rows
@@ -481,11 +481,11 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
 
 
 def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
-    """Return the draft that restores ``old``'s contents on top of ``head``; pure.
+    """Return the draft restoring ``old``'s contents on top of ``head``; pure.
 
     None if they are the same. Slices keep their epochs and the low-water mark is that of ``old``,
-    so that all rules work as they did then. Transactions and schema stay. A table that stores a
-    view's rows is not restored: its query would skip the batches between.
+    so all rules work as they did then. Transactions and schema stay. A materialized view is not
+    restored: its query would skip the batches between.
     """
     if (head.slices, head.low_water) == (old.slices, old.low_water):
         return None
