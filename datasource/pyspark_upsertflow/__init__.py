@@ -100,7 +100,7 @@ def watch(
     tell: Callable[[Mapping[str, object]], object] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Watch:
-    """Report each micro-batch in a session's streaming queries that read or write a table.
+    """Report each micro-batch in a session's streaming queries reading or writing a table.
 
     Each batch becomes a log line in ``spark_upsert.metrics`` (and a warning if a number indicates
     trouble), a dict, and a part of the metrics.
@@ -110,7 +110,7 @@ def watch(
     spark : pyspark.sql.SparkSession
         Classic or Connect.
     *paths : str
-        Tables, or table templates, that queries write. A classic session finds them in its queries;
+        Tables, or table templates, written by queries. A classic session finds them in its queries;
         a Connect session reads only the tables named here.
     tell : callable, optional
         Called with each batch as a dict, in a separate thread.

@@ -22,11 +22,11 @@ _OPTIONS = "upsertflow.options"
 """Key in the column metadata for the options as JSON."""
 
 _MADE_BY = "provider"
-"""Option that Spark passes only while it creates a table."""
+"""Option passed by Spark only while it creates a table."""
 
 
 def is_catalog_create(options: Mapping[str, str]) -> bool:
-    """Return whether Spark requests the columns for a catalog table that it is about to create."""
+    """Return whether Spark requests the columns for a catalog table before it creates the table."""
     return _MADE_BY in {name.lower() for name in options}
 
 

@@ -174,7 +174,7 @@ def _compile(
 
 
 def after_spark(schema: pa.Schema) -> pa.Schema:
-    """Return the Arrow types that columns have after a trip through Spark."""
+    """Return the columns' Arrow types after a trip through Spark."""
     return to_arrow_columns(_shown(schema))
 
 
@@ -249,7 +249,7 @@ def _sources(
 
 
 def _create_frame(spark: SparkSession, name: str, rows: pa.Table) -> DataFrame:
-    """Return a frame with the rows that the graph contains for a source."""
+    """Return a frame with the graph's rows for a source."""
     try:
         schema = after_spark(rows.schema)
         columns = map(convert, rows.columns, schema.types)
@@ -344,7 +344,7 @@ def _write_batch(stages: Stages, flow_id: str, frame: DataFrame, batch_id: int) 
 
 
 def _require_carried(schemas: Mapping[str, pa.Schema]) -> None:
-    """Refuse columns that Spark does not support: unknown types or duplicate names."""
+    """Refuse columns unsupported by Spark: unknown types or duplicate names."""
     for name, schema in schemas.items():
         for column, count in Counter(schema.names).items():
             if count > 1:
@@ -378,7 +378,7 @@ def _require_kind(frames: Mapping[str, DataFrame], *, is_stream: bool) -> None:
 
 
 def _require_no_counters(graph: Graph) -> None:
-    """Refuse counters that span barriers: they would restart with each micro-batch."""
+    """Refuse counters spanning barriers: they would restart with each micro-batch."""
     for name, placed in graph.places.items():
         work = placed.operator.work
         if isinstance(work, Node):
@@ -393,7 +393,7 @@ def _require_no_counters(graph: Graph) -> None:
 
 
 def _require_pickled(graph: Graph) -> None:
-    """Refuse functions that cannot be pickled for the tasks, before anything runs."""
+    """Refuse unpicklable functions before anything runs: tasks receive them pickled."""
     for name, placed in graph.places.items():
         work = placed.operator.work
         if isinstance(work, PythonFunction):

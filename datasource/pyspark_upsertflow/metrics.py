@@ -54,9 +54,9 @@ class Watch:
     ----------
     spark : pyspark.sql.SparkSession
     places : sequence of Place
-        Tables that queries may write, for queries whose plan does not name them.
+        Tables possibly written by queries, if a query's plan does not name them.
     tell : callable, optional
-        Called with each batch as a dict, by the thread that reads the tables.
+        Called with each batch as a dict, by the table-reading thread.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Watch:
         self._lock = Lock()
         self._is_stopped = False
         self.dropped = 0
-        """Reports that were not told, because the thread had too many of them."""
+        """Reports dropped because too many were queued for the thread."""
         self.failures = 0
         """Reports whose telling failed; the log has each."""
         self._listener = _Listener(self)
@@ -123,7 +123,7 @@ class Watch:
             return
         self._is_stopped = True
         self._spark.streams.removeListener(self._listener)
-        # A thread that hangs in a storage does not hang the program: it is a daemon.
+        # A thread hanging in a storage request does not hang the program: it is a daemon.
         with suppress(Full):
             self._reports.put(None, timeout=_STOP_S)
             self._thread.join(_STOP_S)

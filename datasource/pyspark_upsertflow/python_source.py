@@ -1,7 +1,7 @@
 """Other Python sources as inputs (`PythonInput`), by Spark's private helpers for them.
 
 A source returns an end offset only for a start offset. That end is one step, and stays the same
-until a batch takes it. An offset that goes back is an error, because Spark would lose rows.
+until a batch takes it. A decreasing offset is an error, because Spark would lose rows.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PythonSource:
     Parameters
     ----------
     name : str
-        The name that Spark would find it by, or ``module:Class``.
+        The name by which Spark would find it, or ``module:Class``.
     options : mapping of str to str
         The options for its constructor.
     """
@@ -150,7 +150,7 @@ class ForeignStream:
             return self._reader.initialOffset()
 
     def latest(self, start: Any) -> Any:
-        """Return the end offset for a batch that starts at an offset."""
+        """Return the end offset for a batch starting at an offset."""
         with source_errors(self._name, "latestOffset()"):
             latest: Callable[..., Any] = self._reader.latestOffset
             if self._simple is not None:
@@ -160,7 +160,7 @@ class ForeignStream:
             return latest(start, self._reader.getDefaultReadLimit())
 
     def prepare(self) -> bool:
-        """Make a source end at its present data; False if it does not support that."""
+        """Make a source end at its present data; False if it does not support this."""
         owner: Any = self._reader if self._simple is None else self._simple.simple_reader
         if not supports_available_now(owner):
             return False
@@ -186,7 +186,7 @@ class ForeignStream:
             return iter(self._reader.read(partition))
 
     def commit(self, end: Any) -> None:
-        """Notify the source that a batch is finished."""
+        """Notify the source about a finished batch."""
         with source_errors(self._name, "commit()"):
             self._reader.commit(end)
 
@@ -227,7 +227,7 @@ def find_source(name: str) -> type[DataSource]:
 
 
 def _discovered(name: str) -> type[DataSource]:
-    """Return the source that Spark would discover under a name."""
+    """Return the source discoverable by Spark under a name."""
     names: dict[str, type[DataSource]] = {}
     for iter_module in pkgutil.iter_modules():
         if not iter_module.name.startswith(_PREFIX):
@@ -249,12 +249,12 @@ def _discovered(name: str) -> type[DataSource]:
 def _imported(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - a module that is broken is none that is looked for
+    except Exception:  # noqa: BLE001 - a broken module is not the requested one
         return None
 
 
 class source_errors:
-    """Name the source and its failed method in errors that the body raises."""
+    """Name the source and its failed method in errors from the body."""
 
     def __init__(self, name: str, what: str) -> None:
         self._name = name
@@ -269,7 +269,7 @@ class source_errors:
 
 
 def source_error(name: str, what: str, error: Exception) -> UpsertFlowError:
-    """Return the error for a source's method that raised one."""
+    """Return the error for a source's failed method."""
     return UpsertFlowError(
         f"the Python source '{name}' failed in {what}: {type(error).__name__}: {error}",
         hint="the fault is that source's, or that of its options.",
@@ -277,7 +277,7 @@ def source_error(name: str, what: str, error: Exception) -> UpsertFlowError:
 
 
 def find_decrease(before: Any, after: Any, where: str = "") -> str | None:
-    """Return an offset's first numeric field that became smaller, with both values; else None."""
+    """Return an offset's first decreased numeric field, with both values; else None."""
     if isinstance(before, dict) and isinstance(after, dict):
         pairs: list[tuple[str, Any, Any]] = [
             (f"{where}.{key}" if where else str(key), value, after[key])
@@ -314,7 +314,7 @@ def project(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 _READERS_MAX = 16
-"""Maximum idle readers that a process caches between tasks."""
+"""Maximum idle readers cached per process between tasks."""
 
 _SPLIT_BYTES = 1 << 20
 """Assumed bytes for a partition with unknown size."""
@@ -325,7 +325,7 @@ _KEYS = frozenset({"offset", "origin"})
 
 @dataclass(frozen=True, slots=True)
 class PythonSplit:
-    """Another source's partition, or rows that it has read already."""
+    """Another source's partition, or its already read rows."""
 
     reader: bytes
     """Pickled, as Spark passes it to tasks."""
@@ -370,7 +370,7 @@ class PythonInput(Input):
     columns : pyarrow.Schema
         The planned columns.
     fail_on_data_loss : bool
-        Whether an offset that goes back is an error.
+        Whether a decreasing offset is an error.
     """
 
     def __init__(
@@ -465,7 +465,7 @@ class PythonInput(Input):
     def commit(self, position: Position) -> None:
         """Report a finished batch to the source at its next request (`Input.commit`).
 
-        Spark reports it too early for sources that forget their last end offset at a commit.
+        Spark's own report is too early: some sources forget their last end offset at a commit.
         """
         self._done = position
 
@@ -578,7 +578,7 @@ class PythonBatch:
 
 
 def _steps(source: PythonSource, splits: Iterable[PythonSplit]) -> list[CountedStep]:
-    """Return partitions as steps for an exact order that does not count rows."""
+    """Return partitions as steps for an exact order without row counts."""
 
     def rows() -> NoReturn:
         raise OptionError(
@@ -728,7 +728,7 @@ class _Readers:
         self._idle: LruMap[str, ForeignStream] = LruMap(_READERS_MAX)
 
     def take(self, pickled: bytes) -> ForeignStream:
-        """Return a reader that no other thread uses."""
+        """Return a reader unused by other threads."""
         reader = self._idle.pop(_key(pickled))
         return pickle.loads(pickled) if reader is None else reader
 

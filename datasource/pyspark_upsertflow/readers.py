@@ -103,7 +103,7 @@ def supports_filters() -> bool:
 
 
 def pins_from_filters(filters: Iterable[Filter], columns: pa.Schema) -> Pins:
-    """Return the column values that a conjunction of filters allows."""
+    """Return the column values allowed by a conjunction of filters."""
     pins: Pins = {}
     for pushed in filters:
         pins = pins_for_and(pins, _pins_of(pushed, columns))
@@ -163,7 +163,7 @@ def _keys(plan: ReadPlan) -> tuple[str, ...]:
 
 
 def _require_spark_has(field: pa.Field) -> None:
-    """Refuse a column, made by a program without Spark, that Spark does not support."""
+    """Refuse a column unsupported by Spark, made by a program without Spark."""
     try:
         to_spark_type(field.type)
     except PySparkTypeError as error:
@@ -178,7 +178,7 @@ def _require_spark_has(field: pa.Field) -> None:
 def to_spark(
     batches: Iterator[pa.RecordBatch], schema: StructType, *, is_scan: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches in exactly the Arrow types that Spark expects, each made frugally.
+    """Yield batches in exactly the Arrow types expected by Spark, each made frugally.
 
     After the last batch, freed memory is returned to the system.
     """
@@ -191,7 +191,7 @@ def _cast_batches(
     batches: Iterator[pa.RecordBatch], target: pa.Schema, *, is_scan: bool
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        # By name: a batch that was to have no column of the table has one of ours.
+        # By name: a batch planned without table columns has one internal column.
         pairs = [(batch.column(field.name), field.type) for field in target]
         columns = [
             column if column.type == type_ else column.cast(type_) for column, type_ in pairs
@@ -222,7 +222,7 @@ def _metadata_request(plan: ReadPlan) -> tuple[ReadOptions, Metadata] | None:
 
 
 def decode_work(partition: InputPartition | None) -> Any:
-    """Return a task's work; None for the empty partition that Spark adds if there is none."""
+    """Return a task's work; None for the empty partition added by Spark if there is none."""
     return None if partition is None else partition.value
 
 
@@ -253,9 +253,9 @@ class BatchReader(DataSourceReader):
 
 @called_by_spark
 class PushedReader(BatchReader):
-    """A reader that receives a query's filters from Spark (`supports_filters`)."""
+    """A reader receiving a query's filters from Spark (`supports_filters`)."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Skip rows that no filter accepts, and return all filters: Spark applies them again."""
+        """Skip rows rejected by the filters, and return all filters: Spark applies them again."""
         self._read.push(pins_from_filters(filters, self._columns))
         return filters

@@ -78,23 +78,23 @@ def find_parallelism(spark: SparkSession) -> int | None:
 
 
 def archive() -> str | None:
-    """Path of the jar or zip that this package was imported from; None if from a plain folder."""
+    """Path of the jar or zip from which this package was imported; None if from a plain folder."""
     # Only zipimport's loader knows an archive; asking it beats guessing from `__file__`.
     return getattr(__spec__.loader, "archive", None)
 
 
 def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSource]:
-    """Build a source class that can be pickled into a process without this package.
+    """Build a source class picklable into a process without this package.
 
     Notes
     -----
     A class defined inside a function has no importable name, hence cloudpickle sends its body. For
-    the same reason it must use no name that this module defines: that name would be sent as an
+    the same reason it must use no name defined in this module: such a name would be sent as an
     import of this package.
     """
 
     class Upsertflow(DataSource):
-        """Delegates to ``pyspark_upsertflow.DefaultSource`` once that can be imported."""
+        """Delegates to ``pyspark_upsertflow.DefaultSource`` once it is importable."""
 
         @classmethod
         def name(cls) -> str:
@@ -190,7 +190,7 @@ def _run(
 def _worker(
     path: str, storage: Mapping[str, str], base: Manifest, jobs: Sequence[Job]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that runs jobs by their numbers."""
+    """Return a function for running jobs by their numbers."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(path, storage)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 _QUERY_ID = "sql.streaming.queryId"
-"""Local property that Spark sets in each streaming query's tasks."""
+"""Local property set by Spark in each streaming query's tasks."""
 
 
 @called_by_spark
@@ -55,7 +55,7 @@ class ChangeStreamReader(DataSourceStreamReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
-        # A relative path is the driver's, so that the options travel as they were understood there.
+        # A relative path is the driver's: the options are sent as resolved there.
         return {**self.__dict__, "_plan": self._plan, "_stream": self._stream}
 
     @cached_property
@@ -115,7 +115,7 @@ class ChangeStreamReader(DataSourceStreamReader):
 
 @called_by_spark
 class SelfBoundedStreamReader(ChangeStreamReader):
-    """A reader that remembers its last batch's end, and is limited by its options only.
+    """A reader remembering its last batch's end, limited only by its options.
 
     PySpark 4.1 passes neither start, limit nor trigger: ``availableNow`` and ``once`` run one
     batch. After a restart Spark requests the partitions of the checkpoint's last batch first.

@@ -1,4 +1,4 @@
-"""Views for Spark (`SparkView`), and the query that materializes one in a table (`keep`).
+"""Views for Spark (`SparkView`), and the query materializing one in a table (`keep`).
 
 A grouped view is stored as contributions and continues from the table's position; other views are
 stored as rows by one query (docs/adr/0037).
@@ -39,7 +39,7 @@ _FORMAT = "upsertflow"
 
 @dataclass(frozen=True)
 class SparkView(Plan):
-    """A plan over tables (`spark_upsert.views.plan_builder.Plan`) that Spark can read."""
+    """A Spark-readable plan over tables (`spark_upsert.views.plan_builder.Plan`)."""
 
     def stream(self, spark: SparkSession, *, net: bool = False, **options: str) -> DataFrame:
         """Return the view's present rows as inserts, and then its changes."""
@@ -62,7 +62,7 @@ class SparkView(Plan):
         every: str | None = None,
         **options: str,
     ) -> StreamingQuery:
-        """Start the query that materializes the view in a table, created if it does not exist.
+        """Start the query materializing the view in a table, created if it does not exist.
 
         ``spark.read.format("upsertflow").load(path)`` returns the view, and ``readChangeFeed`` its
         changes: one version per micro-batch. For a grouped view the table stores sums, readable
@@ -101,7 +101,7 @@ def keep(
     every: str | None = None,
     options: Mapping[str, str],
 ) -> StreamingQuery:
-    """Start the query that materializes a view; see `pyspark_upsertflow.views.SparkView.keep`."""
+    """Start the query materializing a view; see `pyspark_upsertflow.views.SparkView.keep`."""
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
     reads, writes = planned(plan, path, checkpoint, storage=storage, options=options)
@@ -122,7 +122,7 @@ def planned(
     storage: Mapping[str, str],
     options: Mapping[str, str],
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the read options and write options for the query that materializes a view.
+    """Return the read options and write options for the query materializing a view.
 
     Creates the table if it does not exist. For the parameters see `keep`.
     """
@@ -146,7 +146,7 @@ def planned(
 def _deferred_options(reads: Mapping[str, str], text: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the reader's and the writer's options for a plan: no row passes through Java.
 
-    Spark assigns splits to tasks, and the writer's task reads the split that it writes.
+    Spark assigns splits to tasks, and the writer's task reads the split it writes.
     """
     return {**reads, "deferred": "true"}, {"deferred": deferred_read_text({**reads, "plan": text})}
 

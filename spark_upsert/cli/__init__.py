@@ -1,6 +1,6 @@
 """The command ``upsertflow``: inspects a table, and maintains it.
 
-Its libraries are the extra ``cli``, so that an executor does not need them.
+Its libraries are the extra ``cli``: an executor does not need them.
 """
 
 from __future__ import annotations

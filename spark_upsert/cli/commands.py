@@ -100,7 +100,7 @@ def serve(
 ) -> None:
     """Show many tables on a web page. Interrupt the command to stop it.
 
-    Each PATH is a table, or a folder that contains tables. The page is read only, and visible to
+    Each PATH is a table, or a folder containing tables. The page is read only, and visible to
     anyone with access to the address.
     """
     poll = CachedPoll(TableLines(paths, pattern=pattern, limit=limit, storage=storage))
@@ -135,8 +135,7 @@ def as_new_folder(ctx: click.Context, param: click.Parameter, folder: Path | Non
 def filled(folder: Path | None) -> Iterator[Path]:
     """Yield a folder accepted by `as_new_folder`, or a temporary one.
 
-    Removes its contents on an error, so that the command can be repeated, for example after a full
-    disk.
+    Removes its contents on an error: the command can be repeated, for example after a full disk.
     """
     was_there = folder is not None and folder.exists()
     at = folder or Path(tempfile.mkdtemp(prefix="upsertflow-demo-"))

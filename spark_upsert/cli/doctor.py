@@ -1,7 +1,7 @@
-"""Machine checks (``upsertflow doctor``): all that Spark needs to find the source.
+"""Machine checks (``upsertflow doctor``): everything Spark needs to find the source.
 
-Each interpreter that Spark's environment names is started and imports every ``pyspark_*`` module,
-as Spark does. Spark only logs a failure there.
+Each interpreter named in Spark's environment is started and imports every ``pyspark_*`` module, as
+Spark does. Spark only logs a failure there.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _check_interpreter(
 
 
 def _select_interpreter(environ: Mapping[str, str], rules: Sequence[str]) -> tuple[str, str]:
-    """Return the interpreter that Spark will start, and the rule that selects it."""
+    """Return the interpreter Spark will start, and the rule selecting it."""
     for name in rules:
         if environ.get(name):
             return environ[name], f"by {name}"

@@ -27,7 +27,7 @@ _BATCH_ROWS = 1 << 16
 """Parquet rows per read batch."""
 
 _ENCODED = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")
-"""Text that may be Base64."""
+"""Possibly Base64 text."""
 
 _BYTES_CHARS_MIN = 4
 """Minimum length for byte searches; shorter texts match by chance."""
@@ -38,7 +38,7 @@ BYTES = "(bytes)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """A file column that contains the value."""
+    """A file column containing the value."""
 
     path: str
     column: str
@@ -61,7 +61,7 @@ def sightings(
         try:
             data = store.map(path)
         except FileNotFoundError:
-            continue  # A temporary file that has its name by now, or a vacuum was here.
+            continue  # A temporary file renamed meanwhile, or removed by a vacuum.
         counts: Counter[str] = Counter()
         for name, number in _iter_matches(data, searched):
             counts[name] += number
@@ -148,7 +148,7 @@ def _search_column(
 
 
 def _count_hits(column: pa.Array, wanted: _SearchedValue) -> int:
-    """Count values that equal the searched value, or texts that contain it."""
+    """Count values equal to the searched value, or texts containing it."""
     type_ = column.type
     if (
         pa.types.is_string(type_)

@@ -17,7 +17,7 @@ def java_problem(environ: "dict[str, str] | os._Environ[str]" = os.environ) -> "
 
 
 def find_java(environ: "dict[str, str] | os._Environ[str]") -> "tuple[str, str | None]":
-    """Return the Java that Spark will start, with its release, and its problem or None."""
+    """Return the Java Spark will start, with its release, and its problem or None."""
     remedy = "install one (Debian: `apt install openjdk-17-jre-headless`) or set JAVA_HOME to one."
     home = environ.get("JAVA_HOME")
     if home:
@@ -31,7 +31,7 @@ def find_java(environ: "dict[str, str] | os._Environ[str]") -> "tuple[str, str |
                 f"Spark needs Java {JAVA_MIN} or newer and there is no java on the PATH: {remedy}"
             )
     try:
-        # Java prints its version to the standard error. A minute is for a machine that is swapping.
+        # Java prints its version to the standard error. A minute is for a swapping machine.
         output = subprocess.run(
             [java, "-version"],
             stdout=subprocess.PIPE,

@@ -94,7 +94,7 @@ def _maintain_all(
     shown: list[dict[str, Any]] = []
     kept_by = Counter[str]()
     with progress(doing, as_json=as_json) as notify:
-        # Several are at work at once, so that only those that are done are told.
+        # Several run at once, so only finished ones are reported.
         results = for_each_table(
             root, storage, lambda each: work(each, _ignore_progress), threads=threads
         )
@@ -196,7 +196,7 @@ def expire(
     retain_versions: int | None,
     as_json: bool,
 ) -> None:
-    """Expire old versions that no consumer needs. The next vacuum removes their files.
+    """Expire old versions needed by no consumer. The next vacuum removes their files.
 
     If the table has the property rowTtl, also delete rows older than that.
     """
@@ -231,7 +231,7 @@ def expire(
 @on_table
 @json_option
 def repair(path: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """Repair values that readers reject. An earlier release could store them."""
+    """Repair values rejected by readers. An earlier release could store them."""
     done = Table(open_store(path, storage)).repair()
     print_facts({**asdict(done), "has_changed": done.has_changed}, as_json=as_json)
 
@@ -343,7 +343,7 @@ def alter(
     properties: list[tuple[str, str]],
     as_json: bool,
 ) -> None:
-    """Change columns and properties. Refuses changes that need rewritten files."""
+    """Change columns and properties. Refuses changes requiring rewritten files."""
     if rename is not None:
         raise click.UsageError(
             "A column is not renamed: files name their columns, so that all would be rewritten. "

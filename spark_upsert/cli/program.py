@@ -1,4 +1,4 @@
-"""The command group, its error output, and arguments that commands share."""
+"""The command group, its error output, and the commands' shared arguments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NEGATIVE = re.compile(r"-\.?[0-9]")
 
 
 class ValuesCommand(click.Command):
-    """A command that accepts negative numbers as arguments, which Click parses as options."""
+    """A command accepting negative numbers as arguments; Click would parse them as options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Move options to the front and other arguments after ``--``."""
@@ -147,7 +147,7 @@ filter_option = click.option(
 
 
 def limit_option(default: int) -> Callable[[Command], Command]:
-    """Return an option that limits displayed rows."""
+    """Return an option limiting displayed rows."""
     return click.option(
         "--limit", type=click.IntRange(min=0), default=default, show_default=True, help="Rows."
     )

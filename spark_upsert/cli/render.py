@@ -31,7 +31,7 @@ _POSITIONS = frozenset(
         *("epoch_lower", "epoch_upper", "hash_lower", "hash_upper"),
     }
 )
-"""Numeric fields that are identifiers, not counts."""
+"""Numeric identifier fields, not counts."""
 
 _TIMES = frozenset({"committed_ms", "parked_ms", "timestamp_ms"})
 """Times in ms since 1970. Other ``_ms`` fields are durations."""
@@ -46,7 +46,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def escaped(text: str) -> str:
-    r"""Return a text in which everything that a terminal would obey is spelled out.
+    r"""Return a text with everything a terminal would obey spelled out.
 
     >>> print(escaped("\x1b[2Jab\n"))
     \x1b[2Jab\n
@@ -78,12 +78,12 @@ def print_facts(facts: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def heading(name: str) -> str:
-    """Return a field's display name, without the unit suffix that its value shows."""
+    """Return a field's display name, without its unit suffix: the value shows the unit."""
     return name.removesuffix("_ms").replace("_", " ")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], names: Iterable[str], *, as_json: bool) -> None:
-    """Print rows about a table. A grid omits columns that are empty or zero everywhere."""
+    """Print rows about a table. A grid omits columns empty or zero everywhere."""
     _print_grid(rows, _select_filled(rows, names), pretty, as_json=as_json)
 
 
@@ -205,7 +205,7 @@ DRAWN_PER_S = 4.0
 
 @contextmanager
 def progress(doing: str, *, as_json: bool, console: Console | None = None) -> Iterator[OnProgress]:
-    """Show a spinner and elapsed time; yields a function that updates the text."""
+    """Show a spinner and elapsed time; yields a function for updating the text."""
     console = console or Console(stderr=True, highlight=False)
     if as_json or not console.is_terminal:
         yield lambda _: None

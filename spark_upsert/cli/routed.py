@@ -40,7 +40,7 @@ THREADS = 16
 """Tables processed in parallel if each needs few requests."""
 
 NEVER_WHOLE = "never_whole"
-"""Result field: batches that will never be complete, because their query lost the root."""
+"""Result field: permanently incomplete batches, because their query lost the root."""
 
 _ANY_FOLDER = Pattern(("*",))
 
@@ -89,7 +89,7 @@ class RoutedLine:
     def of_stranger(
         cls, folder: str, template: Template, *, parked: int, is_there: bool = True
     ) -> RoutedLine:
-        """Build for a table outside the group, or one that does not exist yet."""
+        """Build for a table outside the group, or one not created yet."""
         values = template.try_values(folder)
         if not is_there:
             note = "not there: all its rows are parked"
@@ -129,7 +129,7 @@ class Listing:
     lines: tuple[RoutedLine, ...]
     """Sorted by folder."""
     nameless: int
-    """Dead-letter rows that name no table."""
+    """Dead-letter rows without a table name."""
 
     def facts(self) -> dict[str, Any]:
         """Return totals over all tables."""
@@ -188,7 +188,7 @@ def _no_group_error(path: str) -> TableNotFoundError:
 def _iter_strangers(
     root: Store, template: Template, group: TableGroup, parked: Mapping[str, int]
 ) -> Iterator[RoutedLine]:
-    """Yield tables outside the group, and tables that only have dead-letter rows."""
+    """Yield tables outside the group, and tables with dead-letter rows only."""
     pattern = Pattern(tuple("*" for _ in template.segments))
     discovery = Discovery(root, pattern, threads=THREADS)
     there = discovery.tables(
@@ -219,7 +219,7 @@ def for_each_table(
 ) -> Iterator[TableWorkResult]:
     """Process each table in a group and its internal tables; errors do not stop the others.
 
-    A missing table, or one that is no longer the group's, counts as failed.
+    A missing table, or one no longer in the group, counts as failed.
     """
     store = open_store(root, storage)
     group_table = GroupTable(store)
@@ -314,7 +314,7 @@ def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
 @storage_options
 @json_option
 def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
-    """List the tables that one stream writes. Shows name, query, rows and debt.
+    """List the tables written by one stream. Shows name, query, rows and debt.
 
     ROOT is the folder before the first column in the stream's path. If no batch is complete yet,
     pass the full path, as in '/lake/{topic}'. JSON begins with a line about all tables, with an
@@ -384,8 +384,8 @@ def replay_rows(
 ) -> None:
     """Replay dead-letter rows below ROOT. Pass table NAMES to select some.
 
-    Each batch becomes a version, in order and exactly once; the stream may keep running. A table
-    that still fails does not stop the others. With --drop, delete the rows instead.
+    Each batch becomes a version, in order and exactly once; the stream may keep running. A still
+    failing table does not stop the others. With --drop, delete the rows instead.
     """
     if nameless and not drops:
         raise click.UsageError("--nameless goes with --drop: such rows have no table.")

@@ -107,9 +107,9 @@ class TableLines:
     Parameters
     ----------
     paths : sequence of str
-        Paths to tables, or to folders that contain tables.
+        Paths to tables, or to folders containing tables.
     pattern : str
-        Folders below a folder that may be tables (`Pattern`).
+        Possible table folders below a folder (`Pattern`).
     limit : int
         Maximum tables polled; the others are only counted.
     storage : mapping
@@ -128,7 +128,7 @@ class TableLines:
         clock: Callable[[], float] = time.time,
     ) -> None:
         for path in paths:
-            require_plain(path)  # Before a server answers with an error that it cannot show.
+            require_plain(path)  # Before a server answers with an error it cannot show.
         self._paths = paths
         self._pattern = Pattern.parse(pattern)
         self._limit = limit
@@ -136,18 +136,18 @@ class TableLines:
         self._clock = clock
         self._tables: dict[str, Table] = {}
         self._found: frozenset[str] = frozenset()
-        """All table names, including tables that are not polled."""
+        """All table names, including unpolled tables."""
         self._roots: dict[str, DeadLetterTable] = {}
         """Dead-letter tables below routed roots, by URL."""
         self._versions: dict[str, int] = {}
         self._looks = 0
         self.left_out = 0
-        """Tables that are not polled."""
+        """Unpolled tables."""
 
     def poll(self) -> list[TableLine]:
         """Poll each table; returns lines sorted by name, then dead-letter rows without a table."""
         if self._looks % _DISCOVERS_EVERY == 0:
-            # Once it is known what to look at, a search that fails may be made up for later.
+            # Once tables are known, a failed search may be repeated later.
             with suppress(*((UpsertFlowError, OSError) if self._tables else ())):
                 self._discover()
         self._looks += 1
@@ -304,7 +304,7 @@ class CachedPoll:
     ----------
     lines : TableLines
     clock : callable, optional
-        Returns seconds that only increase.
+        Returns seconds; they only increase.
     """
 
     def __init__(self, lines: TableLines, *, clock: Callable[[], float] = time.monotonic) -> None:

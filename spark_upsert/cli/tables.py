@@ -1,4 +1,4 @@
-"""Commands that show one table: facts, history, files, consumers, plans, rows and changes."""
+"""Commands showing one table: facts, history, files, consumers, plans, rows and changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from spark_upsert.table.write.outcomes import NOTHING, recorded_position
 def read_view_facts(table: Table, storage: Mapping[str, str]) -> dict[str, Any] | None:
     """Return a materialized view's plan and source tables; None if the table has no view.
 
-    For a grouped view, each source also has the version that the view has reached.
+    For a grouped view, each source also has the version reached by the view.
     """
     properties = table.log.head().properties
     if VIEW_PLAN not in properties:
@@ -190,7 +190,7 @@ def history(path: str, storage: Mapping[str, str], limit: int, as_json: bool) ->
 @limit_option(20)
 @json_option
 def epochs(path: str, storage: Mapping[str, str], limit: int, as_json: bool) -> None:
-    """Show counters for the newest epochs. Counters that are zero everywhere are omitted."""
+    """Show counters for the newest epochs. Counters with only zeros are omitted."""
     show_view(Metadata.EPOCHS, path, storage, limit, as_json=as_json)
 
 
@@ -336,7 +336,7 @@ def _iter_sections(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _start_at_unread(plan: ReadPlan, consumer: str) -> ReadPlan:
-    """Return a plan that starts at a consumer's unread changes."""
+    """Return a plan starting at a consumer's unread changes."""
     inputs: list[InputOptions] = []
     for source in with_discovered_inputs(plan).inputs:
         with about("input", source.name):
@@ -348,7 +348,7 @@ def _start_at_unread(plan: ReadPlan, consumer: str) -> ReadPlan:
 
 
 def _first_unread(table: Table, consumer: str) -> int:
-    """Return the first version that a consumer has not read."""
+    """Return a consumer's first unread version."""
     held = {lease.consumer: lease.version for lease in table.consumers()}
     if consumer not in held:
         raise OptionError.invalid(
@@ -382,7 +382,7 @@ def _iter_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 def _to_values(column: pa.Array) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
-    except OverflowError:  # A date or time of a year that Python does not know, and Spark does.
+    except OverflowError:  # A date or time in a year unknown to Python but not to Spark.
         values = column.cast(pa.string()).to_pylist()
     return values
 
@@ -421,7 +421,7 @@ def get(
     """Show the rows for some keys.
 
     If the key is one column, pass one KEY or several. If it has several columns, pass one value for
-    each, in order. Put a KEY that begins with '-' and is not a number after '--'.
+    each, in order. Put a non-numeric KEY beginning with '-' after '--'.
     """
     table = open_in(path, storage)
     keys = _key_columns(table.schema.keys, values)
@@ -489,7 +489,7 @@ def changes(
 def find(
     path: str, value: str, storage: Mapping[str, str], column: str | None, as_json: bool
 ) -> None:
-    """Show files below PATH that contain VALUE. Exits with 1 if there are any.
+    """Show files below PATH containing VALUE. Exits with 1 if there are any.
 
     PATH is a table, a root with many tables, or any other folder. Every file is read, from any
     version. Texts match within longer texts, other values by equality.

@@ -140,7 +140,7 @@ class ChangelogEnvelope:
 
     schema: TableSchema
     sources: dict[str, str]
-    """The rows' column name for each table column that they contain."""
+    """The rows' column name for each table column in them."""
     order: tuple[str, ...]
     own_order: Mapping[str, str]
     """The rows' order column for each table column with its own order."""
@@ -189,7 +189,7 @@ class ChangelogEnvelope:
         return with_skipped(to_commands(self.schema, decoded), skipped)
 
     def _replaced(self, batch: pa.RecordBatch, kinds: npt.NDArray[np.int32]) -> Mask:
-        """Return the preimages that are not deletes, because a postimage has their key.
+        """Return the preimages replaced by a postimage with their key: these are not deletes.
 
         A postimage replaces preimages with its version, in any row order. Rows without a version
         are in change order: there it follows the preimage.

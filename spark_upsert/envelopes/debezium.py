@@ -1,7 +1,7 @@
 """The ``debezium`` envelope: the commands of change events (docs/envelopes.md, docs/adr/0020).
 
 A broken event never deletes. The key is in ``after``, else in ``before``, else in the record's key;
-an update that changes it is a delete and a put.
+a key-changing update is a delete and a put.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class DebeziumEnvelope:
     after: str
     op: str
     columns: dict[str, Path]
-    """Path for each table column that events contain."""
+    """Path for each table column in events."""
     order: tuple[Path, ...]
     own_order: dict[str, Path]
     truncates: Truncates = Truncates.ERROR
@@ -265,7 +265,7 @@ class DebeziumEnvelope:
         )
         has_order = _all_valid(order, batch.num_rows)
         if self._is_ordered_by_events and self.schema.has_quarantine:
-            # The record that clears such an error has no order either: the later one wins.
+            # The record clearing such an error has no order either: the later one wins.
             decoded = replace(
                 decoded, order=[pc.if_else(pa.array(has_key), column, None) for column in order]
             )
@@ -306,7 +306,7 @@ class DebeziumEnvelope:
 
     @property
     def _is_ordered_by_events(self) -> bool:
-        """Whether the order is in the events, so that records without a value have none."""
+        """Whether the order is in the events, hence absent from records without a value."""
         return any(path[: len(self.event)] == self.event for path in self.order)
 
     def _unsent(
@@ -410,7 +410,7 @@ def _faults(op: pa.Array, has_after: Mask, has_key: Mask, key_reasons: pa.Array 
 def _add_message_types(
     faults: pa.Array, op: pa.Array, raw: Callable[[Positions], pa.Array]
 ) -> pa.Array:
-    """Add the message type to faults for messages that are not change events."""
+    """Add the message type to faults for messages other than change events."""
     message = pc.if_else(pc.equal(op, _MESSAGE).fill_null(False), _LOGICAL_MESSAGE, faults)
     rows = np.flatnonzero(_mask(pc.equal(faults, _NO_OP).fill_null(False)))
     if not len(rows):
@@ -540,7 +540,7 @@ class EventDecoder:
     required: tuple[str, ...]
 
     def without(self, names: Collection[str]) -> EventDecoder:
-        """Return a decoder that allows nulls in these columns, even if declared NOT NULL."""
+        """Return a decoder allowing nulls in these columns, even if declared NOT NULL."""
         return replace(self, required=tuple(n for n in self.required if n not in names))
 
     def decode(self, payloads: pa.Array) -> Events:
@@ -645,7 +645,7 @@ class FlattenedReader:
     Parameters
     ----------
     mark : str or None
-        The column that marks deletes, for messages.
+        The column marking deletes, for messages.
     placeholder : Placeholder or None
         None: values are used unchanged.
     """
@@ -667,7 +667,7 @@ class FlattenedReader:
 
     @property
     def hint(self) -> str:
-        """Hint for rows that cannot be applied."""
+        """Hint for inapplicable rows."""
         usual = "correct what writes the values, or their declared format"
         return usual if self.placeholder is None else f"{usual}; {UNSENT_HINT}"
 

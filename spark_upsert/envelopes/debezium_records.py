@@ -116,7 +116,7 @@ def record_form(
         options.placeholder or DEFAULT_PLACEHOLDER,
         refused_columns(refused, images=True),
         is_declared_json=VALUE not in found and value.format == JSON,
-        # A key that is a plain value has no name, and one of other names is not of the rows.
+        # A plain-value key has no name, and a key with other names is not the rows' key.
         keys=keys if all(name.lower() in names for name in keys) else (),
     )
 
@@ -238,7 +238,7 @@ class RecordForm:
     truncates : Truncates
     placeholder : Placeholder
     refused : mapping of str to SchemaError
-        Row columns that no table can store.
+        Row columns not storable in a table.
     is_declared_json : bool
         Whether values are JSON with declared fields, which may be unable to store a placeholder.
     """
@@ -367,7 +367,7 @@ class RecordForm:
 
 
 def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
-    """Return the fields that contain the requested paths."""
+    """Return the fields containing the requested paths."""
     remaining = []
     for field in fields:
         path = (*above, field.name)
@@ -436,7 +436,7 @@ class _RecordReader:
         decoded_keys = decode_safely(self.key, wanted)
         by_name = dict(zip(self.key.fields.names, decoded_keys.columns, strict=True))
         if len(by_name) == 1 == len(self.key_fields):
-            # A key that is a plain value has no name that could matter.
+            # A plain-value key has no relevant name.
             by_name = dict(zip(self.key_fields.values(), by_name.values(), strict=True))
         columns = {
             own_name: by_name[name] for own_name, name in self.key_fields.items() if name in by_name
@@ -519,7 +519,7 @@ class ParsedForm:
 
     @cached_property
     def others(self) -> pa.Schema:
-        """Columns that may order the changes, without the row images."""
+        """Possible order columns for the changes, without the row images."""
         images = (f"{BEFORE}.", f"{AFTER}.")
         return pa.schema([f for f in self.orders if not f.name.lower().startswith(images)])
 

@@ -1,6 +1,6 @@
 """Inferred columns (`infer_options`): from schemas in payloads, or from a schema registry.
 
-Rows that exist before the plan give the columns; otherwise the newest schema of a subject does.
+Rows existing before the plan give the columns; otherwise the newest schema of a subject does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class InferredSide:
     is_tolerant: bool = False
     """As in `WriterSchemaDecoder`."""
     refused: tuple[RefusedField, ...] = ()
-    """Fields in a subject's newest schema that no column can store."""
+    """Fields in a subject's newest schema not storable in a column."""
 
     def decoder(self, requested: pa.Schema | None = None) -> WriterSchemaDecoder:
         """Return the decoder for the requested fields, or for all."""
@@ -141,7 +141,7 @@ def infer_options(
             schema_by_side[side] = merge_schemas(schema_by_side[side], contradicted[side])
     not_read = {name for narrowed_side in narrowed.values() for name in narrowed_side.left_out}
     if not is_described:
-        # No payload has a field that could be left out.
+        # No payload has a field to leave out.
         not_read = {name.lower() for name in options.except_columns}
     return replace(
         options,
@@ -153,9 +153,9 @@ def infer_options(
 def _left_out(
     options: WriteOptions, known: TableSchema | None
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the field names that are not read, and those that are read but not stored.
+    """Return the unread field names, and the names read but not stored.
 
-    In lower case. A delete mark that no option reads is in neither set, so it is refused.
+    In lower case. A delete mark read by no option is in neither set, so it is refused.
     """
     of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
     for engine in (options.engine, known and known.engine):
@@ -173,7 +173,7 @@ class _RequiredFields:
     def __init__(self, counted: CountedFields) -> None:
         self._counted = counted
         self.left_out: set[str] = set()
-        """In lower case; fields that are neither stored nor otherwise used."""
+        """In lower case; fields neither stored nor otherwise used."""
 
     def __call__(self, own: WriterSchema) -> pa.Schema:
         counted = self._counted
@@ -193,7 +193,7 @@ def _substitute_fields(
     count: int,
     why: str | None = None,
 ) -> pa.Schema:
-    """Return substitute fields for keys or values that no payload describes."""
+    """Return substitute fields for keys or values described by no payload."""
     if known is not None:
         columns = [field for field in known.columns if field.name != known.error_column]
         if side == _KEY:
@@ -221,7 +221,7 @@ def _substitute_fields(
 
 
 def _with_mark(fields: pa.Schema, deletes: str | None) -> pa.Schema:
-    """Add the field that marks deletes, which no payload and no table column has."""
+    """Add the field marking deletes, absent from payloads and table columns."""
     if deletes is None or deletes.lower() in {name.lower() for name in fields.names}:
         return fields
     return fields.append(pa.field(deletes, pa.bool_()))

@@ -52,7 +52,7 @@ class KafkaForm:
         The rows' columns.
     key, value : Decoder
     deletes : str or None
-        The value field that marks deletes.
+        The value field marking deletes.
     placeholder : Placeholder
     is_declared_json : bool
         Whether values are JSON with declared fields, which may be unable to store a placeholder.
@@ -82,13 +82,13 @@ class KafkaForm:
 
     @property
     def refused(self) -> Mapping[str, SchemaError]:
-        """Key and value fields that no table can store."""
+        """Key and value fields not storable in a table."""
         fields = (*refused_fields(self.key), *refused_fields(self.value))
         return refused_columns(fields, images=False)
 
     @cached_property
     def _mark(self) -> str | None:
-        """The value field that marks deletes."""
+        """The value field marking deletes."""
         if self.deletes is None:
             return None
         return find_delete_mark(self.deletes, self.value.fields, may_be_text=True)
@@ -97,7 +97,7 @@ class KafkaForm:
     def columns(self) -> pa.Schema:
         """The key's fields, then the value's other fields.
 
-        The field that marks deletes is left out.
+        The field marking deletes is left out.
         """
         names = {name.lower() for name in self.key.fields.names}
         if self._mark is not None:
@@ -107,7 +107,7 @@ class KafkaForm:
 
     @cached_property
     def others(self) -> pa.Schema:
-        """The field that marks deletes, and the record's own columns."""
+        """The field marking deletes, and the record's own columns."""
         names = {name.lower() for name in self.columns.names}
         marks = [] if self._mark is None else [self.value.fields.field(self._mark)]
         others = [field for field in self.rows if field.name.lower() not in names]
@@ -197,12 +197,12 @@ class KafkaEnvelope:
     key_name: str
     value_name: str
     columns: dict[str, Path]
-    """Path for each table column that records contain: ``key`` or ``value`` and the field's name,
-    or a row column's name."""
+    """Path for each table column in records: ``key`` or ``value`` and the field's name, or a row
+    column's name."""
     order: tuple[Path, ...]
     own_order: dict[str, Path]
     mark: str | None = None
-    """The value field that marks deletes."""
+    """The value field marking deletes."""
     placeholder: Placeholder = DEFAULT_PLACEHOLDER
     is_declared_json: bool = False
 
@@ -362,7 +362,7 @@ class PayloadFormat:
 
     @property
     def option(self) -> str:
-        """Name of the option that declares the schema."""
+        """Name of the option for the declared schema."""
         return f"{self.side}Schema"
 
     def require_text(self) -> str:

@@ -92,7 +92,7 @@ _ALTERATIONS_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """There is no table: create it, or plan on one that the epoch will create."""
+    """There is no table: create it, or plan on one to be created by the epoch."""
 
     schema: TableSchema
     properties: Mapping[str, str]
@@ -100,7 +100,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alter:
-    """The table lacks columns, types or properties that the write may add."""
+    """The table lacks columns, types or properties; the write may add them."""
 
     schema: TableSchema
     properties: Mapping[str, str]
@@ -108,7 +108,7 @@ class Alter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """How an epoch's rows become commands, and the version that they were planned on."""
+    """How an epoch's rows become commands, and the version used for planning."""
 
     base: Manifest
     """Placeholder if there is no table: the epoch creates it."""
@@ -133,7 +133,7 @@ WriteStep: TypeAlias = Create | Alter | WritePlan
 
 def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> WriteStep:
     """Plan a write; pure. `manifest` is the table's newest one, None without a table."""
-    # Options may choose between names that differ in case.
+    # Options may choose between names differing in case.
     refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
         return _plan_of_keys(manifest, options, incoming)
@@ -185,7 +185,7 @@ def plan_table_write(
     """Plan a write on a table's newest version (`plan_write`).
 
     If the options allow it, the table is altered first. Without a table, the plan is on a
-    placeholder that the epoch creates; its identity is ``new_table_id`` if several plans share it
+    placeholder for the epoch to create; its identity is ``new_table_id`` if several plans share it
     (`Table.unborn`). ``head`` is the newest version if the caller has just read it.
     """
     manifest = head or table.log.try_head()
@@ -218,7 +218,7 @@ def default_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
 
 
 def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
-    """Select the columns that the table stores."""
+    """Select the table's stored columns."""
     columns = form.columns
     others = [field for field in form.others if not has_column(columns, field.name)]
     available = pa.schema([*columns, *others])
@@ -252,7 +252,7 @@ def _stored_fields(form: Form, names: Iterable[str]) -> list[pa.Field]:
 def _accepted(
     schema: TableSchema, columns: pa.Schema, options: WriteOptions, orders: Sequence[pa.Field]
 ) -> TableSchema:
-    """Return a schema that can store the columns (`TableSchema.accept`)."""
+    """Return a schema able to store the columns (`TableSchema.accept`)."""
     try:
         return schema.accept(columns, merge=options.merge_schema, orders=orders)
     except SchemaError as error:
@@ -263,7 +263,7 @@ def _accepted(
 
 
 def _without(name: str, schema: TableSchema, columns: pa.Schema, options: WriteOptions) -> str:
-    """Return a hint with the options that leave a column out."""
+    """Return a hint with the options for leaving a column out."""
     if options.columns:
         remaining = [column for column in options.columns if column.lower() != name.lower()]
         hint = setting("columnList", joined_names(remaining))
@@ -371,7 +371,7 @@ def _check_engine(engine: MergeEngine | None, schema: TableSchema) -> None:
 
 
 def _gains_quarantine(options: WriteOptions, schema: TableSchema) -> bool:
-    """Return whether a table that failed on errors is to store them as a quarantine.
+    """Return whether a table so far failing on errors is to store them as a quarantine.
 
     Existing runs stay valid: they have no errors. A quarantine cannot end, because its error
     entries stay; an error column cannot be added or removed, because it is a table column.

@@ -1,7 +1,7 @@
 """Declarations of options (`Option`), and the parser of names and values (`Options`).
 
 Parser, reference page and refusals follow from the declaration. Names match without case, ``-`` and
-``_``; an unknown name is an error that names the nearest one.
+``_``; an unknown name is an error naming the nearest one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Change(Enum):
 class Life:
     """The effect when an option changes between query restarts.
 
-    A change that would duplicate or lose rows is refused. A batch planned before the restart uses
-    the new options.
+    A change causing duplicate or lost rows is refused. A batch planned before the restart uses the
+    new options.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Life:
 FREE, NEXT, REFUSED = Life(Change.FREE), Life(Change.NEXT), Life(Change.REFUSED)
 BEGINNING, BATCH = Life(Change.BEGINNING), Life(Change.BATCH)
 COUNTED = Life(Change.NEXT, exact=Change.REFUSED)
-"""For options that affect row counts per epoch, on which an exact order depends."""
+"""For options affecting row counts per epoch, on which an exact order depends."""
 
 FIXED = Life(Change.REFUSED, "fixed by the first write; optional in later writes")
 PROPERTY = Life(Change.NEXT, "if omitted, the table keeps its value")
@@ -82,7 +82,7 @@ COLUMN = "<column>"
 """Column placeholder in the names of options set per column."""
 
 TABLE_PREFIX = "table."
-"""Prefix for options that apply to some tables in a routed write."""
+"""Prefix for options applied to some tables in a routed write."""
 
 NAMES: Mapping[str, Sequence[str]] = {
     "writes": [
@@ -326,7 +326,7 @@ class Options:
         if value is None:
             return None
         duration = try_parse_ms(value)
-        # Longer ones would become records that no reader accepts.
+        # Longer ones would become records rejected by readers.
         if not duration or duration > DURATION_MS_MAX:
             raise OptionError.invalid(name, value, f"{EXPECTED}, up to 8 030 years")
         return duration
@@ -359,7 +359,7 @@ class Options:
             raise OptionError.conflict(given_names[0], given_names[1])
 
     def refuse(self, names: str | Iterable[str], reason: str, *, hint: str) -> None:
-        """Raise if an option is present that does not apply here."""
+        """Raise if an inapplicable option is present."""
         for name in (names,) if isinstance(names, str) else names:
             if self.text(name) is not None:
                 raise OptionError.refused(name, reason, hint=hint)
@@ -374,7 +374,7 @@ class Options:
 
 
 def _unknown_option_error(name: str, known: Collection[str]) -> OptionError:
-    """Return the error for an unknown name; it mentions another scope that has the name."""
+    """Return the error for an unknown name; it mentions another scope with the name."""
     elsewhere = {
         scope: option
         for scope, options in NAMES.items()
@@ -410,7 +410,7 @@ def member(name: str, value: str, members: type[_Member]) -> _Member:
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> str:
-    """Return the known value that matches a value after `fold`.
+    """Return the known value matching a value after `fold`.
 
     Raises `OptionError` if there is none.
     """
@@ -426,11 +426,11 @@ _ONE, _TOGETHER, _PART = "option", "options", "part"
 
 
 NO_NAMES: tuple[str, ...] = ()
-"""Default for options that name columns."""
+"""Default for column-naming options."""
 
 
 class AppliesTo(Enum):
-    """The only read or write mode that accepts an option."""
+    """The only read or write mode accepting an option."""
 
     STREAM = "streams"
     BATCH = "batches"
@@ -455,9 +455,9 @@ class Option(Generic[T]):
     is_of_whole : bool
         Whether it applies to the complete read or write and cannot be set for one input or table.
     only : AppliesTo, optional
-        The only read or write mode that accepts it.
+        The only read or write mode accepting it.
     excludes : tuple of str
-        Options that contradict it. An input or table that sets one does not inherit the others.
+        Contradicting options. An input or table setting one does not inherit the others.
     """
 
     name: str
@@ -521,9 +521,9 @@ def _iter_single_fields(cls: Any) -> Iterator[tuple[str, Option[Any], object]]:
 
 
 def read_values(cls: Any, options: Options) -> dict[str, Any]:
-    """Read all fields with one option; returns the values that are present, by field name.
+    """Read all fields with one option; returns the present values, by field name.
 
-    Raises `OptionError` for a malformed value and for options that exclude each other.
+    Raises `OptionError` for a malformed value and for mutually exclusive options.
     """
     held = list(_iter_single_fields(cls))
     for _, option, _ in held:
@@ -534,7 +534,7 @@ def read_values(cls: Any, options: Options) -> dict[str, Any]:
 
 
 def options_only_for(held: Any, only: AppliesTo) -> list[str]:
-    """Return non-default options that apply to batches or streams only."""
+    """Return non-default options restricted to batches or to streams."""
     return [option.name for option in _non_default(held) if option.only is only]
 
 
@@ -551,7 +551,7 @@ def _non_default(held: Any) -> Iterator[Option[Any]]:
 
 
 def options_affecting_counts(held: Any) -> dict[str, Any]:
-    """Return options that affect row counts per epoch, with their values.
+    """Return options affecting row counts per epoch, with their values.
 
     An exact order refuses to change them (`Life.exact`).
     """
@@ -563,7 +563,7 @@ def options_affecting_counts(held: Any) -> dict[str, Any]:
 
 
 def names_for_whole_operation(options: Mapping[str, Option[Any]]) -> tuple[str, ...]:
-    """Return options that cannot be set for one input or table."""
+    """Return options not settable for one input or table."""
     return tuple(name for name, option in options.items() if option.is_of_whole)
 
 

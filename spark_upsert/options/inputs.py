@@ -1,6 +1,6 @@
 """Inputs of a read and their options (`ReadPlan`): ``inputs=east,west``, ``input.east.path=...``.
 
-Options without a prefix apply to the query, and to each input that does not set them. With
+Options without a prefix apply to the query, and to each input not setting them. With
 ``inputsPattern`` inputs are discovered (`DiscoveryOptions`).
 """
 
@@ -101,7 +101,7 @@ class Pin:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryOptions:
-    """Options for discovered inputs: tables below a root that match a pattern."""
+    """Options for discovered inputs: tables below a root, matched by a pattern."""
 
     root: str
     pattern: Pattern = Option(
@@ -122,7 +122,7 @@ class DiscoveryOptions:
     fail_on_data_loss: bool
     begins_at_latest: bool
     shared: Mapping[str, str] = field(repr=False)
-    """Options that apply to each input."""
+    """Options for each input."""
     is_consistent: bool = Option(
         "consistent",
         flag,
@@ -134,7 +134,7 @@ class DiscoveryOptions:
         "each of them. A stream never reads past it. Tables without a batch are left out. Default "
         "`false`."
     )
-    """Whether all inputs are read at the same batch from the query that writes them."""
+    """Whether all inputs are read at the same batch from the query writing them."""
     as_of_batch: int | None = Option("asOfBatch", at_least(0), BATCH).as_field(
         "Batch: like `consistent`, at an earlier batch, by its number in the writing query."
     )
@@ -146,7 +146,7 @@ class DiscoveryOptions:
     def of_named(
         cls, options: Options, shared: Mapping[str, str], paths: Mapping[str, str]
     ) -> DiscoveryOptions:
-        """Parse the options for named inputs that are read at the same batch.
+        """Parse the options for named inputs read at the same batch.
 
         Raises `OptionError` for an input outside the root, which is the ``path``.
         """
@@ -179,7 +179,7 @@ class DiscoveryOptions:
     def parse(cls, options: Options, shared: Mapping[str, str]) -> DiscoveryOptions | None:
         """Parse the options; None if no pattern is set.
 
-        ``shared`` has the query options that also apply to tables.
+        ``shared`` has the query options also valid for tables.
         """
         pattern = _pattern(options, "inputsPattern")
         if pattern is None:
@@ -207,7 +207,8 @@ class DiscoveryOptions:
     def input_texts(self, name: str, *, joins: bool = False) -> dict[str, str]:
         """Return options for the table at a path below the root, in addition to `shared`.
 
-        A table that ``joins`` a running stream is read from its beginning: all its rows are new.
+        With ``joins`` the table joins a running stream and is read from its beginning: all its rows
+        are new.
         """
         texts = {"path": path_below(self.root, self.named.get(name, name))}
         if joins and self.begins_at_latest:
@@ -226,7 +227,7 @@ def _shared_fields(options: Options, shared: Mapping[str, str]) -> dict[str, Any
 
 
 def _refuse_inconsistent(options: Options) -> None:
-    """Raise for options that would read another version than the batch's, or only a part."""
+    """Raise for options selecting another version than the batch's, or only a part."""
     for name in ("versionAsOf", "timestampAsOf", "endingVersion", "endingTimestamp"):
         if options.text(name) is not None:
             raise OptionError.conflict(
@@ -273,9 +274,9 @@ class InputOptions:
         "data source, by its registered name or its class; it receives all other options of the "
         "input. Default `upsertflow`."
     )
-    """Format as written, except that `TABLE` and `VIEW` have their canonical case."""
+    """Format as written; `TABLE` and `VIEW` in their canonical case."""
     shared: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Query options that also apply to table reads."""
+    """Query options also valid for table reads."""
     pin: Pin | None = None
     """End version for a batch read from many tables; None otherwise."""
 
@@ -682,7 +683,7 @@ def listed_twice(one: str, other: str, what: str) -> OptionError:
 
 
 def _find_option(name: str, known: Iterable[str]) -> str | None:
-    """Return the known option that matches a name, else None."""
+    """Return the known option matching a name, else None."""
     return next((option for option in known if fold(option) == fold(name)), None)
 
 
@@ -695,10 +696,10 @@ _QUERY_ONLY = (
     *names_for_whole_operation(READ_OPTIONS),
     *(name for name in INPUT_OPTIONS if not name.startswith(_PREFIX)),
 )
-"""Options that cannot be set for a single input."""
+"""Options not settable for a single input."""
 
 _EXCLUSIVE = exclusive_groups(READ_OPTIONS)
-"""Groups from which an input that sets one option does not inherit the others."""
+"""Groups from which an input setting one option does not inherit the others."""
 
 _OF_EVERY_INPUT = ("failOnDataLoss",)
-"""Table read options that also apply to other formats."""
+"""Table read options also valid for other formats."""

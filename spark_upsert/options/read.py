@@ -104,7 +104,7 @@ def _delay_ms(options: Options, name: str) -> int | None:
 
 def _offsets_path(options: Options, name: str) -> str | None:
     path = options.text(name)
-    # As of a table: a relative path is that of the process that was given it.
+    # As for a table: a relative path is resolved in the process receiving it.
     return None if path is None else absolute_path(path, option=name)
 
 
@@ -313,7 +313,7 @@ class QueryOptions(MergeOptions):
         return self.parallelism or os.cpu_count() or 1
 
     def require_batch(self) -> None:
-        """Raise for options that apply to streams only."""
+        """Raise for stream-only options."""
         for name in (*options_only_for(self, AppliesTo.STREAM), *self._priority_options):
             raise of_streams_only(name)
 
@@ -343,7 +343,7 @@ class Metadata(Enum):
     INDEXES = "indexes"
     MIRROR = "mirror"
     GROUP = "group"
-    """Describes all tables below a root that one query writes; readable at any version."""
+    """Describes all tables written by one query below a root; readable at any version."""
     QUARANTINE = "quarantine"
     """Read from runs (`spark_upsert.table.state.snapshot`), not the log; at any version."""
 
@@ -601,7 +601,7 @@ class ReadOptions:
         return self.query.columns
 
     def require_batch(self) -> None:
-        """Raise for options that apply to streams only, and for contradictions in a batch read."""
+        """Raise for stream-only options, and for contradictions in a batch read."""
         self.query.require_batch()
         self._refuse_position()
         if self.change_feed:
@@ -630,7 +630,7 @@ class ReadOptions:
             )
 
     def require_stream(self) -> None:
-        """Raise for options that apply to batches only, and for contradictions in a stream."""
+        """Raise for batch-only options, and for contradictions in a stream."""
         self._refuse_position()
         self._refuse_filter("a stream")
         self._refuse_history()
@@ -712,7 +712,7 @@ def refuse_of_changes(read: ReadOptions, other: str = "") -> None:
 
 
 def refuse_of_new_values(read: ReadOptions) -> None:
-    """Raise for options about old values in a stream that has only new values."""
+    """Raise for options about old values in a stream with only new values."""
     if not read.change_feed and not read.compute_updates:
         raise OptionError.refused(
             "computeUpdates",
@@ -722,7 +722,7 @@ def refuse_of_new_values(read: ReadOptions) -> None:
 
 
 def is_open(read: ReadOptions) -> bool:
-    """Return whether both bounds are exclusive, so that a single-version range is empty."""
+    """Return whether both bounds are exclusive; a single-version range is then empty."""
     return not (read.starting_inclusive or read.ending_inclusive)
 
 

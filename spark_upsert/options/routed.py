@@ -56,13 +56,13 @@ GROUP_RETENTION_MS = 7 * 24 * 3_600_000
 
 _REGISTRY = "schemaregistry."
 _REGISTRY_OPEN = frozenset({"schemaregistry.url"})
-"""Schema registry options that may be stored; the others are credentials."""
+"""Storable schema registry options; the others are credentials."""
 
 _WILDCARD = re.compile(r"[*?]|\[!?\]?[^\]]*\]")
 
 
 class OnTableError(Enum):
-    """Policy for tables that cannot accept their rows."""
+    """Policy for tables unable to accept their rows."""
 
     FAIL = "fail"
     PARK = "park"
@@ -75,7 +75,7 @@ def is_routed_write(given: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableOption:
-    """An option for tables that match a pattern."""
+    """An option for tables matching a pattern."""
 
     pattern: str
     """In lower case, as Spark passes names."""
@@ -229,7 +229,7 @@ class RoutedOptions:
 
     @property
     def parks_nameless(self) -> bool:
-        """Whether rows that name no table become dead letters instead of failing the write."""
+        """Whether rows without a table name become dead letters instead of failing the write."""
         shared_by_fold = {fold(name): text.strip().lower() for name, text in self.shared.items()}
         return self.park or shared_by_fold.get("onerror") == ErrorPolicy.QUARANTINE.value
 
@@ -282,7 +282,7 @@ class RoutedOptions:
         return hashlib.blake2b(repr(open_).encode(), digest_size=16).hexdigest()
 
     def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns that match no name, sorted."""
+        """Return patterns matching no name, sorted."""
         lower = {name.lower() for name in names}
         met = lower | {
             table_option.pattern
@@ -418,10 +418,10 @@ _WRITE_ONLY = (
     *names_for_whole_operation(WRITE_OPTIONS),
     *(name for name in ROUTED_OPTIONS if not name.startswith(TABLE_PREFIX)),
 )
-"""Options that cannot be set for a single table."""
+"""Options not settable for a single table."""
 
 _EXCLUSIVE = tuple(tuple(map(fold, group)) for group in exclusive_groups(WRITE_OPTIONS))
-"""Groups from which a table that sets one option does not inherit the other."""
+"""Groups from which a table setting one option does not inherit the other."""
 
 _FOLDED_WRITE_ONLY = frozenset(map(fold, _WRITE_ONLY))
 _FOLDED = frozenset(fold(name) for name in WRITE_OPTIONS if COLUMN not in name)

@@ -1,4 +1,4 @@
-"""Removal of options that Spark adds (`drop_spark_options`), and errors in words of Spark's users.
+"""Removal of options added by Spark (`drop_spark_options`), and errors in words of Spark's users.
 
 A catalog table passes no option to a source, not even the path (docs/adr/0014).
 """
@@ -47,7 +47,7 @@ def _is_sparks(name: str, texts_by_name: Mapping[str, str]) -> bool:
 def _several_paths(text: str) -> OptionError:
     try:
         paths = json.loads(text)
-    except ValueError:  # An option of that name, given by hand.
+    except ValueError:  # An option with this name, set by the user.
         paths = [text]
     return OptionError(
         f"expected the path of one table, and found {len(paths)} paths: {', '.join(paths)}.",

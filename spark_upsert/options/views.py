@@ -42,7 +42,7 @@ _TABLE_ONLY = {
     "trackHistoryColumnList": "it is of a history",
     "trackHistoryExceptColumnList": "it is of a history",
 }
-"""Options that do not apply to views, with the reason."""
+"""Options inapplicable to views, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class ViewOptions(ReadOptions, PlanOptions):
         return cls.parse({**decoded_texts, **storage_texts})
 
     def require_batch(self) -> None:
-        """Raise for options that apply to streams only, and for contradictions in a batch read."""
+        """Raise for stream-only options, and for contradictions in a batch read."""
         self.query.require_batch()
         for name in select_given(self, "consumerId", "ignoreDeletes", "startingPosition"):
             raise of_streams_only(name)
@@ -126,7 +126,7 @@ class ViewOptions(ReadOptions, PlanOptions):
             raise OptionError.conflict("readChangeFeed", name)
 
     def require_stream(self) -> None:
-        """Raise for options that apply to batches only, and for contradictions in a stream."""
+        """Raise for batch-only options, and for contradictions in a stream."""
         for name in select_given(self, *AS_OF, *ENDS):
             raise OptionError.refused(
                 name,

@@ -186,7 +186,7 @@ class Truncates(Enum):
 
     ERROR = "error"
     OVERWRITE = "overwrite"
-    """Deletes rows that are not newer (`table.write.write_set`)."""
+    """Deletes all but newer rows (`table.write.write_set`)."""
     IGNORE = "ignore"
 
 
@@ -316,7 +316,7 @@ class EnvelopeOptions:
     left_out: frozenset[str] = frozenset()
     """Ignored payload fields, in lower case."""
     used: frozenset[str] = frozenset()
-    """Payload fields that are read but not stored, in lower case."""
+    """Payload fields read but not stored, in lower case."""
     is_tolerant: bool = False
     """Whether payloads with unsupported or contradicting schemas count as invalid rows."""
 
@@ -394,7 +394,7 @@ class EnvelopeOptions:
 
 
 def _refuse_with_inferred_schemas(options: Options, sources: Mapping[str, SchemaFrom]) -> None:
-    """Raise for options that duplicate information in inferred schemas."""
+    """Raise for options duplicating information in inferred schemas."""
     for side in SIDES:
         if sources.get(side) is not SchemaFrom.REGISTRY:
             options.refuse(
@@ -687,7 +687,7 @@ class WriteOptions:
         "Stream: read options for a view, as JSON. The writing tasks then receive the view's "
         "splits instead of rows, and read them. Set by `keep`, which materializes a view."
     )
-    """View read with splits that arrive instead of rows; the writing tasks read them."""
+    """View read with splits arriving instead of rows; the writing tasks read them."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:

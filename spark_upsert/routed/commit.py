@@ -53,7 +53,7 @@ _OF_THE_TABLE = "column"
 def find_write_error(
     shares: Mapping[str, TableShare], options: RoutedOptions, group: TableGroup, terms: str
 ) -> UpsertFlowError | None:
-    """Return the error that stops the write; None if failing rows may become dead letters.
+    """Return the error stopping the write; None if failing rows may become dead letters.
 
     Applies until a table has accepted rows under the current `RoutedPlan.terms`: if no table in the
     batch accepts rows and an option shared by all tables is wrong, the batch fails.
@@ -111,7 +111,7 @@ def build_group_rows(
     transaction: Transaction | None,
     now_ms: int,
 ) -> tuple[Batch, list[Member]]:
-    """Return the batch's row for the group table and the members that it changes."""
+    """Return the batch's row for the group table and the changed members."""
     queue = CompactionQueue.of(group).after(result.visited, result.due_counts, now_ms)
     counts = _count_dead_letters(root, group, result)
     members = {
@@ -158,7 +158,7 @@ def _complete_members(
     since_ms: Mapping[str, int],
     counts: Mapping[str, int],
 ) -> dict[str, Member]:
-    """Complete changed members with waiting time and dead-letter count; add others that changed.
+    """Complete changed members with waiting time and dead-letter count; add other changed members.
 
     Other tables are included only if either value differs from the group.
     """
@@ -213,7 +213,7 @@ def _updated_member(
 def _warn_of_unmatched(
     group: TableGroup, unmatched: Iterable[str], names: Collection[str], url: str
 ) -> None:
-    """Log a warning for new option patterns that match no table."""
+    """Log a warning for new option patterns matching no table."""
     known_patterns = group.batch.unmatched if group.batch else ()
     for pattern in unmatched:
         if pattern not in known_patterns:
@@ -230,7 +230,7 @@ class GroupCommit:
     version: int
     """Version in the group table."""
     places: Mapping[str, TableVersion]
-    """Version that contains the batch, by folder, for each table with rows in it."""
+    """Version containing the batch, by folder, for each table with rows in it."""
 
 
 def commit_routed(
@@ -305,7 +305,7 @@ def _require_allowed(
     group_table: GroupTable, options: RoutedOptions, transaction: Transaction | None
 ) -> TableGroup:
     """Return the current group; raise before any table is written if the batch is not allowed."""
-    # Mostly it was looked at just now; the put that records the batch asks again.
+    # Mostly it was read just now; the put recording the batch checks again.
     log, writer = group_table.table.log, _writer(transaction)
     head, group = log.cached_head or log.try_head(), TableGroup()
     if head is not None:
@@ -335,7 +335,7 @@ def _commit_or_dead_letter(
     outcomes = tables.commit_all({f: share for f, share in shares.items() if f not in failed})
     fence.require()
     errors = _collect_dead_letter_errors(outcomes, allows_dead_letters=allows_dead_letters)
-    # One that was only to be compacted has no rows to be parked.
+    # A table visited only for compaction has no rows for the dead-letter table.
     dead_letters.write({f: shares[f].parts for f in errors if shares[f].parts}, errors)
     return {folder: outcome for folder, outcome in outcomes.items() if folder not in errors}
 

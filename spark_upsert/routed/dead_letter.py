@@ -99,7 +99,7 @@ FOLDER = "_parked"
 """Dead-letter folder below the root. No table folder begins with it."""
 
 NAMELESS = ""
-"""Folder value for rows that name no table."""
+"""Folder value for rows without a table name."""
 
 COLUMNS = pa.schema(
     [
@@ -158,7 +158,7 @@ def is_permanent_error(error: BaseException) -> TypeGuard[UpsertFlowError]:
 
 
 def as_dead_letter_error(error: Exception) -> UpsertFlowError | None:
-    """Return an error that sends the table's rows to the dead-letter table; None stops the write.
+    """Return an error sending the table's rows to the dead-letter table; None stops the write.
 
     An unexpected exception is a bug triggered by this table's rows. It recurs on every retry and
     must not block other tables, so it is wrapped in a `DataError`.
@@ -192,7 +192,7 @@ class DeadLetterMetadata:
 
     route: Route
     transaction: Transaction
-    """Transaction that the table would have committed."""
+    """The table's uncommitted transaction."""
     planned: int
     """Group version when the batch was planned; orders the batches."""
     error: UpsertFlowError | None
@@ -221,7 +221,7 @@ class DeadLetterMetadata:
         return f"{reason}{_HINT}{hint}" if hint else reason
 
     def to_row(self) -> dict[str, Any]:
-        """Return the column values that all chunks share."""
+        """Return the column values shared by all chunks."""
         error = self.error
         return {
             "folder": self.folder,
@@ -270,7 +270,7 @@ class DeadLetterTable:
     Parameters
     ----------
     root : Store
-        The folder that contains all tables.
+        The folder containing all tables.
     clock : callable, optional
         Returns seconds since 1970.
     """
@@ -285,7 +285,7 @@ class DeadLetterTable:
     # -- reading -----------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        """Return dead-letter row counts by folder; `NAMELESS` counts rows that name no table."""
+        """Return dead-letter row counts by folder; `NAMELESS` counts rows without a table name."""
         head = self.table.log.try_head()
         if head is None or not head.live_rows:
             return {}
@@ -355,7 +355,7 @@ class DeadLetterTable:
         return stage(Snapshot(self.table.store, head), map(envelope.commands, rows))
 
     def commit(self, staged: Mapping[str, Sequence[StagedRuns]], transaction: Transaction) -> None:
-        """Make staged rows visible, except for folders that already have the batch.
+        """Make staged rows visible, except for folders already containing the batch.
 
         A retry may divide rows differently, so only the first attempt's chunks count: the new
         version must directly follow the checked one.
@@ -464,7 +464,7 @@ def _stream(batches: Sequence[pa.RecordBatch]) -> tuple[int, bytes]:
 
 
 def earlier_rows_error(name: str, root: str) -> DataError:
-    """Return the error for rows that must wait for earlier dead-letter rows."""
+    """Return the error for rows blocked by earlier dead-letter rows."""
     return DataError(
         "rows of earlier batches are parked, and these must not come before them.",
         hint=f"apply them by 'upsertflow replay {root} {name}', or forget them with --drop; with "

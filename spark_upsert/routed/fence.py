@@ -1,4 +1,4 @@
-"""The fence of a routed write (`Fence`): a query that lost the root cannot continue writing.
+"""The fence of a routed write (`Fence`): after losing the root, a query cannot continue writing.
 
 Also the commit of a batch's tables, each alone (`Tables`).
 """
@@ -50,7 +50,7 @@ class Fence:
     group_table : GroupTable
         The group, as read when the batch was allowed.
     writer : str
-        The query that writes (`Transaction.writer`).
+        The writing query (`Transaction.writer`).
     """
 
     def __init__(self, group_table: GroupTable, writer: str) -> None:
@@ -59,7 +59,7 @@ class Fence:
         head = group_table.table.log.cached_head
         self._known = {writer, *(head.transactions if head else ())}
         self.lost: OtherTableError | None = None
-        """Error that stops the batch from writing further tables; None while the root is owned."""
+        """Error stopping the batch's writes to further tables; None while the root is owned."""
         self._begun = count()
 
     def begin(self) -> OtherTableError | None:
@@ -114,7 +114,7 @@ class TableOutcome:
     """Commit outcome for one table."""
 
     place: TableVersion | None = None
-    """Version that contains the batch, or a compacted version with the same rows."""
+    """Version containing the batch, or a compacted version with the same rows."""
     debt: int = 0
     priority: int | None = None
     error: Exception | None = None
@@ -141,7 +141,7 @@ class RoutedCommitResult:
 
     @property
     def dead_letter_folders(self) -> frozenset[str]:
-        """Folders with rows that became dead letters."""
+        """Folders with rows turned into dead letters."""
         return frozenset(self.shares) - frozenset(self.outcomes)
 
     @property
@@ -197,7 +197,7 @@ class Tables:
         self._options = options
         self._fence = fence
         self._places = group.members.places
-        # A table has only the batches that have rows for it.
+        # A table has only batches with rows for it.
         self._transaction = transaction and replace(transaction, is_consecutive=False)
         self._overwrite = overwrite
         self._late_rows = late_rows
@@ -208,7 +208,7 @@ class Tables:
         return dict(zip(shares, map_in_order(self.commit, shares.values(), threads), strict=True))
 
     def commit(self, share: TableShare) -> TableOutcome:
-        """Commit one table's share; an error is returned, so that other tables are tried."""
+        """Commit one table's share; an error is returned: other tables are still tried."""
         lost = self._fence.begin()
         if lost is not None:
             return TableOutcome(error=lost)

@@ -85,7 +85,7 @@ class Member:
     """Name used in options: the template filled with unescaped values."""
     values: tuple[str, ...]
     place: TableVersion
-    """Version that contains the batch."""
+    """Version containing the batch."""
     writer: str
     """The batch's `Transaction.writer`; ``""`` for an unnamed batch write."""
     batch: int | None
@@ -270,7 +270,7 @@ _CHECKPOINT = "checkpoint:"
 """Writer name prefix for a query without a known ID."""
 
 _CLAIM = "claim:"
-"""Writer name prefix for a query that claimed the root and may not have written yet."""
+"""Writer name prefix for a query with a claim to the root and possibly no writes yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,9 +285,9 @@ class Batch:
     tasks: int = 1
     """Task count."""
     parked: int = 0
-    """Dead-letter rows not yet replayed, including rows that name no table."""
+    """Dead-letter rows not yet replayed, including rows without a table name."""
     unmatched: tuple[str, ...] = ()
-    """Option patterns that match no table."""
+    """Option patterns matching no table."""
     turn: Turn = field(default_factory=Turn)
     """Position in the compaction queue: determines the next table."""
     committed_ms: int = 0
@@ -348,7 +348,7 @@ class GroupTable:
     Parameters
     ----------
     root : Store
-        The folder that contains all tables.
+        The folder containing all tables.
     """
 
     def __init__(self, root: Store) -> None:
@@ -535,7 +535,7 @@ class _OwnersOnly(Admission):
 
 
 def _read_rows(snapshot: Snapshot) -> pa.Table:
-    """Return all group table rows; columns that an older release did not write are null."""
+    """Return all group table rows; columns missing from an older release's table are null."""
     stored_names = set(snapshot.manifest.schema.columns.names)
     names = [name for name in COLUMNS.names if name in stored_names]
     schema = pa.schema([COLUMNS.field(name) for name in names])
@@ -547,7 +547,7 @@ def _read_rows(snapshot: Snapshot) -> pa.Table:
 
 
 def _add_missing_columns(table: Table, head: Manifest) -> Manifest:
-    """Add columns that an older release did not write; return the head."""
+    """Add columns missing from an older release's table; return the head."""
     lacks_some = not set(COLUMNS.names) <= set(head.schema.columns.names)
     return table.alter(SCHEMA) if lacks_some else head
 
@@ -572,7 +572,7 @@ def _no_such_batch(number: int, last: int, url: str) -> UpsertFlowError:
 def owner_of(head: Manifest) -> str | None:
     """Return the root's owner from its group table; None if there is none.
 
-    The owner is the query that last wrote or claimed the root. Log times only increase, so no two
+    The owner is the last query to write or claim the root. Log times only increase, so no two
     queries share a last-write time.
     """
     newest = _newest_writer(head, lambda name: is_query(name.removeprefix(_CLAIM)))
@@ -580,7 +580,7 @@ def owner_of(head: Manifest) -> str | None:
 
 
 def newest_query(head: Manifest) -> str | None:
-    """Return the query that last wrote a table; None if none did."""
+    """Return the last query to write a table; None if none did."""
     return _newest_writer(head, is_query)
 
 
@@ -590,9 +590,9 @@ def _newest_writer(head: Manifest, is_meant: Callable[[str], bool]) -> str | Non
 
 
 def incomplete_batches(head: Manifest, group: Manifest) -> dict[str, int]:
-    """Return batch numbers in a table that will never be complete, by query.
+    """Return a table's permanently incomplete batch numbers, by query.
 
-    Each is the newest batch from a query that lost the root in the middle.
+    Each is the newest batch from a query losing the root in the middle.
     """
     transactions, owner = group.transactions, owner_of(group)
     return {
@@ -648,11 +648,11 @@ class CompactionQueue:
     next_ms: int
     """Minimum waiting time stamp for new entries, since the clock may stall or go back."""
     tasks: int
-    """Tasks that share the queue: the last batch's task count."""
+    """Tasks sharing the queue: the last batch's task count."""
 
     @classmethod
     def of(cls, group: TableGroup) -> CompactionQueue:
-        """Build a group's compaction queue without tables that have dead-letter rows."""
+        """Build a group's compaction queue; leaves out tables with dead-letter rows."""
         batch = group.batch
         waiting = group.members.waiting()
         due = {member.folder: member for member in waiting if member.debt and not member.parked}
@@ -717,7 +717,7 @@ def expire_old_versions(tables: Iterable[Table], retention_ms: int) -> None:
 def _expire_table(table: Table, retention_ms: int) -> None:
     head = table.log.head()
     if not head.live_rows and len(head.slices) > 1:
-        # All that was parked is applied: too few versions follow for a compaction to be due.
+        # All dead-letter rows are applied: too few versions follow for a compaction to be due.
         table.compact(full=True)
     table.expire(retain_ms=retention_ms)
     table.vacuum()

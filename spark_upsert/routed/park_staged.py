@@ -1,4 +1,4 @@
-"""Dead letters from staged work, for a table that fails in one task or at its commit.
+"""Dead letters from staged work, for a table failing in one task or at its commit.
 
 Other tasks' staged rows are read back as commands, so all rows of the batch for the table are
 parked.

@@ -28,7 +28,7 @@ from spark_upsert.table.schema_changes import require_free
 from spark_upsert.table.table import Table
 
 _CHECKS_AT_ONCE = 16
-"""Tables outside the group that are checked in parallel."""
+"""Tables outside the group checked in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class RoutedPlan:
     late_rows: LateRows = LateRows.REJECT
     """Late-row policy if no option sets it."""
     token: str
-    """Attempt token, so that all its tasks create the same new table."""
+    """Attempt token: all its tasks create the same new table."""
     places: Mapping[str, TableVersion]
     """Group tables' versions after the last complete batch, by folder."""
     group_version: int = -1
@@ -144,7 +144,7 @@ def plan_rows_of(
 
 
 def _advise_quarantine(error: SchemaError, schema: TableSchema | None) -> None:
-    """Add a hint that a quarantine would separate payloads with contradicting schemas."""
+    """Add a hint: a quarantine would separate payloads with contradicting schemas."""
     if schema is None or "left_out" not in error.fields:
         return
     if schema.on_error is ErrorPolicy.FAIL and schema.engine.kind is Engine.DEDUPLICATE:
@@ -162,7 +162,7 @@ def _newest_complete(group: TableGroup) -> Transaction | None:
 
 
 def require_template(group: TableGroup, template: str, url: str) -> None:
-    """Raise if a template differs from the one that named the group's tables."""
+    """Raise if a template differs from the one used to name the group's tables."""
     if group.batch is None or group.batch.template == template:
         return
     current = group.batch.template
@@ -247,7 +247,7 @@ def other_table(
 def _find_folded_name(
     places: Mapping[str, TableVersion], folder: str, name: str, head: Manifest | None, url: str
 ) -> OtherTableError | None:
-    """Return the error for a folder that the storage equates with another one (case folding)."""
+    """Return the error for a folder equated by the storage with another one (case folding)."""
     if head is None:
         return None
     ids = {table_ref.table_id: folder_name for folder_name, table_ref in places.items()}

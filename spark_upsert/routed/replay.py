@@ -49,7 +49,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet, truncated_at, with_truncate
 
 PASSES_MAX = 1000
-"""Maximum replay passes. A query that adds rows meanwhile needs a few; more indicate a bug."""
+"""Maximum replay passes. A query adding rows meanwhile needs a few; more indicate a bug."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ReplayResult:
     batches: int
     rows: int
     left: int
-    """Dead-letter rows that the query added meanwhile."""
+    """Dead-letter rows added meanwhile by the query."""
 
 
 def replay_dead_letters(
@@ -204,7 +204,7 @@ def _apply(
     dead_letters: DeadLetterRows,
     overrides: Mapping[str, str],
 ) -> TableVersion:
-    """Commit a dead-letter batch; return the version that contains it, committed now or earlier."""
+    """Commit a dead-letter batch; return the version containing it, committed now or earlier."""
     table = Table(PrefixStore(root, dead_letters.folder))
     head = table.log.try_head()
     _require_same(root, dead_letters, head, table.store.url)
@@ -250,7 +250,7 @@ def _require_same(
 
 
 def _find_version(table: Table, dead_letters: DeadLetterRows) -> TableVersion:
-    """Return the version that contains a batch; the head if it is no longer in the log."""
+    """Return the version containing a batch; the head if it is no longer in the log."""
     query_batch = (dead_letters.query, dead_letters.batch)
     with table.log.refresh() as look:
         head = look.head()
@@ -311,7 +311,7 @@ def _schema_of(schema: pa.Schema) -> TableSchema:
 def _widen(
     table: Table, base: Manifest, schema: TableSchema, except_columns: Collection[str]
 ) -> Manifest:
-    """Return a version extended by columns that the commands have, except those left out."""
+    """Return a version extended by the commands' columns, except those left out."""
     base_schema = base.schema
     is_alike = schema.keys == base_schema.keys and schema.engine == base_schema.engine
     if not (is_alike and schema.has_order_of(base_schema)):
@@ -329,7 +329,7 @@ def _widen(
         name = error.fields.get("left_out")
         if name is not None and name not in schema.keys:
             hint = setting("exceptColumnList", joined_names([*except_columns, name]))
-            # Parked rows pass no cast of a query, so that the hint of a write leads nowhere here.
+            # Dead-letter rows pass no cast in a query, so the hint for a write does not apply here.
             raise SchemaError(
                 error.message,
                 hint=f"parked rows come in as they are, and no cast is before them: give {hint} "

@@ -202,7 +202,7 @@ def _combine_codes(
 
 
 RoutingValues = tuple[str | None, ...]
-"""Template values that identify a table."""
+"""Template values identifying a table."""
 
 MEMORY_BYTES = 32 << 20
 """Spill threshold. Cutting by table holds the rows twice."""

@@ -1,6 +1,6 @@
 """Staging of a routed write in a task (`stage_routed`): table after table, and some compactions.
 
-A table that has the batch already is skipped, so a repeated batch needs no equal division.
+A table already containing the batch is skipped, so a repeated batch needs no equal division.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spark_upsert.table.write.write_set import StagedRuns, remove_runs
 _LOGGER = logging.getLogger(__name__)
 
 TABLES_AT_ONCE = 32
-"""Small tables that a task stages in parallel on remote storage."""
+"""Small tables staged in parallel by a task on remote storage."""
 
 SMALL_BYTES = MEMORY_BYTES // TABLES_AT_ONCE
 """Size limit for parallel staging; a larger table is staged alone with the full memory."""
@@ -52,7 +52,7 @@ COMPACT_BYTES_MIN = 16 << 20
 COMPACT_TABLES_MIN = 16
 COMPACT_SHARE = 4
 """A task compacts at most one table per `COMPACT_SHARE` tables it received, or `COMPACT_TABLES_MIN`
-if that is more. Tables that fill alike are due in the same batch, which would take three times as
+if that is more. Equally filling tables are due in the same batch, which would take three times as
 long as the others."""
 
 COMPACT_FACTOR = 4
@@ -329,7 +329,7 @@ class _Upkeep:
         try:
             head = None if folder in plan.dead_letter_folders else table.log.try_head()
             if head is None or head.table_id != plan.places[folder].table_id:
-                return  # A task that has rows for it says so.
+                return  # A task with rows for it reports this.
             for job in table.compaction_jobs(look=table.log.cached_snapshot()):
                 if self._bytes_left <= 0:
                     return

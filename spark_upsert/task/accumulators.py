@@ -30,7 +30,7 @@ _INT64, _FLOAT64 = pa.int64(), pa.float64()
 
 _DIGITS_MAX = 38
 _MORE_DIGITS = 10
-"""Digits that a decimal sum gains: room for ten thousand million values, as in Spark."""
+"""Digits gained by a decimal sum: room for ten thousand million values, as in Spark."""
 
 _SIGN = np.uint64(1 << 63)
 
@@ -53,7 +53,7 @@ class Accumulator(Protocol):
         ...
 
     def normalize(self, states: list[pa.Array]) -> list[pa.Array]:
-        """Return folded states so that they can be folded again."""
+        """Return folded states in a form for further folds."""
         ...
 
     def lower(self, states: list[pa.Array]) -> pa.Array:

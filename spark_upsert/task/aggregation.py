@@ -70,7 +70,7 @@ class GroupComputation:
             ]
         )
         self._require_names()
-        # Rows without a key are grouped by a column that is the same in all.
+        # Rows without a key are grouped by a constant column.
         self._key_names = [f"k{index}" for index in range(max(1, len(keys)))]
         counts = [len(accumulator.folds) for accumulator in self._accumulators]
         self._ends = [int(end) for end in np.cumsum(counts)]
@@ -81,7 +81,7 @@ class GroupComputation:
         self._state_names = [_AT, *(f"s{index}" for index in range(len(self._folds) - 1))]
 
     def select_columns(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns that are needed, so that no others are held."""
+        """Return the needed columns, to hold no others."""
         names = {*self._keys, *(aggregate.column for aggregate in self._aggregates)} - {None}
         columns = [name for name in rows.schema.names if name in names]
         # Rows without any column would not be counted.
@@ -100,7 +100,7 @@ class GroupComputation:
         return pa.table([*keys, *columns], names=[*self._key_names, *self._state_names])
 
     def empty_state(self) -> pa.Table:
-        """Return the state for zero rows as that of the only group, if there are no keys."""
+        """Return the only group's state for zero rows, if there are no keys."""
         states = [
             state for accumulator in self._accumulators for state in accumulator.empty_state()
         ]
@@ -235,10 +235,10 @@ MEMORY_BYTES_MAX = 256 << 20
 """Default memory limit in bytes for one barrier's groups."""
 
 _FEW_ROWS = 1 << 18
-"""Rows that wait before they are folded into the groups: a fold costs some fixed time."""
+"""Rows to buffer before they are folded into the groups: a fold costs some fixed time."""
 
 _FEW_BYTES = 64 << 20
-"""Bytes that do not wait, however few rows they are."""
+"""Buffered bytes to fold at once, however few the rows."""
 
 _OPEN_ROWS = 1 << 10
 """Rows from small batches to buffer before groups are formed in clustered rows."""
@@ -255,7 +255,7 @@ def aggregation(node: Group, schema: pa.Schema) -> HashAggregation | StreamingAg
 
 
 class _Waiting:
-    """Rows that wait to be grouped, and how many came before them."""
+    """Rows buffered for grouping, and the number of rows before them."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
@@ -283,9 +283,9 @@ class HashAggregation:
     barrier, with or without rows before it, and one more at the end of all input: for the
     rows after the last barrier, usually none.
 
-    Rows are buffered until they outnumber the existing groups, so that the fold cost per group is
-    bounded by the row count. The held groups have a limit in bytes; exceeding it is an error,
-    without a spill.
+    Rows are buffered until they outnumber the existing groups, which bounds the fold cost per group
+    by the row count. The held groups have a limit in bytes; exceeding it is an error, without a
+    spill.
     """
 
     def __init__(self, node: Group, grouping: GroupComputation) -> None:

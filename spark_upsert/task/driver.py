@@ -22,7 +22,7 @@ from spark_upsert.task.lifecycle import Monitor
 from spark_upsert.task.operator import BatchSource, Operator, Signal
 
 QUEUED_BATCHES = 4
-"""Batches per exchange queue: enough that drivers need not wait for every batch."""
+"""Batches per exchange queue: enough to spare drivers a wait for every batch."""
 
 Partitioner = Callable[[pa.RecordBatch, int], Sequence[tuple[int, pa.RecordBatch]]]
 """Partitions a batch among the given number of consumers; no partition is empty."""
@@ -43,8 +43,7 @@ class Feed(BatchSource, Protocol):
 class Exchange:
     """Queues between producers and consumers.
 
-    A consumer is at the barrier when all producers that have not ended have drained and its queue
-    is empty.
+    A consumer is at the barrier when all unended producers have drained and its queue is empty.
 
     Parameters
     ----------
@@ -74,11 +73,11 @@ class Exchange:
         self._capacity = capacity
         self._queues: list[deque[pa.RecordBatch]] = [deque() for _ in range(consumers)]
         self._dropped: set[int] = set()
-        """Consumers that want nothing until the barrier."""
+        """Consumers wanting nothing until the barrier."""
         self._closed: set[int] = set()
-        """Consumers that want nothing any more."""
+        """Consumers wanting nothing any more."""
         self._told: set[int] = set()
-        """Consumers that have been notified of the drain."""
+        """Consumers notified about the drain."""
         self._live = 0
         self._drained = 0
         self.is_dropped: Callable[[], None] = lambda: None
@@ -105,14 +104,14 @@ class Exchange:
         self._progress.notify()
 
     def mark_drained(self) -> None:
-        """Learn that a producer has drained."""
+        """Record a producer's drain."""
         with self._progress.lock:
             self._drained += 1
             assert self._drained <= self._live, "a producer has drained twice"
         self._progress.notify()
 
     def mark_ended(self) -> None:
-        """Learn that a producer has ended for good; it counts no more."""
+        """Record a producer's end; it counts no more."""
         with self._progress.lock:
             self._live -= 1
         self._progress.notify()
@@ -174,11 +173,11 @@ class Producer:
         self._exchange.put(batch)
 
     def mark_drained(self) -> None:
-        """Signal that all rows before the barrier were put in."""
+        """Signal the drain: all rows before the barrier were put in."""
         self._exchange.mark_drained()
 
     def mark_ended(self) -> None:
-        """Signal that the input has ended."""
+        """Signal the input's end."""
         if not self._is_ended:
             self._is_ended = True
             self._exchange.mark_ended()
@@ -206,10 +205,10 @@ class Consumer:
 
 
 class Union:
-    """Round-robin union: one batch from each feed that has one, in feed order, repeatedly.
+    """Round-robin union: one batch from each feed with one, in feed order, repeatedly.
 
-    A round waits until each feed that has neither drained nor ended has a batch, so that the
-    output order does not depend on the feeds' timing.
+    A round waits until each feed that has neither drained nor ended has a batch: the output order
+    does not depend on the feeds' timing.
     """
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
@@ -276,7 +275,7 @@ class BatchDistributor:
 
 
 def partition_by_keys(keys: Sequence[str]) -> Partitioner:
-    """Return a partitioner that sends rows with equal keys to the same consumer."""
+    """Return a partitioner sending rows with equal keys to the same consumer."""
 
     def route(batch: pa.RecordBatch, consumers: int) -> Sequence[tuple[int, pa.RecordBatch]]:
         if consumers == 1:
@@ -315,14 +314,14 @@ class _Mode(Enum):
 class Driver:
     """One chain of operators, with its feed and its output.
 
-    After the feed has drained, operators drain in order; `_front` is the one that drains. Rows
-    dropped until the barrier still pass counting stages (`ChainStage.is_counting`), so that later
-    rows do not depend on the time of the drop.
+    After the feed has drained, operators drain in order; `_front` is the draining one. Rows dropped
+    until the barrier still pass counting stages (`ChainStage.is_counting`), so that later rows do
+    not depend on the time of the drop.
 
     Parameters
     ----------
     node : str
-        The plan node that the feed implements.
+        The plan node implemented by the feed.
     feed : Feed
     stages : sequence of ChainStage
         From the feed to the end.
@@ -503,7 +502,7 @@ class Driver:
             self._asked = max(self._asked, place)
 
     def drop_all(self) -> None:
-        """Throw away all that it gives, until the barrier."""
+        """Discard all output until the barrier."""
         self.drop_before(len(self._stages) + 1)
 
     def _execute_drop(self) -> bool:
@@ -536,7 +535,7 @@ class Driver:
             self._mode = _Mode.FLOWING
 
     def waiting_on(self) -> list[Future[Any]]:
-        """Return the futures that its operators wait for."""
+        """Return the futures for which its operators wait."""
         futures = (stage.operator.waiting_on() for stage in self._stages)
         return [] if self.is_ended else [future for future in futures if future is not None]
 

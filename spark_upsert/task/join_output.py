@@ -56,10 +56,10 @@ class Widths:
 
 
 SHOWS_LEFT_ALONE = frozenset({JoinType.LEFT, JoinType.FULL, JoinType.ANTI})
-"""Joins that give left rows without a match."""
+"""Joins returning left rows without a match."""
 
 SHOWS_RIGHT_ALONE = frozenset({JoinType.RIGHT, JoinType.FULL})
-"""Joins that give right rows without a match."""
+"""Joins returning right rows without a match."""
 
 SHOWS_LEFT_ONLY = frozenset({JoinType.SEMI, JoinType.ANTI})
 """Joins without the right side's columns, which only test for a match."""
@@ -84,7 +84,7 @@ class Side:
         return joinable(self.keys_of(rows))
 
     def split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Return the rows that have a key without a null, and the others."""
+        """Return the rows with a key without nulls, and the others."""
         has_key = self.has_key(rows)
         if has_key is None:
             return rows, rows.slice(0, 0)
@@ -106,7 +106,7 @@ class Shape:
     pairs: pa.Schema
     """Both sides' columns concatenated; a name may occur on both."""
     schema: pa.Schema
-    """The columns that it gives."""
+    """The output columns."""
 
     @classmethod
     def of(cls, node: Join, left: pa.Schema, right: pa.Schema) -> Shape:
@@ -263,10 +263,10 @@ class JoinOutput:
     Parameters
     ----------
     schema : pyarrow.Schema
-        The output schema: without right columns for a join that shows only the left side.
+        The output schema: without right columns for a join showing only the left side.
     matches : Matches
     left, right : pyarrow.RecordBatch
-        The rows that the matches refer to.
+        The rows referenced by the matches.
     order : numpy.ndarray of int64, optional
         The right row for each position in `Matches`; by default the position.
     right_widths : Widths, optional
@@ -297,7 +297,7 @@ class JoinOutput:
         return (int(self._ends[-1]) if len(self._ends) else 0) - self._given
 
     def next(self, rows_max: int, *, bytes_held: int = 0) -> pa.RecordBatch | None:
-        """Return the next rows, None if there are no more, or none that fit.
+        """Return the next rows; None if there are no more, or if none fits.
 
         Returns at most `rows_max` rows, and together with the bytes already in the batch at most
         `BATCH_BYTES`; an empty batch has room for one row of any size.
@@ -356,12 +356,12 @@ class BatchCoalescer:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the rows that wait."""
+        """Discard the buffered rows."""
         self._pieces: list[pa.RecordBatch] = []
         self.rows = self._bytes = 0
 
     def add(self, joined: JoinOutput) -> pa.RecordBatch | None:
-        """Take rows; return a batch that is full by them, None if none is."""
+        """Buffer rows; return a batch once full, else None."""
         piece = joined.next(self._batch_rows - self.rows, bytes_held=self._bytes)
         if piece is not None:
             self._pieces.append(piece)
@@ -371,7 +371,7 @@ class BatchCoalescer:
         return self.flush() if self.rows == self._batch_rows or joined.rows_left else None
 
     def flush(self) -> pa.RecordBatch | None:
-        """Return the rows that wait; None if there are none."""
+        """Return the buffered rows; None if there are none."""
         pieces = self._pieces
         self.clear()
         return pa.concat_batches(pieces) if len(pieces) > 1 else next(iter(pieces), None)

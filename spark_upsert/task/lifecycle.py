@@ -32,7 +32,7 @@ class Phase(Enum):
 
 
 class Action(Enum):
-    """The action that an event calls for."""
+    """The action required by an event."""
 
     NOTHING = auto()
     QUEUE = auto()
@@ -58,13 +58,13 @@ class State(NamedTuple):
     Parameters
     ----------
     leaves : frozenset of str
-        The nodes that take splits.
+        The nodes taking splits.
     ended : frozenset of str
-        The leaves that get no more splits.
+        The leaves without further splits.
     marks : mapping of str to int
         Each leaf's highest completed split number, where one was reported.
     barriers : int
-        Barriers begun; a request that joins one does not count.
+        Barriers begun; a request joining one does not count.
     """
 
     leaves: frozenset[str]
@@ -138,7 +138,7 @@ def step(state: State, event: Event) -> tuple[State, Action]:
     *Release* completes the barrier's futures, so that no caller waits forever.
     """
     match event, state.phase:
-        # The two of a small split that is read first: patterns are tried one after the other.
+        # A small split's two events first: patterns are tried one after the other.
         case ReadSplit(), Phase.OPEN:
             _require_no_end(state)
             return _at(state, Phase.UNDER_BARRIER, state.barriers + 1), Action.QUEUE
@@ -231,7 +231,7 @@ class Monitor:
     """A task's lock, and its change counter.
 
     A waiter reads the counter before it looks for work and sleeps only while the counter is
-    unchanged, so that no wake-up is lost.
+    unchanged: no wake-up is lost.
     """
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class Monitor:
             self._asleep -= 1
 
     def future(self, seen: int) -> Future[None]:
-        """Return a future that is done when something has changed since a count."""
+        """Return a future, done once something has changed since a count."""
         future: Future[None] = Future()
         with self.lock:
             if self.changes == seen:
@@ -274,7 +274,7 @@ class Monitor:
 
 
 HISTOGRAM_SECONDS = 30
-"""A bucket for each second that a barrier took; the last one has all that took longer, too."""
+"""Buckets for barrier durations, one per second; the last one includes all longer barriers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,9 +306,9 @@ class Statistics:
         Begun.
     splits : SplitCounts
     rows : int
-        Returned to the caller that pulls.
+        Returned to the pulling caller.
     histogram : tuple of int
-        Number of barriers that took 0 to 1 seconds, 1 to 2, and so on, from request to end.
+        Barrier counts by duration from request to end: 0 to 1 seconds, 1 to 2, and so on.
     """
 
     barriers: int

@@ -82,7 +82,7 @@ class TableLookup:
 
 
 class ArrowLookup:
-    """Rows in memory, by columns that need not be unique.
+    """Rows in memory, by columns with possibly repeated values.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class LookupJoinRows:
         return not self._under_way and self._joined is None
 
     def _look_up(self, batch: pa.RecordBatch) -> LookupResult | None:
-        """Return the matches for the rows that have a key; runs in a thread."""
+        """Return the matches for the rows with a key; runs in a thread."""
         keyed, _ = self._side.split(batch)
         return self._lookup.look_up(self._side.keys_of(keyed)) if keyed.num_rows else None
 

@@ -42,7 +42,7 @@ _DROPS_LEFT = frozenset({JoinType.INNER, JoinType.RIGHT})
 
 
 def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> str | None:
-    """Return the side that is useless for the rest of the barrier, "left" or "right".
+    """Return the side without use for the rest of the barrier, "left" or "right".
 
     Notes
     -----
@@ -57,7 +57,7 @@ def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> 
 
 
 class _SideBuffer:
-    """A side's received rows that are still needed.
+    """A side's received rows, as long as needed.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class _SideBuffer:
 
     @property
     def available(self) -> int:
-        """Number of received rows that are still needed."""
+        """Number of received rows still needed."""
         return int(self.rows.num_rows) + self._more_rows
 
     @property
@@ -113,7 +113,7 @@ class _SideBuffer:
         return int(np.argmax(has_key)) if has_key.any() else len(has_key)
 
     def keys(self) -> tuple[list[pa.Array], Mask | None]:
-        """Return keys that ascend, and which rows have them; the others have the one before them.
+        """Return ascending keys, and which rows have them; the others have the one before them.
 
         The first row has a key. The mask is None if all have.
         """
@@ -126,8 +126,7 @@ class _SideBuffer:
     def gather(self, count: int) -> bool:
         """Gather more of the received rows; return whether there was progress.
 
-        The gathered rows at least double, so that each row is
-        rarely copied even if the batches are small.
+        The gathered rows at least double: each row is rarely copied even if the batches are small.
         """
         held = self.rows.num_rows
         if not self._more_rows or (self._more_rows < held and not self.is_ended):
@@ -168,9 +167,9 @@ class _SideBuffer:
 class MergeJoinRows:
     """A merge join, in its left side's chain.
 
-    Left rows below the last right key have all their matches. A side that is over acts as if its
-    last key were above all others. The output is ordered by key, then by left row, then by right
-    row; rows without a key follow those with the preceding key.
+    Left rows below the last right key have all their matches. An ended side acts as if its last key
+    were above all others. The output is ordered by key, then by left row, then by right row; rows
+    without a key follow those with the preceding key.
     """
 
     def __init__(
@@ -390,7 +389,7 @@ class MergeJoinRows:
             self._joined.append(JoinOutput(self.schema, matches, left, right, order))
 
     def _drop_matched(self, left_count: int, right_count: int, *, matched_rows: int) -> None:
-        """Forget rows that have met all that they could."""
+        """Drop completely matched rows."""
         self._left.drop(left_count)
         self._right.drop(right_count)
         self._matched_rows = matched_rows

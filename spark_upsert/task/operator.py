@@ -76,7 +76,7 @@ class Operator(Protocol):
         ...
 
     def start_drain(self) -> bool:
-        """Begin to give all that is held back; False if that is nothing."""
+        """Begin to emit all rows held back; False if there are none."""
         ...
 
     def is_drained(self) -> bool:
@@ -101,7 +101,7 @@ class Operator(Protocol):
         """Return the future it waits for while it emits nothing: called when its chain is stuck.
 
         The future is returned even if it is done by now. The driver found nothing to do a moment
-        before; if it got None, it would wait forever for an event that came in between.
+        before; if it got None, it would wait forever for an event in between.
         """
         ...
 
@@ -176,7 +176,7 @@ _INT64_END = 1 << 63
 
 
 def limit_rows(node: Limit, schema: pa.Schema) -> Streaming:
-    """Return an operator that skips the node's offset and passes rows up to its count.
+    """Return an operator skipping the node's offset and passing rows up to its count.
 
     A barrier changes neither count.
     """
@@ -193,7 +193,7 @@ def limit_rows(node: Limit, schema: pa.Schema) -> Streaming:
 
 
 def unnest_lists(node: Unnest, schema: pa.Schema) -> Streaming:
-    """Return an operator that emits one row per list element."""
+    """Return an operator emitting one row per list element."""
     input_schema = unnested_schema(node, schema)
 
     def apply(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -203,7 +203,7 @@ def unnest_lists(node: Unnest, schema: pa.Schema) -> Streaming:
 
 
 def number_rows(node: AssignUniqueId, schema: pa.Schema) -> Streaming:
-    """Return an operator that gives each row a number, no two alike over all barriers."""
+    """Return an operator giving each row a number, no two alike over all barriers."""
     if node.column in schema.names:
         raise PlanError(
             f"there is a column '{node.column}' already.",

@@ -80,7 +80,7 @@ def make_operator(
     lookup: Lookup | None,
     drop_input: Callable[[str], None],
 ) -> Operator:
-    """Return the operator that runs a node."""
+    """Return the operator for a node."""
     match node:
         case Filter():
             return Streaming(schema, bind_condition(node.where, schema).true_rows)
@@ -141,12 +141,12 @@ def _project(node: Project, schema: pa.Schema) -> Streaming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSettings:
-    """The components that a task passes to its pipeline builder.
+    """The components passed by a task to its pipeline builder.
 
     Parameters
     ----------
     progress : Monitor
-        The lock for all queues, and the change counter that wakes waiting threads.
+        The lock for all queues, and the change counter for waking waiting threads.
     width : int
         Maximum drivers per chain.
     readers : mapping of str to SplitReader
@@ -169,13 +169,12 @@ class TaskSettings:
 
 @dataclass(slots=True)
 class Pipelines:
-    """The drivers, queues and exchanges that run a plan.
+    """The drivers, queues and exchanges for a plan.
 
     Parameters
     ----------
     drivers : list of Driver
-        Drivers near the output first: a caller that runs them in this order produces only the
-        rows that are consumed.
+        Drivers near the output first: run in this order, they produce only consumed rows.
     queues : dict of str to SplitQueue
         Each scan's queue, by scan name.
     exchanges : list of Exchange
@@ -192,12 +191,12 @@ class Pipelines:
 
     @property
     def output(self) -> Exchange:
-        """The exchange that emits the complete plan's rows."""
+        """The exchange emitting the complete plan's rows."""
         return self.exchanges[0]
 
     @property
     def bare_scan(self) -> Driver | None:
-        """The driver that returns all rows as they are read; None if there are other operators."""
+        """The driver returning all rows as they are read; None if there are other operators."""
         [first, *others] = self.drivers
         return first if first.is_bare and not others else None
 
@@ -207,7 +206,7 @@ class Pipelines:
 
 
 def build(plan: Node, settings: TaskSettings) -> Pipelines:
-    """Return the pipelines that run a plan."""
+    """Return a plan's pipelines."""
     require_names(plan)
     _require_nodes(plan, settings.readers, SplitScan, "a reader", "scan")
     _require_nodes(plan, settings.lookups, IndexLookupJoin, "a lookup", "index lookup join")
@@ -218,7 +217,7 @@ def build(plan: Node, settings: TaskSettings) -> Pipelines:
 
 
 def _require_nodes(plan: Node, given: Iterable[str], kind: Any, what: str, whose: str) -> None:
-    """Raise if an argument names a node that the plan does not have."""
+    """Raise if an argument names a node missing from the plan."""
     names = {node.id for node in plan.walk() if isinstance(node, kind)}
     for name in given:
         if name not in names:
@@ -290,7 +289,7 @@ class _Builder:
         route: Partitioner | None = None,
         capacity: int = exchanges.QUEUED_BATCHES,
     ) -> Exchange:
-        """Build the chains that end in some nodes, and return the exchange that they fill."""
+        """Build the chains ending in some nodes, and return the exchange they fill."""
         exchange: Exchange | None = None
         own_drivers: list[Driver] = []
         for top in tops:
@@ -320,7 +319,7 @@ class _Builder:
                 for feed, own_stages in ((stage[0], stage[2]) for stage in stages)
             ]
             self._note_drops(chain, drivers)
-            # Before the drivers that were built meanwhile, because these take from them.
+            # Before the drivers built meanwhile, because these take from them.
             self.built.drivers[index:index] = drivers
             own_drivers.extend(drivers)
         assert exchange is not None, "a node without inputs"

@@ -209,7 +209,7 @@ class StretchSplit(NamedTuple):
 
 
 def read_arrow(split: Any) -> Iterable[pa.RecordBatch]:
-    """Read a split that is Arrow: a table, a batch, or batches one after the other."""
+    """Read an Arrow split: a table, a batch, or batches one after the other."""
     if isinstance(split, pa.RecordBatch):
         return [split]
     if isinstance(split, pa.Table):

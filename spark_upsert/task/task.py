@@ -48,7 +48,7 @@ DRIVERS_MAX = 64
 """Maximum threads per task: more would not run in parallel on a shared machine."""
 
 JOIN_SECONDS = 60.0
-"""How long closing waits for a thread that reads; it is a daemon."""
+"""Seconds for which closing waits for a reading thread, a daemon."""
 
 Pulled = tuple[pa.RecordBatch | None, Future[None] | None]
 """A batch; or None and the future to wait for; or neither: a barrier or the end."""
@@ -57,7 +57,7 @@ Pulled = tuple[pa.RecordBatch | None, Future[None] | None]
 class Task:
     """A running plan, used by one thread at a time.
 
-    With one driver, the thread that calls `next` does all work, and equal splits give equal rows in
+    With one driver, the thread calling `next` does all work, and equal splits give equal rows in
     equal order. With more, threads work ahead within bounds. Only limits and unique numbers count
     across barriers. After an error, which `next` raises, all is closed and the barrier's future is
     completed.
@@ -132,7 +132,7 @@ class Task:
         self._rows = 0
         self._begun = 0.0
         self._futures: list[Future[None]] = []
-        """The barrier's futures that were returned to callers."""
+        """The barrier's futures returned to callers."""
         self._threads: list[Thread] = []
         self._failure: Exception | None = None
         self._is_released = False
@@ -325,7 +325,7 @@ class Task:
                 wait_for([future])
 
     def read(self, node: str, split: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows up to a barrier that follows one more split.
+        """Yield the rows up to a barrier after one more split.
 
         Equivalent to `add_split`, `request_barrier` and `iter_batches`. If the caller's thread does
         all work and the plan is one scan, its batches are passed on as they are read.
@@ -421,7 +421,7 @@ class Task:
             future.set_result(None)
 
     def _work(self) -> bool:
-        """Step the first driver that can make progress; those near the output come first."""
+        """Step the first driver able to make progress; those near the output come first."""
         try:
             for driver in self._pipelines.drivers:
                 if driver.step():
@@ -432,7 +432,7 @@ class Task:
         return False
 
     def _when_resolved(self, seen: int) -> Future[None]:
-        """Return a future that is done when any driver's wait may be over; one driver must wait."""
+        """Return a future, done when any driver's wait may be over; one driver must wait."""
         waited = [pending for driver in self._pipelines.drivers for pending in driver.waiting_on()]
         assert waited, f"no driver can move, and none waits: {self._state}"
         for future in waited:
@@ -533,7 +533,7 @@ IDLE_MAX = 8
 
 
 class TaskPool(Generic[K]):
-    """Idle tasks by key: a plan, or a key that includes one.
+    """Idle tasks by key: a plan, or a key including one.
 
     A task in any state other than at a barrier is closed, so an idle task holds no rows and no
     credentials, only its plan.
@@ -568,7 +568,7 @@ class TaskPool(Generic[K]):
         return None
 
     def release(self, key: K, task: Task, *, has_failed: bool) -> None:
-        """Store a task that is at a barrier; end any other."""
+        """Store a task at a barrier; end any other."""
         if has_failed or task.phase is not Phase.OPEN:
             task.abort()
             return
@@ -582,7 +582,7 @@ class TaskPool(Generic[K]):
 
 
 class LentTask(Generic[K]):
-    """A task that is lent; a class, as a generator takes twice as long around each split."""
+    """A lent task; a class, as a generator takes twice as long around each split."""
 
     __slots__ = ("_key", "_pool", "_task")
 

@@ -46,8 +46,8 @@ def compute_results(grouping: Grouping, entries: pa.RecordBatch, *, url: str) ->
 
     Notes
     -----
-    A value that overflows its result type is NULL in its group, with a
-    warning: the sums themselves are retained, so that it reappears as soon as it fits.
+    A value overflowing its result type is NULL in its group, with a warning: the sums themselves
+    are retained, and it reappears as soon as it fits.
     """
     columns = {name: entries.column(name) for name in entries.schema.names}
     require_possible(grouping.stored_schema, columns, url)
@@ -75,7 +75,7 @@ class _ResultColumn(NamedTuple):
 
     values: pa.Array
     lost: int = 0
-    """How many groups have a value that does not fit."""
+    """Number of groups with an overflowing value."""
 
 
 _Ends = tuple[pa.Array, pa.Array]
@@ -245,8 +245,8 @@ class ShownGroups:
     ) -> Iterator[tuple[int, Pairs]]:
         """Yield each epoch's changes in a hash range, which is one of `align_to_groups`.
 
-        Both rows of a changed group are computed from all its entries, so that a group without its
-        smallest value finds the next one.
+        Both rows of a changed group are computed from all its entries: a group without its smallest
+        value finds the next one.
         """
         before = replace(stretch.before, schema=stretch.schema)
         if stretch.is_comparison or net:
@@ -288,7 +288,7 @@ class ShownGroups:
     def _single_entry_groups(
         self, snapshot: Snapshot, columns: list[pa.Array], count: int
     ) -> RelationRows:
-        """Return the entries for groups that have no other entry: each is one key."""
+        """Return the entries for groups without another entry: each is one key."""
         keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
         return snapshot.look_up(keys).rows
 
@@ -296,7 +296,7 @@ class ShownGroups:
         return compute_results(self.grouping, entries, url=self.store.url)
 
     def _snapshot(self, manifest: Manifest) -> Snapshot:
-        # A group with sums that do not fit leaves the others readable (`compute_results`).
+        # A group with overflowing sums leaves the others readable (`compute_results`).
         engine = replace(manifest.schema.engine, has_null_for_overflow=True)
         schema = replace(manifest.schema, engine=engine)
         return Snapshot(self.store, replace(manifest, schema=schema))

@@ -253,8 +253,7 @@ class Grouping:
     def to_json(self) -> str:
         """Return the text stored in the materialized table's properties.
 
-        It includes the relevant column types, so that a result can be computed without the base
-        tables.
+        It includes the relevant column types, for computing a result without the base tables.
         """
         used = {*self.keys, *(aggregate.column for aggregate in self.aggregates)}
         rows = [[f.name, type_text(f.type)] for f in self.rows if f.name in used]
@@ -291,8 +290,8 @@ def sum_types(
 ) -> tuple[pa.DataType, pa.DataType]:
     """Return the stored and the result type for a column's sum.
 
-    A stored sum is wider than the result: the group shows NULL until its sum fits again. Sums that
-    may exceed 38 digits have two columns (`table.state.sums.split_decimals`).
+    A stored sum is wider than the result: the group shows NULL until its sum fits again. Sums with
+    possibly more than 38 digits have two columns (`table.state.sums.split_decimals`).
     """
     if pa.types.is_floating(type_):
         if scale is None:
@@ -336,7 +335,7 @@ class _Names:
         self._taken = {name.lower() for name in taken}
 
     def take_free(self, name: str) -> str:
-        """Return a name that is free, and take it: with underscores before it, if need be."""
+        """Return a free name, and take it: with underscores before it, if need be."""
         while name.lower() in self._taken or name.startswith("__"):
             name = f"_{name}" if not name.startswith("_") else f"{name}_"
         self._taken.add(name.lower())
@@ -434,7 +433,7 @@ def contributions(grouping: Grouping, pairs: Pairs) -> pa.RecordBatch:
     """Return the contributions from row pairs.
 
     A row with sign d adds d to its group's count, d to the value count and ``d * x`` to the value
-    sum of each value x that is not NULL, and in a value part d to the value's count.
+    sum of each non-NULL value x, and in a value part d to the value's count.
     """
     sides = ((pairs.old_rows(), -1), (pairs.new_rows(), +1))
     rows = pa.Table.from_batches([side for side, _ in sides]).combine_chunks()
@@ -498,7 +497,7 @@ def _entries(grouping: Grouping, columns: Mapping[str, pa.Array], signs: _Signs)
 def _batch(
     grouping: Grouping, columns: Mapping[str, pa.Array], part: int, count: int
 ) -> pa.RecordBatch:
-    """Return one part's entries, with nulls in columns that it lacks."""
+    """Return one part's entries, with nulls in missing columns."""
     all_columns = {**columns, PART: pa.repeat(pa.scalar(part, pa.int32()), count)}
     schema = grouping.stored_schema.columns
     arrays = [

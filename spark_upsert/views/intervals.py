@@ -1,7 +1,7 @@
 """Validity intervals within a step (`Spans`): rows with ``lower <= t < upper``.
 
-Time 0 is the position before the step, each epoch has the next one, so that all epochs are computed
-in one pass (Snodgrass, *Developing Time-Oriented Database Applications in SQL*, chapter 6).
+Time 0 is the position before the step, each epoch has the next one: all epochs are computed in one
+pass (Snodgrass, *Developing Time-Oriented Database Applications in SQL*, chapter 6).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pairs:
 
     @classmethod
     def of_inserts(cls, rows: RelationRows) -> Pairs:
-        """Return rows that were not there before."""
+        """Return pairs for rows absent before."""
         every = np.arange(rows.num_rows)
         return cls.from_indices(rows, rows, np.full_like(every, NOWHERE), every)
 
@@ -129,7 +129,7 @@ class Pairs:
         return self.new.filter(pa.array(self.has_new))
 
     def filter(self, mask: Mask) -> Pairs:
-        """Return the pairs that a mask keeps."""
+        """Return the pairs kept by a mask."""
         chosen = pa.array(mask)
         return Pairs(
             self.old.filter(chosen), self.new.filter(chosen), self.has_old[mask], self.has_new[mask]
@@ -155,7 +155,7 @@ class Pairs:
         return self.filter(self.bitwise_difference_mask())
 
     def drop_equal(self) -> Pairs:
-        """Drop pairs whose rows are equal by the engine's equality, for rows that leave a plan."""
+        """Drop pairs whose rows are equal by the engine's equality, for rows leaving a plan."""
         return self.filter(self.difference_mask())
 
     def difference_mask(self) -> Mask:
@@ -163,7 +163,7 @@ class Pairs:
         return self._difference_mask(equal_rows(self.old.columns, self.new.columns))
 
     def bitwise_difference_mask(self) -> Mask:
-        """Return a mask: the pairs that an expression may distinguish."""
+        """Return a mask: the pairs possibly distinguished by an expression."""
         return self._difference_mask(identical_rows(self.old.columns, self.new.columns))
 
     def _difference_mask(self, same: Mask) -> Mask:
@@ -221,13 +221,13 @@ class Spans:
 
     @classmethod
     def always_present(cls, rows: RelationRows, times: int) -> Spans:
-        """Return rows that are there at all times."""
+        """Return rows present at all times."""
         lower = np.zeros(rows.num_rows, dtype=np.int64)
         return cls(rows, lower, lower + times + 1)
 
     @classmethod
     def from_changes(cls, pairs: Pairs, at: Positions, key: Sequence[str], times: int) -> Spans:
-        """Return the spans that result from changes."""
+        """Return the spans resulting from changes."""
         [numbers] = codes(select_columns(pairs.keys(key), key)) if len(pairs) else [at]
         order = np.lexsort((at, numbers))
         numbers, at = numbers[order], at[order]
@@ -256,15 +256,15 @@ class Spans:
         return cls.concat([cls.empty(schema), *parts])
 
     def with_rows(self, rows: RelationRows) -> Spans:
-        """Return other rows that are there when these are."""
+        """Return other rows, present when these are."""
         return Spans(rows, self.lower, self.upper)
 
     def filter(self, mask: Mask) -> Spans:
-        """Return the rows that a mask keeps."""
+        """Return the rows kept by a mask."""
         return Spans(self.rows.filter(pa.array(mask)), self.lower[mask], self.upper[mask])
 
     def with_owned_rows(self, rows: RelationRows, owners: Positions) -> Spans:
-        """Return rows that are there when their owners among these are."""
+        """Return rows present when their owners among these are."""
         return Spans(rows, self.lower[owners], self.upper[owners])
 
     # -- when ------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Joins over two relations (`make_join`), maintained from both sides' changes.
 
-At least one side joins on its complete key, so that a change has few partners to look up. Both
-derive from joining left rows with the right side at one position.
+At least one side joins on its complete key: a change has few partners to look up. Both derive from
+joining left rows with the right side at one position.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class JoinRelation:
         shown = [right.schema.field(name) for name in self._shown]
         self.schema = pa.schema([*left.schema, *(shown if self.how.shows_right else ())])
         self._rest: tuple[str, ...] = ()
-        """Right key columns that distinguish a left row's partners."""
+        """Right key columns distinguishing a left row's partners."""
         if self.how.shows_right and not self._right_is_whole:
             self._rest = tuple(name for name in right.key if name not in self._on_right)
         self.key = (*left.key, *self._rest)
@@ -246,14 +246,14 @@ class JoinRelation:
         return Spans(rows, times.lower, times.upper)
 
     def _unmatched(self, left: Spans, times: Times) -> Spans:
-        """Return left rows that have no partner at some times."""
+        """Return left rows without a partner at some times."""
         nobody = Spans.empty(self._right.schema)
         return self._combine_columns(left, nobody, times, np.full(len(times.at), NOWHERE))
 
     # -- between positions -----------------------------------------------------------
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows for keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys touched by a step (`Relation.spans`)."""
         right = Spans.concat_pieces(self._right.spans(step.unrestricted()), self._right.schema)
         changed: list[RelationRows] = []
         for left in self._left.spans(step):
@@ -271,7 +271,7 @@ class JoinRelation:
     def _touched(
         self, changed: Sequence[RelationRows], right: Spans, step: Step
     ) -> Iterator[RelationRows]:
-        """Yield the left rows that did not change, but have or had a partner that did."""
+        """Yield unchanged left rows with a changed partner, present or past."""
         if not len(right):
             return
         assert self._left.key is not None
@@ -283,10 +283,10 @@ class JoinRelation:
                 yield rows.filter(pa.array(~key_match_mask(rows, changed_rows, self._left.key)))
 
     def _partners(self, left: RelationRows, moved: Spans, step: Step) -> Iterator[Spans]:
-        """Yield all right rows that may be the left rows' partners at any time in a step.
+        """Yield all possible right partners for the left rows at any time in a step.
 
-        Most partners do not change: they are looked up once, before the step, and the others
-        are those that the step touched.
+        Most partners do not change: they are looked up once, before the step, and the others are
+        those touched by the step.
         """
         yield moved
         for rows in self._unchanged_partners(left, moved, step):
@@ -295,7 +295,7 @@ class JoinRelation:
     def _unchanged_partners(
         self, left: RelationRows, moved: Spans, step: Step
     ) -> Iterator[RelationRows]:
-        """Yield the right rows that join some left rows and that a step did not touch."""
+        """Yield the right rows joining some left rows and untouched by a step."""
         assert self._right.key is not None
         for rows in self._right.find_matching(self._as_right(left), step.before):
             yield rows.filter(pa.array(~key_match_mask(rows, moved.rows, self._right.key)))
@@ -340,12 +340,12 @@ class FullJoinRelation:
         self.worth_scanning = min(_WORTH_SCANNING, left.worth_scanning, right.worth_scanning)
 
     def depends_on_one_row(self, path: str) -> bool:
-        """Return whether a row depends on a single row of a table that is on one side only."""
+        """Return whether a row depends on a single row of a table on one side only."""
         sides = [side for side in (self._left, self._right) if path in side.paths]
         return len(sides) == 1 and sides[0].depends_on_one_row(path)
 
     def require_findable(self, columns: Sequence[str], moving: str) -> None:
-        """Raise unless the side that has a column can find its rows."""
+        """Raise unless the side with a column can find its rows."""
         if self._on.left in columns:
             return
         left_names = [name for name in columns if name in self._own]
@@ -395,7 +395,7 @@ class FullJoinRelation:
         ).rows
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows for keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys touched by a step (`Relation.spans`)."""
         right = Spans.concat_pieces(self._right.spans(step.unrestricted()), self._right.schema)
         right = right.filter(self.driving.range_mask(self._as_left(right.rows), step.within))
         assert self._right.key is not None
@@ -408,7 +408,7 @@ class FullJoinRelation:
         yield self._join_touched(Spans.empty(self._left.schema), right, keys, step)
 
     def _join_touched(self, left: Spans, right: Spans, keys: RelationRows, step: Step) -> Spans:
-        """Return the joined rows for keys, given each side's rows that the step touched."""
+        """Return the joined rows for keys, given each side's rows touched by the step."""
         left = _add_unchanged(left, self._left, keys, step)
         right = _add_unchanged(right, self._right, self._as_right(keys), step)
         sides = left.rows.select(list(self.key)), self._as_left(right.rows)

@@ -43,14 +43,14 @@ from spark_upsert.views.scan import require_columns
 
 @dataclass(frozen=True, slots=True)
 class MaterializedView:
-    """A table of contributions, with the grouping that interprets them."""
+    """A table of contributions, with the grouping for interpreting them."""
 
     table: Table
     grouping: Grouping
 
     @classmethod
     def create(cls, table: Table, grouping: Grouping, plan: str) -> MaterializedView:
-        """Return the table that keeps a view; it is made if there is none."""
+        """Return the table materializing a view; create it if it does not exist."""
         text = grouping.to_json()
         properties = {PLAN: plan, RESULT: text}
         head = table.ensure(grouping.stored_schema, internal=properties)
@@ -108,7 +108,7 @@ class MaterializedView:
 
 
 def require_grouping(table: ObservedTable) -> Grouping:
-    """Return the grouping of a table that keeps a view; raise if it keeps none."""
+    """Return a materialized view's grouping; raise if the table materializes none."""
     grouping = grouping_of(table.log.head().properties)
     if grouping is None:
         raise PlanError(
@@ -208,7 +208,7 @@ class MaterializedBase:
 def create_rows_table(
     table: Table, plan: str, options: WriteOptions, incoming: pa.Schema
 ) -> Manifest:
-    """Return the table that materializes a view's rows; create it if it does not exist.
+    """Return the table materializing a view's rows; create it if it does not exist.
 
     Rows are ordered by their step's version, so only one query may write: another query may process
     epochs in another order (`table.write.guards`).
@@ -232,7 +232,7 @@ RESULT_FOLDER = "_mirror/rows"
 """Its folder below the materialized table."""
 
 _VERSIONS_MAX = 64
-"""Versions that it keeps, besides those that its mirror needs, before they are expired."""
+"""Versions retained before expiry, besides those needed by its mirror."""
 
 _SAFETY_MS = 3_600_000
 """Expiry margin: its only reader, the mirror's publisher, has advanced by then."""

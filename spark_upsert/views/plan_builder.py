@@ -1,7 +1,6 @@
 """The plan builder (`Plan`): views as method chains, validated against the tables at each step.
 
-A plan names only columns that it uses, so a column that a table gains later keeps text and
-fingerprint.
+A plan names only its used columns, so a later table column changes neither text nor fingerprint.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ from spark_upsert.views.view import (
 
 
 def refresh(view: View, table: Table, *, on_error: OnError = OnError.FAIL) -> bool:
-    """Update the table that materializes a grouped view; create it if it does not exist.
+    """Update the table materializing a grouped view; create it if it does not exist.
 
     A refresh leaves a lease on each of the view's tables, for a lease's duration (`LEASE_MS`),
     because the next refresh begins there. It renews the leases even if there is nothing to do: a
@@ -124,11 +123,11 @@ def _pairs(view: View, at: At, cut: int | None, newest: At) -> Iterator[Pairs]:
 
 
 Wanted: TypeAlias = frozenset[str] | None
-"""Column names, case-folded as in SQL; None: all. Names that do not exist are ignored."""
+"""Column names, case-folded as in SQL; None: all. Unknown names are ignored."""
 
 
 def prune_columns(node: Node, wanted: Wanted = None) -> Node:
-    """Return an equivalent plan whose scans read only the columns that the plan uses."""
+    """Return an equivalent plan whose scans read only the columns used by the plan."""
     match node:
         case Scan():
             return _scan(node, wanted)
@@ -166,7 +165,7 @@ def _scan(node: Scan, wanted: Wanted) -> Scan:
 
 
 def _projected_scan(node: Project) -> Node:
-    """Return a projection, or the scan itself if that has these very columns."""
+    """Return a projection, or the scan itself if it has these very columns."""
     child = node.input
     if isinstance(child, Scan):
         names = [column.name for column in child.columns]
@@ -176,7 +175,7 @@ def _projected_scan(node: Project) -> Node:
 
 
 def _used_columns(formulas: Iterable[Formula]) -> Wanted:
-    """Return the columns that formulas read."""
+    """Return the columns read by formulas."""
     needed: Wanted = frozenset()
     for formula in formulas:
         columns = columns_read(formula)
@@ -196,7 +195,7 @@ def _names(*names: str) -> frozenset[str]:
 class Plan:
     """A plan over tables, with methods for further steps.
 
-    Every method returns another plan and raises a `PlanError` if that could not be run; the message
+    Every method returns another plan and raises a `PlanError` if it could not be run; the message
     names the node and the column.
     """
 
@@ -241,7 +240,7 @@ class Plan:
         reverse: str = "index",
         mixed_bases: bool = False,
     ) -> Self:
-        """Put rows together that are equal in some columns."""
+        """Join rows equal in some columns."""
         if not isinstance(other, Plan):
             raise wrong_argument("join", "another plan", other)
         pairs = right_columns_by_left(on)
@@ -293,7 +292,7 @@ class Plan:
 
     @property
     def key(self) -> tuple[str, ...] | None:
-        """The columns that identify a row; None if a projection drops them."""
+        """The columns identifying a row; None if a projection drops them."""
         return self.node.keys if isinstance(self.node, Group) else self._bind().key
 
     def to_json(self) -> str:
@@ -318,7 +317,7 @@ class Plan:
         return pa.Table.from_batches([rows])
 
     def refresh(self, path: str, *, on_error: str = "fail") -> bool:
-        """Bring the table that keeps a grouped view up to date, in this process."""
+        """Update the table materializing a grouped view, in this process."""
         if not isinstance(self.node, Group):
             raise PlanError(
                 f"node '{self.node.title}' gives rows, and groups are refreshed.",
@@ -342,7 +341,7 @@ class Plan:
                 )
 
     def _base_tables(self) -> dict[str, set[str]]:
-        """Return the tables that the plan shows, and through which tables it reads each."""
+        """Return the plan's shown tables, and the tables through which it reads each."""
         sources_by_name: dict[str, set[str]] = {}
         for node in self.node.walk():
             if isinstance(node, Scan):
@@ -360,7 +359,7 @@ class Plan:
             bind_group(node, self._open)
         else:
             grown._bind()
-        # Behind the check, because its errors tell of all columns that there are.
+        # After the check, because its errors list all existing columns.
         return (
             replace(self, node=prune_columns(node)) if isinstance(node, Group | Project) else grown
         )
@@ -389,7 +388,7 @@ class GroupedRows(Generic[_Plan]):
     def agg(self, **wanted: Aggregate) -> _Plan:
         """Return a view with a row per group: its columns, then the aggregates.
 
-        A table can materialize it (`keep`, `refresh`); before that, it accepts no further steps.
+        A table can materialize it (`keep`, `refresh`); before, it accepts no further steps.
         """
         for aggregate in wanted.values():
             if not isinstance(aggregate, Aggregate):

@@ -36,9 +36,7 @@ from spark_upsert.views.intervals import (
 )
 
 At: TypeAlias = Mapping[str, int]
-"""A position: the version of each live table, by its path. A table that is missing is
-empty there.
-"""
+"""A position: the version of each live table, by its path. A missing table is empty there."""
 
 NOTHING: At = {}
 """Before all."""
@@ -59,9 +57,8 @@ class Step:
     there. Valid only if `Relation.depends_on_one_row` holds for that table.
     """
     within: HashRange = field(default=ALL_HASHES, kw_only=True)
-    """Key hash range in the driving table: the step covers only changes to the rows that
-    derive from its rows there. Valid for any step; all changes are read from other tables
-    (`concat_pieces`).
+    """Key hash range in the driving table: the step covers only changes to the rows derived from
+    its rows there. Valid for any step; all changes are read from other tables (`concat_pieces`).
     """
 
     @property
@@ -89,11 +86,11 @@ class Driving(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    """Columns that hold the table's key."""
+    """The table's key columns."""
     hashes: Callable[[Sequence[pa.Array]], Words]
     """Hashes keys as the table does."""
     chunks: Callable[[At, HashRange], list[HashRange]]
-    """Cuts a range at a position so that each piece's rows fit in memory."""
+    """Cuts a range at a position into pieces with rows fitting in memory."""
 
     def range_mask(self, rows: RelationRows, hash_range: HashRange) -> Mask:
         """Return which rows have a driving key with a hash in a range."""
@@ -107,13 +104,13 @@ class Driving(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A base table for each row in a relation, and the columns that hold its key."""
+    """A base table for each row in a relation, and the columns with its key."""
 
     scan: Scan
     columns: tuple[str, ...]
     """The relation's columns, in the table's key order."""
     is_kept: bool
-    """Whether the table materializes a view, so that its rows are repaired in the base tables."""
+    """Whether the table materializes a view: its rows are repaired in the base tables."""
 
     def rename(self, names: Mapping[str, str]) -> Iterator[Source]:
         """Yield the source with renamed columns, if all of them have a new name."""
@@ -146,8 +143,8 @@ class Relation(Protocol):
 
     @property
     def key(self) -> tuple[str, ...] | None:
-        """The columns that identify a row; None if a projection drops one, as in a plan that is
-        not run directly: grouped rows carry them (`bind_group`).
+        """The columns identifying a row; None if a projection drops one, as in a plan that is not
+        run directly: grouped rows carry them (`bind_group`).
         """
         ...
 
@@ -158,7 +155,7 @@ class Relation(Protocol):
 
     @property
     def dropped(self) -> str | None:
-        """The key column that a projection has dropped; None while there is a key."""
+        """The key column dropped by a projection; None while there is a key."""
         ...
 
     @property
@@ -195,7 +192,7 @@ class Relation(Protocol):
         ...
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows for keys that a step touched, at all its times.
+        """Yield the rows for keys touched by a step, at all its times.
 
         They may include unchanged keys. All rows with a key are in one piece. A piece
         has about as many rows as an index piece (`CHUNK_ROWS`), regardless of how many rows a
@@ -210,7 +207,7 @@ class Relation(Protocol):
     def find_matching(
         self, values: RelationRows, at: At, hash_range: HashRange = ALL_HASHES
     ) -> Iterator[RelationRows]:
-        """Yield the rows that match one row in ``values`` on its columns.
+        """Yield the rows matching one row in ``values`` on its columns.
 
         A value may be repeated, and NULL in it joins nothing. Only rows with a driving key hash in
         the range are returned, each once; in pieces, by the index's key order.
@@ -256,7 +253,7 @@ def align_rows(looked: RelationRows, keys: RelationRows) -> LookedUpRows:
 
 
 def match_mask(rows: RelationRows, values: RelationRows) -> Mask:
-    """Return a mask: the rows that match one of ``values`` on its columns; NULL joins none."""
+    """Return a mask: the rows matching one of ``values`` on its columns; NULL joins none."""
     row_columns = select_columns(rows, values.schema.names)
     return first_indices(*join_codes(row_columns, values.columns)) != NOWHERE
 
@@ -267,7 +264,7 @@ def key_match_mask(rows: RelationRows, others: RelationRows, key: Sequence[str])
 
 
 def filter_matching(rows: RelationRows, values: RelationRows) -> RelationRows:
-    """Return the rows that `match_mask` keeps."""
+    """Return the rows kept by `match_mask`."""
     return rows.filter(pa.array(match_mask(rows, values)))
 
 
@@ -282,7 +279,7 @@ def distinct_rows(rows: RelationRows) -> RelationRows:
 
 
 def distinct_values(rows: RelationRows) -> RelationRows:
-    """Return the distinct rows that can join: without NULL."""
+    """Return the distinct joinable rows: without NULL."""
     can = joinable(rows.columns)
     return distinct_rows(rows if can is None else rows.filter(pa.array(can)))
 

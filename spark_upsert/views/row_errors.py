@@ -19,7 +19,7 @@ from spark_upsert.views.intervals import RelationRows, concat
 from spark_upsert.views.relation import At, Formulas, Relation, Source, distinct_rows
 
 RECORDED_ROWS_MAX = 1 << 20
-"""Maximum failing row keys that a task holds until they are resolved; more are no accident."""
+"""Maximum failing row keys held by a task until they are resolved; more are no accident."""
 
 
 class ComputeColumn(Protocol):

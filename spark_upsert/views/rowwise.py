@@ -1,4 +1,4 @@
-"""Relations that work row by row (filter, projection, unnest), and SQL formulas over columns."""
+"""Row-by-row relations (filter, projection, unnest), and SQL formulas over columns."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _NAME = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`)\s*")
 
 
 def plain_column(formula: Formula, columns: pa.Schema) -> str | None:
-    """Return the column that a formula is, without anything done to it; None if it is none."""
+    """Return the column if the formula is a bare column name; else None."""
     name = _name(formula)
     return name if name is not None and has_column(columns, name) else None
 
 
 def quote_column(name: str) -> str:
-    """Return the formula that is a column, whatever its name."""
+    """Return the formula for a bare column, whatever its name."""
     return f"`{name.replace('`', '``')}`"
 
 
 def columns_read(formula: Formula) -> frozenset[str] | None:
-    """Return the column names that a formula may read; None if they cannot be determined."""
+    """Return the column names possibly read by a formula; None if they cannot be determined."""
     if not isinstance(formula, str):
         return None
     name = _name(formula)
@@ -52,7 +52,7 @@ def columns_read(formula: Formula) -> frozenset[str] | None:
 
 
 def _name(formula: Formula) -> str | None:
-    """Return the name that a formula is, which need not be one that SQL could read."""
+    """Return the name if the formula is one, plain or in backquotes; else None."""
     match = _NAME.fullmatch(formula) if isinstance(formula, str) else None
     return None if match is None else match[1] or match[2].replace("``", "`")
 
@@ -75,7 +75,7 @@ class BoundFormula:
 
     @classmethod
     def to_condition(cls, formula: Formula, columns: pa.Schema) -> BoundFormula:
-        """Bind a formula that is true, false or unknown (`to`)."""
+        """Bind a condition: a formula with the value true, false or unknown (`to`)."""
         return cls(pa.bool_(), expressions.bind_condition(formula, columns))
 
     def of(self, rows: RelationRows) -> pa.Array:
@@ -122,7 +122,7 @@ class FilterRelation:
         self._input.require_findable(columns, moving)
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the passing rows for keys that a step touched (`Relation.spans`)."""
+        """Yield the passing rows for keys touched by a step (`Relation.spans`)."""
         for spans in self._input.spans(step):
             yield spans.filter(self._condition_mask(spans.rows))
 
@@ -166,8 +166,8 @@ class ProjectRelation:
     like : mapping of str to Column, optional
         Computes a column in place of its formula.
     carries : bool
-        Whether key columns that the projection drops are appended to the output, under other
-        names, so that each row can be looked up again.
+        Whether key columns dropped by the projection are appended to the output, under other names,
+        for looking up each row again.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class ProjectRelation:
         self._input.require_findable(stored, moving)
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows for keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys touched by a step (`Relation.spans`)."""
         for spans in self._input.spans(step):
             yield spans.with_rows(self._project(spans.rows))
 
@@ -278,7 +278,7 @@ class ProjectRelation:
 def _hidden_key_columns(
     input_: Relation, plain: Sequence[tuple[str | None, str]]
 ) -> list[tuple[str, str]]:
-    """Return the key columns that a projection drops, each with an unused name."""
+    """Return the key columns dropped by a projection, each with an unused name."""
     needed = [*(input_.key or ()), *(name for source in input_.sources for name in source.columns)]
     pairs: list[tuple[str, str]] = []
     taken_names = {name.casefold() for _, name in plain}
@@ -332,7 +332,7 @@ class UnnestRelation:
         self._input.require_findable(stored, moving)
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows for keys that a step touched (`Relation.spans`)."""
+        """Yield the rows for keys touched by a step (`Relation.spans`)."""
         for spans in self._input.spans(step):
             unnested = unnest(self._node, spans.rows, self.schema)
             yield spans.with_owned_rows(unnested.rows, unnested.owners)
@@ -359,7 +359,7 @@ class UnnestRelation:
         return self._explode(self._input.scan(at, hash_range))
 
     def _input_columns(self, columns: Sequence[str]) -> list[str]:
-        """Return the columns that come from the input unchanged."""
+        """Return the unchanged input columns."""
         return [name for name in columns if name not in (self._node.column, self._node.position)]
 
     def _explode(self, rows: RelationRows) -> RelationRows:

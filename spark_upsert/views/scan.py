@@ -68,7 +68,7 @@ class BaseTable(Protocol):
         ...
 
     def chunks(self, version: int | None, hash_range: HashRange) -> list[HashRange]:
-        """Cut a hash range so that each piece's rows fit in memory."""
+        """Cut a hash range into pieces with rows fitting in memory."""
         ...
 
     def changes(
@@ -106,7 +106,7 @@ class ScanRelation:
         self.driving = Driving(node.key, base.hashes, self._chunks)
         self._base = base
         self._last: tuple[Step, Spans] | None = None
-        """Cache for the last step: a table that occurs twice in a plan is read twice per step."""
+        """Cache for the last step: a table occurring twice in a plan is read twice per step."""
 
     def depends_on_one_row(self, path: str) -> bool:
         """Return True: each row is a table row (`Relation.depends_on_one_row`)."""
@@ -127,7 +127,7 @@ class ScanRelation:
         )
 
     def spans(self, step: Step) -> Iterator[Spans]:
-        """Yield the rows for keys that a step touched, in one piece (`Relation.spans`)."""
+        """Yield the rows for keys touched by a step, in one piece (`Relation.spans`)."""
         if self._last is None or self._last[0] != step:
             with about("table", self.node.path):
                 self._last = step, self._spans(step)
@@ -347,7 +347,7 @@ class TableBase:
 
 
 def require_columns(scan: Scan, columns: pa.Schema, keys: tuple[str, ...]) -> None:
-    """Raise if the table has not the columns that the plan froze."""
+    """Raise if the table's key or columns differ from the plan's."""
     remedy = "make the plan anew, and give the query a new checkpointLocation."
     if scan.key != keys:
         raise SchemaError(

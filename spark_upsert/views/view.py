@@ -1,4 +1,4 @@
-"""A plan bound to its tables (`View`), its steps, and the strategy that computes each.
+"""A plan bound to its tables (`View`), its steps, and each step's strategy.
 
 Look-ups and the comparison of two snapshots give the same pairs, so the choice affects only time
 (docs/adr/0035).
@@ -82,7 +82,7 @@ def make_scan(path: str, table: Table) -> Scan:
 
 
 def list_base_tables(path: str, table: Table) -> frozenset[str]:
-    """Return the base tables that a table shows: itself, or those of its materialized view."""
+    """Return a table's base tables: itself, or those of its materialized view."""
     plan = table.log.head().properties.get(PLAN)
     return frozenset([path]) if plan is None else frozenset(_paths(read_text(plan)))
 
@@ -133,14 +133,14 @@ def _output_columns(plan: Node, relation: Relation) -> list[str]:
 
 
 def _chain(plan: Node) -> Iterator[Node]:
-    """Yield the filters and projections that a plan ends with, the last first."""
+    """Yield the filters and projections at a plan's end, the last first."""
     while isinstance(plan, Filter | Project):
         yield plan
         plan = plan.input
 
 
 def _drop_unsummable(plan: Group, relation: Relation, grouping: Grouping) -> Relation:
-    """Return the rows in which floats that have too many digits for their sum are no values."""
+    """Return the rows; floats with too many digits for their sum are no values."""
     like = {
         summed.column: Summand(
             relation.schema.field(summed.column).type, summed.column, summed.scale, DIGITS
@@ -244,8 +244,8 @@ def choose_strategy(
 ) -> Choice:
     """Return a step's strategy.
 
-    The share of rows that may have changed is ``1 - (1 - changed / rows) * ...`` over all tables,
-    from the epochs' counters. Above `Relation.worth_scanning`, snapshots cost less.
+    The share of possibly changed rows is ``1 - (1 - changed / rows) * ...`` over all tables, from
+    the epochs' counters. Above `Relation.worth_scanning`, snapshots cost less.
     """
     same = 1.0
     for path, rows in changed.items():
@@ -278,7 +278,7 @@ def timed_pairs_by_piece(
     rows: int,
     hash_range: HashRange = ALL_HASHES,
 ) -> Iterator[tuple[Pairs, Positions]]:
-    """Yield a step's changes in a hash range, in pieces that fit in memory."""
+    """Yield a step's changes in a hash range, in pieces fitting in memory."""
     if not step.before:
         for piece in relation.driving.chunks(step.after, hash_range):
             yield _at_the_end(step, Pairs.of_inserts(relation.scan(step.after, piece)))
@@ -295,7 +295,7 @@ def _at_the_end(step: Step, pairs: Pairs) -> tuple[Pairs, Positions]:
 
 
 def restrict_step(relation: Relation, step: Step, hash_range: HashRange) -> Step:
-    """Return a step's part in a hash range; parts that cover all hashes make up the step."""
+    """Return a step's part in a hash range; parts covering all hashes make up the step."""
     moved = [path for path, version in step.after.items() if step.before.get(path) != version]
     if len(moved) == 1 and relation.depends_on_one_row(moved[0]):
         return replace(step, hash_range=hash_range)
@@ -334,7 +334,7 @@ class TimedStep(NamedTuple):
 
 
 class StepRange(NamedTuple):
-    """Steps that are computed in one pass, with a time for each (`spans`)."""
+    """Steps computed in one pass, with a time for each (`spans`)."""
 
     step: Step
     """From where the first begins to where the last ends."""
@@ -382,7 +382,7 @@ def sort_epochs(moved: Iterable[TableEpoch]) -> list[TableEpoch]:
     """Return epochs in the order in which steps take them.
 
     The order is commit time, then the table's position in the plan, then version: a function of
-    positions and logs, so that a replay takes the same steps.
+    positions and logs, hence a replay takes the same steps.
     """
     return sorted(moved)
 
@@ -461,7 +461,7 @@ class View:
         return self if self.is_bound() else View(self.plan, self._storage)
 
     def is_bound(self) -> bool:
-        """Return whether all tables have the columns that the plan was bound to."""
+        """Return whether all tables have the columns to which the plan was bound."""
         for path in self.tables:
             self.log(path).head()
         return self._seen_schemas() == self._schemas
@@ -472,12 +472,12 @@ class View:
         return {path: head.schema for path, head in heads.items() if head is not None}
 
     def pins(self) -> dict[str, int]:
-        """Return the oldest fixed version of each table that has one."""
+        """Return each table's oldest fixed version, if it has one."""
         # From the newest to the oldest, which stays.
         return dict(sorted(self._pinned_scans(), reverse=True))
 
     def _pinned_scans(self) -> set[tuple[str, int]]:
-        """Return each table with each fixed version that the plan reads."""
+        """Return each table with each fixed version read by the plan."""
         return {
             (node.path, node.version)
             for node in self.plan.walk()
@@ -485,7 +485,7 @@ class View:
         }
 
     def hold(self, consumer: str, at: At, *, ttl_ms: int = LEASE_MS) -> dict[str, Lease]:
-        """Take or renew a lease on each table, at the oldest version that is read at a position."""
+        """Take or renew a lease on each table, at the oldest version read at a position."""
         return {
             path: self.tables[path].hold(consumer, version, ttl_ms=ttl_ms)
             for path, version in self._held_at(at).items()
@@ -518,7 +518,7 @@ class View:
         ]
 
     def _held_at(self, at: At) -> At:
-        """Return each table's oldest version that is read at a position."""
+        """Return each table's oldest version read at a position."""
         pins = {path: min(pin, at.get(path, pin)) for path, pin in self.pins().items()}
         return {**at, **pins}
 
@@ -542,7 +542,7 @@ class View:
         return None if version is None else self.log(node.path).at(version)
 
     def report_failures(self, at: At, on_error: OnError) -> None:
-        """Raise or log if a formula has no value for a row that was read (`OnError`)."""
+        """Raise or log if a formula has no value for a read row (`OnError`)."""
         failed = sum(formula.failed for formula in self.relation.formulas)
         if not failed:
             return
@@ -556,7 +556,7 @@ class View:
 
     @property
     def urls(self) -> str:
-        """The tables that are read live, for an error that quotes them."""
+        """The tables read live, for quoting in an error."""
         return "', '".join(self.paths)
 
     @property
@@ -588,7 +588,7 @@ class View:
     def require_same_tables(
         self, at: VersionsByInput, pinned: VersionsByInput, who: str, hint: str
     ) -> None:
-        """Raise unless these are the very tables that a checkpoint, or another record, names."""
+        """Raise unless these are exactly the tables named in a checkpoint, or another record."""
         remembered = [*at.items(), *((name.rpartition("@")[0], pinned[name]) for name in pinned)]
         for path, version_ref in remembered:
             self.log(path).require(version_ref, who, hint=hint)
@@ -677,7 +677,7 @@ def rows_of(commit: Commit) -> int:
 def last_epoch(log: Log, version: int) -> int:
     """Return the last epoch up to a version: compactions do not move a position.
 
-    Never one that is expired: then it is the first version that can be read.
+    Never an expired one: then it is the first readable version.
     """
     look = log.refresh()
     head = look.head()

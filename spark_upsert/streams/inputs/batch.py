@@ -76,7 +76,7 @@ class BatchRead:
         return splits
 
     def steps(self) -> list[CountedStep]:
-        """Return the same rows in an order that does not depend on the split count."""
+        """Return the same rows in an order independent of the split count."""
         table, options = open_table(self._options), self._options
         if options.filter is not None:
             raise OptionError(
@@ -110,7 +110,7 @@ class BatchRead:
         return table_identity(open_table(self._options))
 
     def split_bytes(self, split: Split) -> int:
-        """Estimate the bytes that a split reads."""
+        """Estimate the bytes read by a split."""
         return split_bytes(split)
 
     def explain(self, splits: Sequence[Split]) -> str:
@@ -119,7 +119,7 @@ class BatchRead:
 
     def _planned(self) -> Sequence[Split]:
         table, options = open_table(self._options), self._options
-        with table.log.refresh() as look:  # One schema for all that is planned.
+        with table.log.refresh() as look:  # One schema for the complete plan.
             if options.change_feed:
                 lower, upper = self._versions(look)
                 require_columns(look.head(), self._columns, options)

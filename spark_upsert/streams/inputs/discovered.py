@@ -77,13 +77,13 @@ class Discovery:
         return sorted(level)
 
     def tables(self, folders: Iterable[str]) -> list[str]:
-        """Return the folders that contain a table; costs one request each."""
+        """Return the folders containing a table; costs one request each."""
         candidates = list(folders)
         answers = map_in_order(self.is_table, candidates, min(self._threads, len(candidates)))
         return [folder for folder, is_table in zip(candidates, answers, strict=True) if is_table]
 
     def is_table(self, folder: str) -> bool:
-        """Return whether a folder contains a table, that is, a version 0."""
+        """Return whether a folder contains a table (its version 0)."""
         try:
             self._root.read(f"{folder}/{commit_path(0)}")
         except FileNotFoundError:
@@ -91,7 +91,7 @@ class Discovery:
         return True
 
     def _next(self, folders: list[str], part: str) -> Iterator[str]:
-        """Yield the folders one level below that match a pattern part."""
+        """Yield the folders one level below, matched by a pattern part."""
         if not _WILDCARD.search(part):
             yield from (_below(folder, part) for folder in folders)
             return
@@ -134,14 +134,14 @@ def _below(folder: str, name: str) -> str:
 
 
 _GONE = 4
-"""Maximum requests for detecting that a table is gone."""
+"""Maximum requests for detecting a removed table."""
 
 _NAMED_MAX = 5
 """Maximum names in an error; the others are counted."""
 
 
 class Make(Protocol):
-    """A callable that creates a table's input."""
+    """A callable creating a table's input."""
 
     def __call__(self, name: str, *, joins: bool) -> Input:
         """Return the input; ``joins``: it was added while the stream ran."""
@@ -175,7 +175,7 @@ class FoundInputs:
         """Input name by table identity."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task makes those that it reads, and looks for none.
+        # A task creates only the inputs it reads, without discovery.
         return {
             **self.__dict__,
             "_discovery": None,
@@ -219,7 +219,7 @@ class FoundInputs:
         return self
 
     def poll(self, name: str) -> PollResult:
-        """Poll an input's head, or detect that its table is gone (`PolledInputs.poll`)."""
+        """Poll an input's head, or detect the removal of its table (`PolledInputs.poll`)."""
         input_ = self._inputs.get(name)
         if input_ is None:
             return PollResult(head=None, requests=0)
@@ -352,15 +352,15 @@ class Forgiving(Input):
         return self._wrapped.steps(start, end)
 
     def row_options(self) -> Mapping[str, Json]:
-        """Return the options that affect row counts per step (`Input.row_options`)."""
+        """Return the options affecting row counts per step (`Input.row_options`)."""
         return self._wrapped.row_options()
 
     def start_options(self) -> Mapping[str, Json]:
-        """Return the options that define the starting position (`Input.start_options`)."""
+        """Return the options defining the starting position (`Input.start_options`)."""
         return self._wrapped.start_options()
 
     def split_bytes(self, split: Any) -> int:
-        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        """Estimate the bytes read by a split (`Input.split_bytes`)."""
         return self._wrapped.split_bytes(split)
 
     def read(self, split: Any) -> Iterator[pa.RecordBatch]:

@@ -57,7 +57,7 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
 
 
 def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
-    """Return the group members that the options name or whose path matches the pattern (`pins`)."""
+    """Return the group members named in the options or matching the pattern by path (`pins`)."""
     number = group.batch.number if group.batch else None
     if below.named:
         return {
@@ -73,7 +73,7 @@ def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
 
 
 def at_batch(options: ReadOptions, table: Table, pin: Pin | None) -> ReadOptions:
-    """Return batch read options that end at a pinned batch; unchanged without a pin."""
+    """Return batch read options ending at a pinned batch; unchanged without a pin."""
     if pin is None:
         return options
     table_ref = pin.place
@@ -114,7 +114,7 @@ class WholeBatches:
     def __init__(self, table: GroupTable) -> None:
         self._table = table
         self._has_all_of = -1
-        """The newest group table version that the stream has completely read; -1: unknown."""
+        """The newest group table version completely read by the stream; -1: unknown."""
 
     def last_admitted(
         self, newest: int, rows_max: int, has_all: Callable[[TableGroup], bool]
@@ -134,7 +134,7 @@ class WholeBatches:
     def _iter_unread(
         self, look: LogSnapshot, newest: int, has_all: Callable[[TableGroup], bool]
     ) -> Iterator[TableGroup]:
-        """Yield the groups that the stream has not completely read, oldest first."""
+        """Yield the groups not completely read by the stream, oldest first."""
         table = self._table
         versions = range(max(look.head().since, self._has_all_of), newest + 1)
         first = bisect_left(
@@ -152,7 +152,7 @@ _NAMED_MAX = 5
 
 
 class GroupInputs:
-    """A root's group members that match a pattern (`Inputs`).
+    """A root's group members matching a pattern (`Inputs`).
 
     Parameters
     ----------
@@ -171,11 +171,11 @@ class GroupInputs:
         self._inputs: dict[str, Input] = {}
         self._joined: set[str] = set()
         self._ahead: list[tuple[int | None, dict[str, int]]] = []
-        """Batches that the stream may not have completely read: the oldest one, and the newest."""
+        """Batches possibly not completely read by the stream: the oldest one, and the newest."""
         self._complete: int | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # A task makes the inputs that it reads, and asks for no group.
+        # A task creates only the inputs it reads, without reading the group.
         state = {"_below": self._below, "_make": self._make, "_joined": self._joined}
         return {
             **self.__dict__,
@@ -269,7 +269,7 @@ class GroupInputs:
         return input_
 
     def newest_complete_batch(self, positions: Heads) -> int | None:
-        """Return the newest batch that a stream has completely read; None: none yet."""
+        """Return the newest batch completely read by a stream; None: none yet."""
         while self._ahead and _has_all(positions, self._ahead[0][1]):
             self._complete = self._ahead.pop(0)[0]
         return self._complete

@@ -29,13 +29,13 @@ class Described:
     """An input's columns and identity."""
 
     columns: pa.Schema
-    """The columns that the read takes from the input."""
+    """The columns read from the input."""
     identity: str
-    """An id that is equal for the same data under any name."""
+    """An id equal for the same data under any name."""
 
 
 def common_schema(inputs: Mapping[str, Described]) -> pa.Schema:
-    """Return the columns that all inputs must share; nullable if nullable in any input."""
+    """Return the columns required in all inputs; nullable if nullable in any input."""
     require_distinct_tables({name: input_.identity for name, input_ in inputs.items()})
     first, *others = inputs
     expected = inputs[first].columns
@@ -82,7 +82,7 @@ def _merged_names(inputs: Mapping[str, Described], names: Sequence[str]) -> list
 
 
 def _require_distinct(names: Sequence[str], inputs: Mapping[str, Described]) -> None:
-    """Refuse columns that differ in case only: Spark cannot distinguish them."""
+    """Refuse columns differing in case only: Spark cannot distinguish them."""
     folded: dict[str, str] = {}
     for name in names:
         spelling = folded.setdefault(name.lower(), name)
@@ -178,7 +178,7 @@ class SeenHeads:
     before: Heads | None = None
     """Heads seen before these; None if the changes since then are unknown."""
     moved: frozenset[str] = frozenset()
-    """Inputs that came, went or have another head since ``before``."""
+    """Inputs added, removed or with another head since ``before``."""
     has_same_names: bool = False
     """Whether ``before`` has the same inputs."""
 
@@ -209,11 +209,11 @@ class KnownInputs:
 
     names: Collection[str]
     requests: int
-    """Storage requests that were made."""
+    """Storage requests made."""
 
 
 class PolledInputs(Protocol):
-    """Inputs that are polled one by one, by background threads."""
+    """Inputs polled one by one, by background threads."""
 
     @property
     def is_dynamic(self) -> bool:
@@ -230,7 +230,7 @@ class PolledInputs(Protocol):
 
 
 class NamedInputs:
-    """Inputs that are named in the options (`Inputs`).
+    """Inputs named in the options (`Inputs`).
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ class NamedInputs:
     threads : int, optional
         Concurrent head requests.
     may_lack : bool, optional
-        Whether an offset may contain inputs that the options no longer name; their unread data is
+        Whether an offset may contain inputs no longer named in the options; their unread data is
         skipped.
     """
 
@@ -310,7 +310,7 @@ class NamedInputs:
 
 
 class RemovedInput(Input):
-    """An input that was removed from the options while a planned batch still contains it."""
+    """An input removed from the options while a planned batch still contains it."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -44,7 +44,7 @@ class Backlog:
     expired.
     """
     pieces: Iterable[ReadPiece]
-    """Pieces that fit into one batch, in order; computed lazily."""
+    """Pieces fitting into one batch, in order; computed lazily."""
     reach: Callable[[], Position]
     """Returns the position after all pieces."""
     end: Callable[[], Position]
@@ -57,7 +57,7 @@ class Backlog:
     A stream at the same position skips the input until its head moves.
     """
     versions_behind: Callable[[Position], int] | None = None
-    """Returns the version lag at a position that a batch reaches; None: unknown."""
+    """Returns the version lag at a position reached by a batch; None: unknown."""
     committed_ms: Callable[[], int | None] | None = None
     """Returns the commit time for the oldest unread change, in ms since 1970; None: unknown."""
 
@@ -73,7 +73,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPressure:
-    """Backpressure that a stream reports to its tables (`spark_upsert.scheduler.governor`)."""
+    """Backpressure reported by a stream to its tables (`spark_upsert.scheduler.governor`)."""
 
     rung: int
     ratio: float
@@ -92,14 +92,14 @@ class PollResult:
     head: Position | None
     """The head, as `Input.head` returns it; None if the input is gone."""
     requests: int
-    """Storage requests that the poll made."""
+    """The poll's storage requests."""
 
 
 class Input(Protocol):
-    """An input that a stream reads batch by batch and can read again.
+    """An input read by a stream batch by batch, and readable again.
 
-    `head`, `backlog`, `splits` and `commit` are called by one thread and may read the storage. A
-    position None means that the stream has not started here.
+    `head`, `backlog`, `splits` and `commit` are called by one thread and may read the storage. With
+    position None, the stream has not started here.
     """
 
     def head(self) -> Position:
@@ -111,7 +111,7 @@ class Input(Protocol):
         ...
 
     def identity(self) -> str:
-        """Return an id that is equal for the same data under any name; called right after `head`."""
+        """Return an id equal for the same data under any name; called right after `head`."""
         ...
 
     def backlog(self, position: Position | None, head: Position | None = None) -> Backlog:
@@ -120,8 +120,8 @@ class Input(Protocol):
         Without a head, all available data counts; a passed head may be older than the storage.
         Called repeatedly while nothing changes, so it must then be nearly free.
 
-        An input with a lease takes it here, before returning the start position, so that the
-        returned range stays readable.
+        An input with a lease takes it here, before returning the start position, to keep the
+        returned range readable.
         """
         ...
 
@@ -138,7 +138,7 @@ class Input(Protocol):
         ...
 
     def split_bytes(self, split: Any) -> int:
-        """Estimate the bytes that a split reads; called in the planning process."""
+        """Estimate the bytes read by a split; called in the planning process."""
         ...
 
     def commit(self, position: Position) -> None:
@@ -177,11 +177,11 @@ class Input(Protocol):
         return
 
     def row_options(self) -> Mapping[str, Json]:
-        """Return the options that affect row counts per step; equal values have one form."""
+        """Return the options affecting row counts per step; equal values have one form."""
         return {}
 
     def start_options(self) -> Mapping[str, Json]:
-        """Return the options that define the starting position, which positions do not contain."""
+        """Return the options defining the starting position, which positions do not contain."""
         return {}
 
 
@@ -199,7 +199,7 @@ class Pollable(Protocol):
 
 @runtime_checkable
 class Pushable(Protocol):
-    """A batch input that can skip rows."""
+    """A batch input able to skip rows."""
 
     def push(self, pins: Pins) -> None:
         """Skip rows whose values differ from the pins, where that saves reading."""

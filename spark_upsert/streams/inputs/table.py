@@ -112,15 +112,15 @@ _END = f"{HASH_END:x}"
 class TablePosition:
     """A position in the snapshot ``origin`` or in the changes after it.
 
-    Rows with hashes below ``hash`` and changes in versions below ``upper`` are delivered. A stream
-    that continues must find the version ``place`` in the table's log.
+    Rows with hashes below ``hash`` and changes in versions below ``upper`` are delivered. A
+    continuing stream must find the version ``place`` in the table's log.
     """
 
     origin: int
     hash: int
     upper: int
     place: TableVersion | None = field(default=None, compare=False)
-    """Follows from the other fields and the table; None in positions that are only reported."""
+    """Follows from the other fields and the table; None in positions for reports only."""
 
     @classmethod
     def at_changes(cls, origin: int, upper: int) -> TablePosition:
@@ -180,10 +180,10 @@ class TablePosition:
 
 
 STEP_ROWS = 1 << 16
-"""Approximate entries per snapshot step: a batch that resumes within a step reads it again."""
+"""Approximate entries per snapshot step: a batch resuming within a step reads it again."""
 
 _COUNTS = 10_000
-"""Maximum cached step row counts; a step that is planned again is not counted again."""
+"""Maximum cached step row counts; a replanned step is not counted again."""
 
 
 class TableSteps:
@@ -195,7 +195,7 @@ class TableSteps:
     ----------
     table : Table
     options : ReadOptions
-        Without net changes, so that each step is independent.
+        Without net changes: each step is independent.
     columns : pyarrow.Schema
         The planned columns.
     """
@@ -257,7 +257,7 @@ class TableSteps:
 def snapshot_ranges(manifest: Manifest, start: int = 0, end: int = HASH_END) -> list[HashRange]:
     """Return the snapshot steps between two hashes, which may be within steps.
 
-    Step boundaries depend on the version only, so that every batch and replay has the same ones.
+    Step boundaries depend on the version only, hence every batch and replay has the same ones.
     """
     entries = sum(slice_.rows_within(ALL_HASHES) for slice_ in manifest.slices)
     count = min(SNAPSHOT_STEPS, max(1, entries // STEP_ROWS))
@@ -495,7 +495,7 @@ class TableInput(Input):
             pieces=self._pieces(table, start, upper),
             reach=partial(at, behind_snapshot if start.is_in_snapshot else end),
             end=partial(at, end),
-            # An input that is not polled renews its lease here.
+            # An unpolled input renews its lease here.
             is_at_rest=start == end == known_position
             and (self._is_polled or self._options.consumer is None),
             versions_behind=partial(_version_lag, upper),
@@ -536,9 +536,9 @@ class TableInput(Input):
         self._hold(table, first)
         require_columns(newest, self._columns, self._options)
         splits: list[Split] = []
-        with look:  # All that follows is older than the look.
+        with look:  # All versions read here are older than the snapshot.
             if first.is_in_snapshot:
-                # In the newest schema, like changes: its columns are those that were planned.
+                # In the newest schema, like changes: its columns are the planned ones.
                 manifest = replace(look.at(first.origin), schema=newest.schema)
                 due = HashRange(first.hash, last.hash)
                 splits += rows_splits(manifest, self._options, due)
@@ -580,14 +580,14 @@ class TableInput(Input):
         return {"startingVersion": None if self._begins_with_snapshot else "given"}
 
     def row_options(self) -> Mapping[str, Json]:
-        """Return the options that affect an epoch's rows (`Input.row_options`)."""
+        """Return the options affecting an epoch's rows (`Input.row_options`)."""
         return {
             "deduplicationMode": self._options.deduplication.value,
             **options_affecting_counts(self._options),
         }
 
     def split_bytes(self, split: Split) -> int:
-        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        """Estimate the bytes read by a split (`Input.split_bytes`)."""
         return split_bytes(split)
 
     def commit(self, position: Position) -> None:
@@ -614,7 +614,7 @@ class TableInput(Input):
                 retry_after_ms=pressure.retry_after_ms,
             )
             report(table.store, pressure_report)
-        except OSError as error:  # A hint that is lost costs nothing that was promised.
+        except OSError as error:  # A lost hint breaks no guarantee.
             _LOGGER.warning("pressure is not told: %s", masked(str(error)))
 
     def _opened(self) -> Table:
@@ -781,7 +781,7 @@ class TableInput(Input):
         assert self._options.consumer is not None
         with self._leasing:  # Two threads may hold it; it never goes back.
             if self._lease is not None:
-                # Nor by a batch that ended at versions that are expired, and that changed no rows.
+                # Nor by a batch without changed rows that ended at expired versions.
                 version = max(version, self._lease.version)
             if not self._options.fail_on_data_loss:
                 version = max(version, table.log.head().since)
@@ -812,7 +812,7 @@ def wait_for_table(
 ) -> Table:
     """Return a table once it exists (``tableTimeout``).
 
-    A query's first batch may create the table that another stream reads.
+    A query's first batch may create another stream's input table.
     """
     deadline_s = clock() + (timeout_ms or 0) / 1000
     pause_s = PAUSE_S_MIN

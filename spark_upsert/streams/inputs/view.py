@@ -1,7 +1,7 @@
 """A view as an input: its rows first, then its changes step by step (`ViewInput`, `ViewRead`).
 
 A step is one epoch of one of its tables. With ``consumerId`` a lease on each table keeps the oldest
-version that is still read (docs/adr/0035).
+version still read (docs/adr/0035).
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class ViewPosition:
 
     @property
     def marker(self) -> str:
-        """The position text that a materialized view records."""
+        """The position text recorded in a materialized view."""
         return NOTHING if self.snapshot == 0 else self.kept.text
 
     @property
@@ -353,7 +353,7 @@ class ViewInput(Input):
         return [replace(splits[0], marker_entry=(first.marker, last.marker)), *splits[1:]]
 
     def split_bytes(self, split: ViewSplit) -> int:
-        """Estimate the bytes that a split reads (`Input.split_bytes`)."""
+        """Estimate the bytes read by a split (`Input.split_bytes`)."""
         return split.bytes
 
     def commit(self, position: Position) -> None:
@@ -549,7 +549,7 @@ class ViewRead:
         return f"view {open_view(self._options).plan.fingerprint()}"
 
     def split_bytes(self, split: ViewSplit) -> int:
-        """Estimate the bytes that a split reads."""
+        """Estimate the bytes read by a split."""
         return split.bytes
 
     def explain(self, splits: Sequence[ViewSplit]) -> str:

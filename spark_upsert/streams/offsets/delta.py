@@ -54,13 +54,13 @@ _NAME = re.compile(r"(\d{10,18})-([0-9a-f]{32})")
 class BaseName:
     """A base's name: ``<stream>/<number>-<digest>``.
 
-    ``number`` is the batch that it was written for, ``digest`` 32 hexadecimal digits from the
+    ``number`` is the batch for which it was written, ``digest`` 32 hexadecimal digits from the
     SHA-256 over its uncompressed JSON text. ``stream`` is the id drawn for a stream's first compact
     offset.
     """
 
     number: int
-    """The batch that it was written for, counted within the stream."""
+    """The batch for which it was written, counted within the stream."""
     digest: str
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Bases:
         )
         self._store.prepare(stream)
         if not record.put_if_absent(self._store):
-            # Left by a process that was killed before it, or its folder, was durable.
+            # Left by a process killed before it, or its folder, was durable.
             self._fetch(path, base)
             self._store.sync(path)
         self._cache.put((stream, base), positions)
@@ -208,8 +208,8 @@ def _new_stream() -> str:
 class _Compact:
     """A compact offset (version 3).
 
-    ``bases`` are the ones that recent batches name, oldest first; the last one belongs to this
-    offset. ``number`` counts batches in this form. ``delta`` has the positions that differ from the
+    ``bases`` are the ones named by recent batches, oldest first; the last one belongs to this
+    offset. ``number`` counts batches in this form. ``delta`` has the positions differing from the
     base; null: removed.
     """
 
@@ -262,9 +262,9 @@ class _KnownOffset:
 
 
 class CompactOffsets:
-    """Offset form that stores most positions in bases (`Offsets`).
+    """Offset form storing most positions in bases (`Offsets`).
 
-    A batch's end keeps its start's base until more than `DELTA_MAX` inputs differ, so that its text
+    A batch's end keeps its start's base until more than `DELTA_MAX` inputs differ, hence its text
     is a function of start, positions and state. A stream never leaves this form.
 
     Parameters
@@ -272,7 +272,7 @@ class CompactOffsets:
     bases : Bases
         The base store.
     new_stream : callable, optional
-        Creates an id for a stream that changes to this form.
+        Creates an id for a stream changing to this form.
     """
 
     def __init__(self, bases: Bases, *, new_stream: Callable[[], str] = _new_stream) -> None:
@@ -369,7 +369,7 @@ class CompactOffsets:
         return {name: record for name, (_, record) in self._records.items()}
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Remove the bases that no batch needs any more."""
+        """Remove the bases no longer needed by any batch."""
         known_offset = self._parse(end)
         if known_offset is None or known_offset.compact.bases == self._cleaned:
             return
@@ -387,7 +387,7 @@ class CompactOffsets:
 def difference(
     base: Mapping[str, Position], positions: Mapping[str, Position]
 ) -> dict[str, Position | None]:
-    """Return the entries that turn a base's positions into these; None: removed."""
+    """Return the entries turning a base's positions into these; None: removed."""
     delta: dict[str, Position | None] = {
         name: position
         for name, position in positions.items()
@@ -418,7 +418,7 @@ def _next_delta(
 
 
 def still_needed(bases: tuple[BaseName, ...], number: int) -> tuple[BaseName, ...]:
-    """Return the bases that recent batches name, and the last one."""
+    """Return the bases named by recent batches, and the last one."""
     recent = (base for base, after in pairwise(bases) if after.number > number - BATCHES_KEPT)
     return (*recent, bases[-1])
 

@@ -139,17 +139,17 @@ class Offsets(Protocol):
     ) -> dict[str, Any]:
         """Return a batch's end in stored form, from its start; equal ends have equal texts.
 
-        Any base that the form refers to is durable by then.
+        Any base referenced by the form is durable by then.
         """
         ...
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Release data that only batches before an offset need."""
+        """Release data needed only by batches before an offset."""
         ...
 
 
 class PlainOffsets:
-    """Offsets that hold all positions (`Offsets`)."""
+    """Offsets holding all positions (`Offsets`)."""
 
     def read(self, record: Mapping[str, Any]) -> Offset:
         """Parse a stored offset (`Offset.from_json`)."""
@@ -182,7 +182,7 @@ def without(state: Mapping[str, Json], *entries: str) -> dict[str, Json]:
 
 
 def no_offset(record: Mapping[str, Any]) -> OptionError:
-    """Return the error for a record that is no valid offset."""
+    """Return the error for an invalid offset record."""
     return OptionError(
         f"the checkpoint holds {dict(record)!r:.500}, which is no offset of this source.",
         hint="this checkpoint belongs to another source or to an older release; give the query a "

@@ -1,7 +1,7 @@
 """Formats of inputs, and batch reads of several: columns, splits, explanation (`InputFormat`).
 
-Formats that need Spark are passed in by the caller; there is no registry. It also checks options
-that must not change between restarts of a stream.
+Formats requiring Spark are passed in by the caller; there is no registry. It also refuses
+forbidden option changes between restarts of a stream.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class BatchInputReader(InputReader, Protocol):
         ...
 
     def identity(self) -> str:
-        """Return an id that is equal for the same data under any name."""
+        """Return an id equal for the same data under any name."""
         ...
 
     def explain(self, splits: Sequence[Any]) -> str:
@@ -139,7 +139,7 @@ KINDS: Kinds = {
     TABLE: TableKind(),
     VIEW: ViewKind(),
 }
-"""Formats that do not need Spark."""
+"""Formats usable without Spark."""
 
 
 def kind_of(options: InputOptions, kinds: Kinds) -> InputFormat:
@@ -269,16 +269,14 @@ def _stream(plan: ReadPlan, columns: pa.Schema, kinds: Kinds, options: InputOpti
 
 
 def shared_columns(plan: ReadPlan, columns: pa.Schema) -> pa.Schema | None:
-    """Return the schema that each input's batches are converted to; None for a single unnamed
-    input.
-    """
+    """Return the conversion schema for each input's batches; None for a single unnamed input."""
     return None if plan.is_unnamed else without_merge_columns(columns, plan.query.merge_columns)
 
 
 def _input_columns(
     kind: InputFormat, options: InputOptions, own: pa.Schema, plan: ReadPlan
 ) -> pa.Schema:
-    """Return the planned columns that an input has, in its own types."""
+    """Return the planned columns present in an input, in its own types."""
     if not plan.query.merge_schema:
         return own
     names = list(_describe(kind, options, plan).columns)
@@ -296,7 +294,7 @@ def _by_name(plan: ReadPlan) -> dict[str, InputOptions]:
 
 
 _PYTHON = "python"
-"""A format that only a process with Spark supports."""
+"""A format supported only in a process with Spark."""
 
 _Splits = Mapping[str, Sequence[Any]]
 """Splits by input name."""
@@ -386,14 +384,14 @@ ANY = ""
 """Key for all inputs without their own entry; a single unnamed input has the same name."""
 
 _DEFAULTS = {name: declared.default for name, declared in READ_OPTIONS.items()}
-"""Default values for options missing in offsets: the releases that wrote them had no others."""
+"""Default values for options missing in offsets: the writing releases had no others."""
 
 Reads = Mapping[str, Mapping[str, Json]]
-"""Options that affect the rows per step, by input name."""
+"""Options affecting the rows per step, by input name."""
 
 
 def with_start_options(state: Mapping[str, Json], fresh: Mapping[str, Input]) -> dict[str, Json]:
-    """Return the offset state for a batch that is the first one for some inputs.
+    """Return the offset state for a batch, the first one for some inputs.
 
     It records whether each input began with a snapshot (`Input.start_options`), which positions do not
     contain.
@@ -462,7 +460,7 @@ def row_options_from_json(
 
 
 def require_same_row_options(before: Reads, now: Reads) -> None:
-    """Refuse changed options that affect an exact order's row counts; raises `OptionError`."""
+    """Refuse changed options affecting an exact order's row counts; raises `OptionError`."""
     for name, option, was, is_ in _iter_differences(before, now):
         raise OptionError(
             f"'{option}' was {was} when the rows of this exact order were counted, and is {is_} "
@@ -501,7 +499,7 @@ class MergedRead:
     inputs : mapping of str to BatchInputReader
         In their declared order.
     query : QueryOptions
-        Options that apply to all inputs.
+        Options for all inputs.
     columns : pyarrow.Schema, optional
         Schema to which all inputs' batches are converted; by default they stay unchanged.
     """

@@ -1,7 +1,7 @@
 """Exact orders over batches (`ExactOrder`): the sequence of `core.input_order`, cut anywhere.
 
-Positions are at step bounds; ``skip`` counts delivered rows of a step that is begun. Many small
-batches give the rows of one large batch (docs/adr/0024).
+Positions are at step bounds; ``skip`` counts delivered rows of a begun step. Many small batches
+give the rows of one large batch (docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class OrderProgress:
             ) from error
 
     def _require_whole(self) -> None:
-        """Check that all fields refer to named inputs; raises `ValueError`."""
+        """Check input names, begun steps and row counts; raises `ValueError`."""
         if not self.names or len(set(self.names)) < len(self.names):
             raise ValueError("no input is named, or one twice")
         if not {*self.ahead, *(self.batch_rows or ())} <= set(self.names):

@@ -126,7 +126,7 @@ class PollSchedule:
     poll_count: int = 0
     _known: dict[str, _PollState] = field(default_factory=dict)
     _due: list[tuple[float, str]] = field(default_factory=list)
-    """A heap; entries that differ from their input's due time are stale."""
+    """A heap; entries differing from their input's due time are stale."""
     _busy_s: float = 0.0
     """Average processor time per poll."""
 
@@ -142,7 +142,7 @@ class PollSchedule:
 
     @property
     def rate(self) -> float:
-        """Polls per second that the budgets allow, estimated."""
+        """Polls per second allowed by the budgets, estimated."""
         by_time = self.bounds.busy_share / self._busy_s if self._busy_s else math.inf
         return min(by_time, self.bounds.requests_per_s or math.inf)
 
@@ -152,7 +152,7 @@ class PollSchedule:
         return max(self.bounds.most_s, 2 * len(self._known) / self.rate)
 
     def add_all(self, names: list[str], now_s: float) -> None:
-        """Add inputs that were just polled; their due times are spread evenly."""
+        """Add just polled inputs; their due times are spread evenly."""
         most_s = max(self.bounds.most_s, 2 * len(names) / self.rate)
         for index, name in enumerate(names):
             self._known[name] = _PollState(
@@ -165,7 +165,7 @@ class PollSchedule:
         heapify(self._due)
 
     def add(self, name: str, now_s: float) -> None:
-        """Add an input that was not polled yet; it is due immediately."""
+        """Add a not yet polled input; it is due immediately."""
         self._known[name] = _PollState(due_s=now_s, moved_s=now_s, gap_s=0.0, began_s=now_s)
         heappush(self._due, (now_s, name))
 
@@ -227,7 +227,7 @@ class PollSchedule:
         return is_told
 
     def record_busy_time(self, seconds: float) -> None:
-        """Record the processor time that a poll used."""
+        """Record a poll's processor time."""
         self._time_budget.spend(seconds)
         self._busy_s += (_COST_WEIGHT if self._busy_s else 1.0) * (seconds - self._busy_s)
 
@@ -278,7 +278,7 @@ _FIND_REMOTE_S = 10.0
 
 
 class DaemonThreads:
-    """Threads that work until stopped and never keep a process alive."""
+    """Threads working until stopped; they never keep a process alive."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -333,11 +333,11 @@ class _Listing:
 
 @dataclass
 class _Sweep:
-    """A poll round over all inputs that starts after a given time."""
+    """A poll round over all inputs, starting after a set time."""
 
     asked_s: float
     left: set[str]
-    """Inputs that were not polled since."""
+    """Inputs not polled since."""
     lists: bool
     """Whether a listing is still missing."""
 
@@ -382,7 +382,7 @@ class Poller:
         self._schedule.add_all(list(heads), clock())
         self._seen = SeenHeads(heads)
         self._moved: dict[str, Position | None] = {}
-        """Heads that changed since the last `cached_heads`; None: the input is gone."""
+        """Heads changed since the last `cached_heads`; None: the input is gone."""
         self._error: Exception | None = None
         self._sweep: _Sweep | None = None
         find_s = _FIND_REMOTE_S if is_remote else _FIND_S
@@ -413,7 +413,7 @@ class Poller:
             return self._seen
 
     def last_heads(self) -> Heads:
-        """Return the heads that `cached_heads` returned last."""
+        """Return the heads from the last `cached_heads`."""
         return self._seen.heads
 
     def _publication_result(self) -> SeenHeads:
@@ -483,7 +483,7 @@ class Poller:
             wait_s = self._schedule.wait_s(now_s)
             if self._listing is not None and not self._listing.is_under_way:
                 wait_s = min(wait_s, max(0.0, self._listing.due_s - now_s))
-        # Not for long: a look that is under way in another thread may be due again by then.
+        # Not for long: a poll under way in another thread may be due again by then.
         return min(max(wait_s, _TICK_S), LEAST_S) if wait_s else 0.0
 
     def _poll_input(self, name: str) -> None:
@@ -523,7 +523,7 @@ class Poller:
         if self._sweep is not None:
             self._sweep.left.discard(name)
 
-    # -- inputs that come and go -----------------------------------------------------
+    # -- added and removed inputs -----------------------------------------------------
 
     def _try_start_listing(self, now_s: float) -> bool:
         listing = self._listing
@@ -662,7 +662,7 @@ class InputHeads:
         self._due_s = now_s + REST * (now_s - self._began_s)
 
     def last_heads(self) -> Heads:
-        """Return the heads that were read last, however old."""
+        """Return the last heads read, however old."""
         if self._poller is not None:
             return self._poller.last_heads()
         return self.read_now() if self._seen is None else self._seen.heads
@@ -681,7 +681,7 @@ class InputHeads:
     def wait_for_news(self, asked_s: float, until_s: float = inf) -> bool:
         """Return whether to read the heads again, because an input changed.
 
-        Rows that existed at ``asked_s`` should be in the next batch. Waits at most `PAUSE_MAX_S`;
+        Rows existing at ``asked_s`` should be in the next batch. Waits at most `PAUSE_MAX_S`;
         returns False immediately without a poller.
         """
         if self._poller is None:

@@ -1,7 +1,7 @@
 """The pressure of a stream (`StreamGauge`): each planned batch is a sample for the governor.
 
 Signals are inputs left waiting, the age of the oldest change, and the share of batches cut by
-limits. A query that never caught up reports none (docs/adr/0031).
+limits. A query reports none until it has caught up once (docs/adr/0031).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_upsert.streams.planner.rate_limit import waiting_count
 _LOGGER = logging.getLogger(__name__)
 
 REPORTS_MAX = 64
-"""Maximum inputs that get a report per sample, the ones read first; each report is one put."""
+"""Maximum inputs with a report per sample, the ones read first; each report is one put."""
 
 REPORT_INTERVAL_MS = 1_000
 
@@ -64,7 +64,7 @@ class StreamGauge:
 
     def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
         self._inputs = inputs
-        # A delay that the user configured is not lag.
+        # A configured delay is not lag.
         wanted_ms = 0 if query.rows_min is None else query.delay_ms
         self._target_ms = query.latency_target_ms + wanted_ms
         self._slots = query.slots
@@ -144,7 +144,7 @@ class StreamGauge:
         self._cuts = 0
 
     def record_idle(self) -> None:
-        """Record that no data is unread: withdraw all reports."""
+        """Record a stream without unread data: withdraw all reports."""
         self._has_kept_up = True
         if self._governor.rung:
             self._log_pressure(Governor(target_ms=self._target_ms), waiting=0)

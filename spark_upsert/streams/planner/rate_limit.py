@@ -148,7 +148,7 @@ def waiting_by_band(
 def with_schedule(state: Mapping[str, Json], schedule: Schedule) -> dict[str, Json]:
     """Return an offset state with a schedule; without its entry if no input waits.
 
-    ``band`` has the turn, ``credit`` counts the inputs that it may still serve in this round, and
+    ``band`` has the turn, ``credit`` counts the inputs it may still serve in this round, and
     ``dirty`` lists ``[since_ms, name, ...]`` in waiting order.
     """
     remaining = without(state, SCHEDULE, TURN)
@@ -213,7 +213,7 @@ def plan_limited_batch(
     """Return a batch's end offset, with these inputs' positions.
 
     In each round an input takes its share in the remaining limit by band weight, or one larger
-    step. An input with more data then waits after all inputs that were not visited.
+    step. An input with more data then waits after all unvisited inputs.
     """
     if limits is None:
         reached = {name: backlog.end() for name, backlog in backlogs.items()}
@@ -312,7 +312,7 @@ class _InputProgress:
         return piece.after(steps)
 
     def take(self, room: _Room, share: _Amounts) -> bool:
-        """Take the steps that fit into a share, or one step if the limits have room for it.
+        """Take the steps fitting into a share, or one step if the limits have room for it.
 
         Returns whether a step with rows, bytes or epochs was taken.
         """
@@ -335,7 +335,7 @@ class _InputProgress:
 
 
 class _Room:
-    """A batch's limits, and the amounts that it holds so far."""
+    """A batch's limits, and its amounts so far."""
 
     def __init__(self, limits: Limits) -> None:
         bounds = (limits.rows, limits.bytes, limits.epochs)
@@ -346,7 +346,7 @@ class _Room:
 
     @property
     def is_full(self) -> bool:
-        """Whether a limit is reached by a batch that is not empty."""
+        """Whether a limit is reached by a non-empty batch."""
         return not self._is_empty and any(
             spent >= most for spent, most in zip(self._spent, self.most, strict=True)
         )

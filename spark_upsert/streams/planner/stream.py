@@ -55,13 +55,13 @@ class BatchDelay:
 class Debounce:
     """Decides whether a batch waits for more rows.
 
-    A wait counts from when this process saw the row or, if longer, from its commit, so that a
-    restart does not begin it again.
+    A wait counts from when this process saw the row or, if longer, from its commit: a restart does
+    not begin it again.
 
     Parameters
     ----------
     rows_min : int
-        Row count that ends the wait.
+        Row count ending the wait.
     delay_ms : int
         Maximum wait for the oldest row.
     clock : callable
@@ -227,7 +227,7 @@ class Stream:
     ----------
     inputs : Inputs
     query : QueryOptions
-        Options that apply to all inputs.
+        Options for all inputs.
     columns : pyarrow.Schema, optional
         Schema to which all inputs' batches are converted; by default they stay unchanged.
     offsets : Offsets, optional
@@ -329,14 +329,14 @@ class Stream:
             return self._offsets.write(reached, start, moved=moved)
         self._pressure.record_idle()
         # Spark asks how to go on when all before is done, and reports the last batch only with the
-        # next one: a writer that waits for this stream would wait for a batch that it must write.
+        # next one: a writer waiting for this stream would wait for a batch it must write itself.
         self._release(offset.positions)
         self._idle = start, heads
         self._heads.restart_pause()
         return start
 
     def _is_idle(self, start: Mapping[str, Any], heads: Heads, everything: bool) -> bool:
-        """Return whether memory alone shows that no batch starts at an offset yet."""
+        """Return whether, by memory alone, no batch starts at an offset yet."""
         if self._idle is None or self._idle[1] is not heads or self._idle[0] != start:
             return False
         return self._idle_until_s == inf or (not everything and self._clock() < self._idle_until_s)

@@ -57,9 +57,7 @@ def history_options(options: ReadOptions, columns: Sequence[str]) -> HistoryOpti
 
 
 def shown_grouping(manifest: Manifest, options: ReadOptions) -> Grouping | None:
-    """Return the grouping that decodes a materialized view's entries; None if a read shows raw
-    entries.
-    """
+    """Return the grouping for a materialized view's entries; None if a read shows raw entries."""
     return None if options.raw else grouping_of(manifest.properties)
 
 
@@ -93,7 +91,7 @@ def table_columns(planned: pa.Schema, options: ReadOptions) -> tuple[str, ...]:
 
 
 def require_columns(manifest: Manifest, planned: pa.Schema, options: ReadOptions) -> None:
-    """Check that a table supports a read's columns, in their types, then the changelog columns."""
+    """Check a read's columns and types against the table, then the changelog columns."""
     wanted_columns, shown = table_columns(planned, options), shown_columns(manifest, options)
     for name in wanted_columns:
         if not has_column(shown, name):

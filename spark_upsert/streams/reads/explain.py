@@ -72,7 +72,7 @@ def format_columns(names: Sequence[str]) -> list[str]:
 
 
 def format_omitted(count: int, what: str = "") -> list[str]:
-    """Return the line that counts the omitted items; empty if none are."""
+    """Return the line counting the omitted items; empty if none are."""
     return [f"  and {count - SHOWN:,} more{what}"] if count > SHOWN else []
 
 

@@ -121,7 +121,7 @@ def whole_passage(inputs: Mapping[str, Any], order: Order) -> Passage:
 
 
 def without_order(name: str) -> OptionError:
-    """Return the error for an input that does not support exact orders."""
+    """Return the error for an input without support for exact orders."""
     return OptionError(
         f"the input '{name}' cannot be read in an exact order: what it delivers, and in which "
         "order, may depend on where a batch ends.",
@@ -160,7 +160,7 @@ def read_passage(
 
 
 def _counts(passage: Passage) -> tuple[list[int], int]:
-    """Return row counts that reproduce the planned order, and the total row count.
+    """Return row counts reproducing the planned order, and the total row count.
 
     An input with more data gets the total as its count.
     """

@@ -34,21 +34,21 @@ requests, and waiting threads cost little.
 """
 
 OPENING_BYTES = 1 << 16
-"""Cost of opening a split, as bytes that could be read in the same time."""
+"""Cost of opening a split, as bytes readable in the same time."""
 
 
 QUEUED_BYTES_MAX = 40 << 20
 """Memory bound for a task's queued batches.
 
 In addition, each reader holds a batch up to a megabyte (`core.threads`) or its share of a table's
-memory bound, so that the total stays below 64 MB, whatever the row size.
+memory bound: the total stays below 64 MB, whatever the row size.
 """
 
 _NAMED_MAX = 3
-"""Maximum inputs that an explanation names per task."""
+"""Maximum inputs named per task in an explanation."""
 
 _RANGES_MAX = 4
-"""Maximum split ranges that an explanation shows per input."""
+"""Maximum split ranges shown per input in an explanation."""
 
 _PIECES = 2
 """Arrow tables in memory per reader: one whose slices are in use, and the next one."""
@@ -90,7 +90,7 @@ class InputReader(Protocol):
         ...
 
     def split_bytes(self, split: Any) -> int:
-        """Estimate the bytes that a split reads; called in the planning process."""
+        """Estimate the bytes read by a split; called in the planning process."""
         ...
 
 
@@ -106,7 +106,7 @@ Pack = tuple[InputSplit, ...]
 """One task's splits."""
 
 SplitBytes = Callable[[str, Any], int]
-"""Estimates the bytes that a split reads; called with the input's name and the split."""
+"""Estimates the bytes read by a split; called with the input's name and the split."""
 
 
 def pack_splits(splits: Sequence[tuple[InputSplit, int]], slots: int) -> list[Pack]:

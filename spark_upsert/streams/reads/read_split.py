@@ -1,6 +1,6 @@
 """Reading one split in a task (`read_split`), for every split type.
 
-Each part that one pass computes is a split of the task and ends with a barrier.
+Each part computed in one pass is a split of the task and ends with a barrier.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def read_work(
 
 
 def splits_of(work: TaskRead) -> Iterator[Any]:
-    """Yield all splits that a task reads."""
+    """Yield all splits read by a task."""
     if isinstance(work, Passage):
         for share in work.shares:
             yield from share.splits
@@ -181,7 +181,7 @@ def splits_of(work: TaskRead) -> Iterator[Any]:
 
 
 def refuse_own_epochs(splits: Iterable[Any], query_id: str | None) -> None:
-    """Refuse versions that the reading query itself has written; raises `OptionError`."""
+    """Refuse versions written by the reading query itself; raises `OptionError`."""
     writer = None if query_id is None else Transaction.writer_of_query(query_id)
     for split in splits:
         is_table = isinstance(split, RowsSplit | ChangesSplit | ViewSplit)

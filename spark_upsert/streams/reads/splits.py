@@ -40,7 +40,7 @@ class RowsSplit:
     queries: frozenset[str] = frozenset()
     """Streaming queries that wrote any part, by their transactions' writers."""
     grouping: Grouping | None = None
-    """Grouping for a materialized view that is shown; the range then covers complete groups."""
+    """Grouping for a shown materialized view; the range then covers complete groups."""
     where: RowFilter | None = None
     """Filter for the wanted rows; None: all."""
 
@@ -129,7 +129,7 @@ def history_splits(
 
 
 def _cut_changes(stretches: Sequence[EpochRange], options: ReadOptions) -> list[HashRange]:
-    """Cut the hash space into split ranges, by the rows that the changes are computed from."""
+    """Cut the hash space into split ranges, by the rows from which the changes are computed."""
     read = fully_scanned_slices(stretches)
     count = _split_count(options, sum(slice_.file.rows for slice_ in read))
     is_uniform = not stretches[0].schema.hash_prefix
@@ -145,7 +145,7 @@ def _of_groups(grouping: Grouping | None, pieces: list[HashRange]) -> list[HashR
 
 
 def queries_of(writers: Iterable[str]) -> frozenset[str]:
-    """Return the writers that are streaming queries."""
+    """Return the streaming queries among the writers."""
     return frozenset(writer for writer in writers if writer.startswith(QUERY))
 
 
@@ -169,13 +169,13 @@ def _stretch_within(stretch: EpochRange, hash_range: HashRange) -> EpochRange:
 
 
 def restrict_manifest(manifest: Manifest, hash_range: HashRange) -> Manifest:
-    """Return a manifest with only the slices in a range, so that a pickled split stays small."""
+    """Return a manifest with only the slices in a range, to keep a pickled split small."""
     slices = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
     return replace(manifest.without_writers(), slices=slices)
 
 
 def slices_read(split: Split) -> Iterator[tuple[Slice, ...]]:
-    """Yield the slices that a split reads completely; it only searches others."""
+    """Yield the slices read completely by a split; it only searches others."""
     if isinstance(split, ChangesSplit):
         yield fully_scanned_slices(split.stretches)
     else:
@@ -199,7 +199,7 @@ _PREFIXES_MAX = 64
 
 
 def row_filter(manifest: Manifest, options: ReadOptions, pushed: Pins) -> RowFilter | None:
-    """Return the filter for the rows that a read wants; None: all."""
+    """Return a read's row filter; None: all rows."""
     columns = shown_columns(manifest, options)
     where = RowFilter(columns) if options.filter is None else RowFilter.of(options.filter, columns)
     where = where.pinned(pushed)
@@ -226,7 +226,7 @@ def filtered_splits(
 def _ranges_wanted(
     manifest: Manifest, options: ReadOptions, where: RowFilter
 ) -> Iterable[HashRange]:
-    """Return the hash ranges that contain all wanted rows."""
+    """Return the hash ranges containing all wanted rows."""
     if where.indexed is not None:
         return [ALL_HASHES]
     schema = manifest.schema

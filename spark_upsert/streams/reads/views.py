@@ -90,7 +90,7 @@ def step_splits(view: View, options: ViewOptions, before: At, after: At) -> list
     every = list(view.iter_epochs(before, after))
     if not every:
         return []
-    # A table that keeps groups shows where a batch ends, and nothing between.
+    # A table materializing groups shows a batch's end, and nothing between.
     is_net = options.deduplication is Deduplication.NET_CHANGES or view.grouping is not None
     take = net_step if is_net else steps
     moved = sort_epochs(step.moved for step in every)
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _task(_: _ReadBinding) -> Task:
-    """Return a task that reads a view."""
+    """Return a task for reading a view."""
     return Task(ChangeScan(id=READ), readers={READ: _Reader()})
 
 
@@ -306,8 +306,8 @@ def split_to_json(split: ViewSplit, plan: Node) -> bytes:
     """Return a split's JSON form within a plan.
 
     ``tables`` are the live paths; a step is ``[before, after, version, time, way]`` with versions
-    in that order, null for a table that does not exist yet. ``marker`` has the positions before and
-    after the batch. The form names no other table and contains no code.
+    in that order, null for a table not created yet. ``marker`` has the positions before and after
+    the batch. The form names no other table and contains no code.
     """
     tables = _tables(plan)
     record = {
