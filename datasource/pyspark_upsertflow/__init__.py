@@ -12,6 +12,7 @@ from pyspark_upsertflow.source import DefaultSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from os import PathLike
 
     from pyspark.sql import SparkSession
 
@@ -33,7 +34,7 @@ def register(spark: SparkSession) -> None:
 
 def compact(
     spark: SparkSession,
-    path: str,
+    path: str | PathLike[str],
     *,
     full: bool = False,
     storage_options: Mapping[str, str] | None = None,
@@ -64,11 +65,16 @@ def compact(
     7
     """
     from pyspark_upsertflow.registration import compact as compact_table
+    from spark_upsert.store.open import checked_storage, path_text
 
-    return compact_table(spark, path, full=full, storage=storage_options or {})
+    return compact_table(
+        spark, path_text(path), full=full, storage=checked_storage(storage_options)
+    )
 
 
-def view(path: str, *, storage_options: Mapping[str, str] | None = None) -> SparkView:
+def view(
+    path: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None
+) -> SparkView:
     """Return a plan over a table, the start for a view.
 
     Parameters
@@ -96,7 +102,7 @@ def view(path: str, *, storage_options: Mapping[str, str] | None = None) -> Spar
 
 def watch(
     spark: SparkSession,
-    *paths: str,
+    *paths: str | PathLike[str],
     tell: Callable[[Mapping[str, object]], object] | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Watch:
@@ -131,5 +137,7 @@ def watch(
     """
     from pyspark_upsertflow.metrics import Watch
     from spark_upsert.metrics import SinkTarget
+    from spark_upsert.store.open import checked_storage, path_text
 
-    return Watch(spark, [SinkTarget.of(path, storage_options or {}) for path in paths], tell=tell)
+    storage = checked_storage(storage_options)
+    return Watch(spark, [SinkTarget.of(path_text(path), storage) for path in paths], tell=tell)

@@ -36,6 +36,7 @@ from spark_upsert.flow.rescale import remember
 from spark_upsert.flow.stages import Stages, cut_into_stages, log_plan
 from spark_upsert.flow.validate import require_sources, schemas_of
 from spark_upsert.flow.wire_format import TASK_BITS, TO, WAKE, Border, wake
+from spark_upsert.store.open import checked_storage
 from spark_upsert.task import AssignUniqueId, Limit, Node
 from spark_upsert_sink.types import to_arrow_columns, to_spark_columns, to_spark_type
 
@@ -96,13 +97,14 @@ def start(
     The end of a micro-batch is a barrier: every operator drains. Each sink writes a batch exactly
     once, also after restarts.
     """
+    storage = checked_storage(storage_options)
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
     stages, frame = _compile(spark, plan, frames, is_stream=True)
     _require_no_counters(stages.graph)
     _require_kind(frames or {}, is_stream=True)
     targets = targets_of(stages.graph)
-    flow_id = remember(stages.graph, checkpoint, storage_options or {})
+    flow_id = remember(stages.graph, checkpoint, storage)
     if len(targets) == 1:
         [(name, sink)] = targets.items()
         writer = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -16,8 +17,38 @@ from spark_upsert.store.protocol import OBJECT_BYTES_MAX, MappedFile, ObjectInfo
 from spark_upsert.store.settings import cloud_of
 
 
-def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
+def path_text(path: object) -> str:
+    """Return a path argument as text; `OptionError` if it is neither text nor a path object."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise OptionError.invalid("path", text, "a text or a pathlib.Path")
+    return text
+
+
+def checked_storage(options: object) -> dict[str, str]:
+    """Return the argument ``storage_options`` as a dict; `OptionError` unless it maps str to str.
+
+    No value is shown: it may be secret.
+    """
+    if options is None:
+        return {}
+    found = type(options).__name__
+    if isinstance(options, Mapping):
+        others = [name for name, text in options.items() if not isinstance(text, str)]
+        others += [name for name in options if not isinstance(name, str)]
+        if not others:
+            return dict(options)
+        found = f"the name {others[0]!r} with a value of type {type(options[others[0]]).__name__}"
+    raise OptionError(
+        f"'storage_options' expects a mapping of str to str, found {found}.",
+        hint='write for example storage_options={"region": "eu-west-1"}.',
+        option="storage_options",
+    )
+
+
+def open_store(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Store:
     """Return the store for a local path or a URL."""
+    options, path = checked_storage(options), path_text(path)
     if not path:
         raise OptionError.missing("path", "where the table lies")
     require_plain(path)
@@ -38,7 +69,7 @@ def open_store(path: str, options: Mapping[str, str] | None = None) -> Store:
             f"the path '{path}' needs obstore, which is not installed ({error}).",
             hint="pip install 'upsertflow[s3]' on the driver and on every executor.",
         ) from error
-    return opened(path, options or {})
+    return opened(path, options)
 
 
 def is_remote(path: str) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from os import PathLike
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -123,7 +124,7 @@ class Table(TableReader):
     @classmethod
     def open(
         cls,
-        path: str,
+        path: str | PathLike[str],
         *,
         storage_options: Mapping[str, str] | None = None,
         threads: int = 1,
@@ -143,7 +144,7 @@ class Table(TableReader):
     @classmethod
     def create(
         cls,
-        path: str,
+        path: str | PathLike[str],
         columns: pa.Schema,
         *,
         keys: Sequence[str],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from typing import Generic, NoReturn, Self, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -39,7 +40,7 @@ from spark_upsert.plan.nodes import (
     Unnest,
     require_depth,
 )
-from spark_upsert.store.open import open_store
+from spark_upsert.store.open import checked_storage, open_store, path_text
 from spark_upsert.table.log.manifest import KeptPosition
 from spark_upsert.table.retention.expiry import retry_after_expiry
 from spark_upsert.table.table import Table
@@ -203,13 +204,11 @@ class Plan:
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of_table(cls, path: str, storage: Mapping[str, str] | None = None) -> Self:
+    def of_table(cls, path: str | PathLike[str], storage: Mapping[str, str] | None = None) -> Self:
         """Return all rows in a table, with its current columns."""
-        storage_options = dict(storage or {})
-        return cls(
-            make_scan(absolute_path(path), Table(open_store(path, storage_options))),
-            storage_options,
-        )
+        path, storage_options = path_text(path), checked_storage(storage)
+        table = Table(open_store(path, storage_options))
+        return cls(make_scan(absolute_path(path), table), storage_options)
 
     def __getattr__(self, name: str) -> NoReturn:
         """Raise for other engines' method names, with the equivalent in this API."""
