@@ -41,16 +41,16 @@ INSTANTS = [
 ]
 
 STORED: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "bigint": (pa.int64(), [-(2**63), -1, 0, 1, 2, 2**53, 2**53 + 1, 2**63 - 1]),
     "tinyint": (pa.int8(), [-128, -1, 0, 1, 2, 127]),
     "int": (pa.int32(), [-(2**31), -2, 0, 1, 7, 2**31 - 1]),
-    "bigint": (pa.int64(), [-(2**63), -1, 0, 1, 2, 2**53, 2**53 + 1, 2**63 - 1]),
     "decimal": (pa.decimal128(10, 2), [*map(Decimal, ("-0.50", "0.00", "1.00", "2.50", "19.99"))]),
     "wide": (pa.decimal128(38, 18), [Decimal("0.1"), Decimal(1), Decimal(2**64), Decimal("1e-18")]),
     "double": (pa.float64(), [0.0, 0.1, 1.0, 2.5, 1e300, float(2**53), float("nan"), -np.inf]),
     "float": (pa.float32(), [0.0, float(np.float32(0.1)), 1.0, 2.5, 16777216.0, float("nan")]),
-    "string": (pa.string(), ["", "0", "1", "1.5", "true", "Ada", "1970-01-01", "\u00e9"]),
     "binary": (pa.binary(), [b"", b"1", b"Ada", b"\xff"]),
     "boolean": (pa.bool_(), [True, False]),
+    "string": (pa.string(), ["", "0", "1", "1.5", "true", "Ada", "1970-01-01", "\u00e9"]),
     "date": (pa.date32(), [each.date() for each in INSTANTS]),
     "timestamp": (pa.timestamp("us", "UTC"), [each.replace(tzinfo=dt.UTC) for each in INSTANTS]),
     "timestamp_ntz": (pa.timestamp("us"), INSTANTS),

@@ -24,6 +24,9 @@ from tests.support.type_cells import ENTRIES, Cell, rows_of, write_cell
 
 COUNT = int(os.environ.get("TYPE_NESTINGS", "1"))
 
+BOUNDED = ("append", "merge_schema", "alter", "key")
+"""The entry points of `make check`: an upsert, a new column in two ways, and the key."""
+
 
 def cells(entry: str) -> list[Cell]:
     """Return cells of all types, with `COUNT` nestings each."""
@@ -36,8 +39,10 @@ def cells(entry: str) -> list[Cell]:
     ]
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.sweep(1)
+@pytest.mark.parametrize(
+    "entry",
+    [pytest.param(entry, marks=() if entry in BOUNDED else pytest.mark.slow) for entry in ENTRIES],
+)
 def test_a_type_is_stored_exactly_or_refused_by_its_name_at(entry: str, tmp_path: Path) -> None:
     written = [write_cell(tmp_path / str(index), cell) for index, cell in enumerate(cells(entry))]
     command = [sys.executable, "-m", "tests.support.type_cells", str(tmp_path)]
