@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,21 @@ from tests.support.stores import MemoryStore, forget_runs_and_logs
 REFUSED: dict[str, Any] = {
     "a float": 7 * 86_400 * 1e3,
     "a float of numpy": np.float64(5),
+    "a small float of numpy": np.float32(5),
     "NaN": float("nan"),
+    "an infinity": float("inf"),
     "a truth value": True,
     "a truth value of numpy": np.bool_(True),
+    "a decimal": Decimal(5),
     "a decimal of many digits": Decimal("1e999999999"),
+    "a fraction": Fraction(5),
     "a text": "5",
+    "bytes": b"5",
     "a duration": timedelta(days=7),
     "a duration of numpy": np.timedelta64(5, "ms"),
+    "a point in time": datetime(2026, 1, 1),
     "a missing value of pandas": pd.NA,
+    "a list": [5],
     "an array": np.array([5]),
     "a float of Arrow": pa.scalar(5.0),
     "an integer of 65 bits": 1 << 64,

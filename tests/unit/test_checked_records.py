@@ -125,6 +125,20 @@ def test_a_checked_record_has_one_maker() -> None:
     assert makers == ["store.records"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("store.put(path, data)", ["store.put"]),
+        ("self._store.put_if_absent(path, encode(record))", ["self._store.put_if_absent"]),
+        ("put = store.put", ["store.put"]),
+        ("partial(store.put, path)", ["store.put"]),
+        ("checked_record(path, lease, record, build).put(store)", []),
+    ],
+)
+def test_a_put_is_found_in(text: str, expected: list[str]) -> None:
+    assert list(puts_in(ast.parse(text))) == expected
+
+
 # -- each kind of record --------------------------------------------------------------------
 
 FRACTION = Position('{"at":1.5}')

@@ -52,7 +52,7 @@ def decoded(
     payload = json.dumps(message).encode()
     found = decoder.decode(pa.array([payload, None, b"?", payload, b'{"v":null}'], pa.binary()))
     assert found.columns[0].type == fields.types[0]
-    values = found.columns[0].to_pylist()
+    values = [math.nan if repr(value) == "nan" else value for value in found.columns[0].to_pylist()]
     reasons = [None] * 5 if found.reasons is None else found.reasons.to_pylist()
     assert (values[0], reasons[0]) == (values[3], reasons[3])
     assert (values[1], reasons[1]) == (None, None)
@@ -119,6 +119,8 @@ WITH_SCHEMA: dict[str, tuple[str, Any, dict[str, Any], Any]] = {
         {"a": Decimal("-3.00"), "b": "#1"},
     ),
     "an infinite float": ("FLOAT", "-Infinity", {"type": "float"}, -math.inf),
+    "a float that is no number": ("FLOAT", "NaN", {"type": "float"}, math.nan),
+    "a double that is no number": ("DOUBLE", "NaN", {"type": "double"}, math.nan),
     "infinite floats of an array": (
         "ARRAY<DOUBLE>",
         ["Infinity", 1.5, None],

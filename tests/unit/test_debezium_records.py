@@ -99,60 +99,175 @@ def test_a_history_of_messages_is_applied(
         assert_sound(path)
 
 
-POSTGRESQL = [
-    member("id", "int32"),
-    member("first_name", "string"),
-    member("seen", "int64", name="io.debezium.time.MicroTimestamp", version=1),
-    member("born_at", "int64", name="io.debezium.time.Timestamp", version=1),
-    member("made", "string", name="io.debezium.time.ZonedTimestamp", version=1),
-    member("since", "int32", name="io.debezium.time.Date", version=1),
-    member(
-        "balance",
-        "bytes",
-        name="org.apache.kafka.connect.data.Decimal",
-        version=1,
-        parameters={"scale": "2", "connect.decimal.precision": "10"},
-    ),
-]
-"""A row of PostgreSQL's connector (pgoutput, ``time.precision.mode=adaptive``)."""
+POSTGRESQL = """{
+  "schema": {
+    "type": "struct",
+    "fields": [
+      {
+        "type": "struct",
+        "fields": [
+          {"type": "int32", "optional": false, "default": 0, "field": "id"},
+          {"type": "string", "optional": false, "field": "first_name"},
+          {
+            "type": "int64", "optional": true, "name": "io.debezium.time.MicroTimestamp",
+            "version": 1, "field": "seen"
+          },
+          {
+            "type": "int64", "optional": true, "name": "io.debezium.time.Timestamp",
+            "version": 1, "field": "born_at"
+          },
+          {
+            "type": "string", "optional": true, "name": "io.debezium.time.ZonedTimestamp",
+            "version": 1, "field": "made"
+          },
+          {
+            "type": "int32", "optional": true, "name": "io.debezium.time.Date",
+            "version": 1, "field": "since"
+          },
+          {
+            "type": "bytes", "optional": true, "name": "org.apache.kafka.connect.data.Decimal",
+            "version": 1,
+            "parameters": {"scale": "2", "connect.decimal.precision": "10"}, "field": "balance"
+          }
+        ],
+        "optional": true, "name": "PostgreSQL_server.inventory.customers.Value", "field": "%s"
+      },
+      {
+        "type": "struct",
+        "fields": [
+          {"type": "string", "optional": false, "field": "version"},
+          {"type": "string", "optional": false, "field": "connector"},
+          {"type": "string", "optional": false, "field": "name"},
+          {"type": "int64", "optional": false, "field": "ts_ms"},
+          {
+            "type": "string", "optional": true, "name": "io.debezium.data.Enum", "version": 1,
+            "parameters": {"allowed": "true,first,first_in_data_collection,last,false"},
+            "default": "false", "field": "snapshot"
+          },
+          {"type": "string", "optional": false, "field": "db"},
+          {"type": "string", "optional": true, "field": "sequence"},
+          {"type": "string", "optional": false, "field": "schema"},
+          {"type": "string", "optional": false, "field": "table"},
+          {"type": "int64", "optional": true, "field": "txId"},
+          {"type": "int64", "optional": true, "field": "lsn"},
+          {"type": "int64", "optional": true, "field": "xmin"}
+        ],
+        "optional": false, "name": "io.debezium.connector.postgresql.Source", "field": "source"
+      },
+      {
+        "type": "struct",
+        "fields": [
+          {"type": "string", "optional": false, "field": "id"},
+          {"type": "int64", "optional": false, "field": "total_order"},
+          {"type": "int64", "optional": false, "field": "data_collection_order"}
+        ],
+        "optional": true, "name": "event.block", "version": 1, "field": "transaction"
+      },
+      {"type": "string", "optional": false, "field": "op"},
+      {"type": "int64", "optional": true, "field": "ts_ms"}
+    ],
+    "optional": false, "name": "PostgreSQL_server.inventory.customers.Envelope", "version": 2
+  },
+  "payload": {
+    "%s": {
+      "id": 1, "first_name": "Anne", "seen": 1529507596945104, "born_at": 1529507596945,
+      "made": "2018-06-20T15:13:16.945104Z", "since": 17702, "balance": "AeJA"
+    },
+    "source": {
+      "version": "3.3.1.Final", "connector": "postgresql", "name": "PostgreSQL_server",
+      "ts_ms": 1559033904863, "snapshot": "false", "db": "postgres",
+      "sequence": "[\\"24023119\\",\\"24023128\\"]", "schema": "public", "table": "customers",
+      "txId": 555, "lsn": 24023128, "xmin": null
+    },
+    "transaction": {"id": "555:24023128", "total_order": 1, "data_collection_order": 1},
+    "op": "%s",
+    "ts_ms": 1559033904863
+  }
+}"""
+"""A message of PostgreSQL's connector (pgoutput, ``time.precision.mode=adaptive``), as the broker
+holds it but for the spaces, and with one image of the row instead of both.
+
+Its fields are those of the page "Debezium connector for PostgreSQL", "Data change events":
+https://debezium.io/documentation/reference/3.3/connectors/postgresql.html#postgresql-events
+"""
+
+MYSQL = """{
+  "before": null,
+  "after": {
+    "id": 10001, "order_date": 16816, "made": 1465581600000, "price": %s, "quantity": 1
+  },
+  "source": {
+    "version": "3.3.1.Final", "connector": "mysql", "name": "mysql-server", "ts_ms": 1465581029000,
+    "snapshot": "false", "db": "inventory", "sequence": null, "table": "orders",
+    "server_id": 223344, "gtid": null, "file": "mysql-bin.000003", "pos": 484, "row": 0,
+    "thread": 7, "query": null
+  },
+  "transaction": null,
+  "op": "c",
+  "ts_ms": 1465581029523
+}"""
+"""A message of MySQL's connector (``time.precision.mode=connect``) without its schema.
+
+Its fields are those of the page "Debezium connector for MySQL", "Data change events":
+https://debezium.io/documentation/reference/3.3/connectors/mysql.html#mysql-events
+"""
 
 
-@pytest.mark.parametrize(
-    ("form", "balance"),
-    [("wrapped", "AeJA"), ("precise", "AeJA"), ("string", "1234.56"), ("double", 1234.56)],
-)
-def test_values_of_a_message_are_read_by_its_schema_or_by_options(
-    tmp_path: Path, form: str, balance: Any
-) -> None:
+@pytest.mark.parametrize("form", ["wrapped", "bare"])
+def test_a_message_of_postgresql(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "t"
     options = {
         **OPTIONS,
+        "sequenceBy": "source.lsn,transaction.total_order",
         "valueSchema": "id INT, first_name STRING, seen TIMESTAMP_NTZ, born_at TIMESTAMP_NTZ, "
         "made TIMESTAMP, since DATE, balance DECIMAL(10, 2)",
     }
-    if form != "wrapped":
+    if form == "bare":
         units = {"timeUnit": "micros", "timeUnit.born_at": "millis"}
-        options |= {**units, "decimalHandling": form}
-    sent = {
-        "id": 1,
-        "first_name": "Anne",
-        "seen": 1529507596945104,
-        "born_at": 1529507596945,
-        "made": "2018-06-20T15:13:16.945104Z",
-        "since": 17702,
-        "balance": balance,
-    }
-    message = event("c", None, sent, 1)
-    text = wrapped(message, POSTGRESQL) if form == "wrapped" else bare(message)
-    write(tmp_path / "t", records([(key(1), text)]), **options)
+        options |= {**units, "decimalHandling": "precise"}
+
+    def sent(text: str) -> bytes:
+        return text.encode() if form == "wrapped" else bare(json.loads(text)["payload"])
+
     at = dt.datetime(2018, 6, 20, 15, 13, 16, 945104)
-    expected = {
-        "seen": at,
-        "born_at": at.replace(microsecond=945000),
-        "made": at.replace(tzinfo=dt.UTC),
-        "since": dt.date(2018, 6, 20),
-        "balance": Decimal("1234.56"),
+    write(path, records([(key(1), sent(POSTGRESQL % ("after", "after", "c")))]), **options)
+    assert rows_of(path) == [
+        {
+            "id": 1,
+            "first_name": "Anne",
+            "seen": at,
+            "born_at": at.replace(microsecond=945000),
+            "made": at.replace(tzinfo=dt.UTC),
+            "since": dt.date(2018, 6, 20),
+            "balance": Decimal("1234.56"),
+        }
+    ]
+    delete = (POSTGRESQL % ("before", "before", "d")).replace("24023128,", "24023999,")
+    write(path, records([(key(1), sent(delete)), (key(1), None)]), **options)
+    assert rows_of(path) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "price"), [("precise", '"BNI="'), ("string", '"12.34"'), ("double", "12.34")]
+)
+def test_a_message_of_mysql(tmp_path: Path, mode: str, price: str) -> None:
+    path = tmp_path / "t"
+    options = {
+        **OPTIONS,
+        "sequenceBy": "source.file,source.pos,source.row",
+        "valueSchema": "id BIGINT, order_date DATE, made TIMESTAMP_NTZ, price DECIMAL(10, 2)",
+        "timeUnit": "millis",
+        "decimalHandling": mode,
     }
-    assert rows_of(tmp_path / "t") == [{**sent, **expected}]
+    write(path, records([(key(10001), (MYSQL % price).encode())]), **options)
+    assert rows_of(path) == [
+        {
+            "id": 10001,
+            "order_date": dt.date(2016, 1, 16),
+            "made": dt.datetime(2016, 6, 10, 18, 0),
+            "price": Decimal("12.34"),
+        }
+    ]
 
 
 def test_bare_and_wrapped_messages_of_several_schemas_may_be_mixed(tmp_path: Path) -> None:

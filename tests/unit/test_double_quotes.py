@@ -20,6 +20,7 @@ from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.sql import double_quoted, replace_quotes
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
+from tests.support.queries import batch
 
 CONDITION = 'status = "name"'
 ROWS = pa.table({"id": [1, 2, 3], "status": ["name", "x", "y"], "name": ["x", "x", "y"]})
@@ -41,6 +42,11 @@ def left_by_command(path: str) -> list[int]:
     return ids(Table.open(path).snapshot().to_pylist())
 
 
+def in_pieces(path: str) -> list[int]:
+    pieces = Table.open(path).pieces(2, filter=CONDITION)
+    return ids(row for piece in pieces for row in piece.scan().read_all().to_pylist())
+
+
 def formula(path: str) -> list[int]:
     rows = Plan.of_table(path).select("id", is_it=CONDITION).to_arrow().to_pylist()
     return ids(row for row in rows if row["is_it"])
@@ -53,6 +59,8 @@ def stored_plan(path: str) -> list[int]:
 
 CALLS: dict[str, tuple[Callable[[str], list[int]], list[int]]] = {
     "the command": (lambda path: shown_by_command(path, "snapshot", "--filter", CONDITION), [1]),
+    "pieces": (in_pieces, [1]),
+    "a read of Spark": (lambda path: ids(batch({"path": path, "filter": CONDITION})), [1]),
     "a formula of a view": (formula, [1]),
     "a stored plan": (stored_plan, [1]),
     "delete by the command": (left_by_command, [2, 3]),

@@ -189,6 +189,14 @@ def test_a_mirror_is_not_begun_among_files_of_others(path: str, tmp_path: Path) 
     assert {each for each in files(tmp_path) if not each.startswith("t/")} == before
 
 
+def test_a_table_allowed_in_the_folder_of_a_delta_table_is_published(tmp_path: Path) -> None:
+    put(tmp_path, FOREIGN["a Delta table"])
+    create(tmp_path, allow=True)
+    table = Table.open(str(tmp_path))
+    table.upsert(ROWS)
+    assert table.publish().shown == 1
+
+
 def test_the_folders_above_one_in_a_bucket() -> None:
     objects = pytest.importorskip("spark_upsert.store.object_store")
     store = objects.ObjectStore("s3://bucket/lake/orders", {"region": "eu-west-1"})

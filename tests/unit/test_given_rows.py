@@ -59,6 +59,7 @@ def test_what_gives_none_is_refused_in_a_sentence(rows: Any) -> None:
 @pytest.mark.parametrize(
     ("names", "how"),
     [
+        (["id", "v", "v"], {}),
         (["id", "v", "V"], {}),
         (["id", "ID", "v"], {}),
         (["id", "v", "w", "w"], {"merge_schema": True}),

@@ -94,6 +94,18 @@ def lose_version_7(store: ClockedStore) -> None:
     store.delete(commit_path(7))
 
 
+def test_open_table_that_ends_before_the_gap_is_not_altered() -> None:
+    store = written(newest=6)
+    table = opened(store)
+    table.log.head()
+    lose_version_7(store)
+    log = {path: data for path, data in store.objects.items() if path.startswith("_log/")}
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=commit_path(7)):
+            USES["alter"](table)
+    assert {path: store.objects[path] for path in store.objects if path.startswith("_log/")} == log
+
+
 def test_open_table_at_rest_lists_its_log_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "POLLS_PER_LISTING", 3)
     store = written(newest=6)

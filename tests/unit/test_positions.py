@@ -112,8 +112,10 @@ def test_a_text_that_is_no_position_has_no_key(field: pa.Field, text: str) -> No
     ("named", "instead"),
     [
         ("source.gtid", "source.file,source.pos,source.row"),
+        ("source.sequence", "source.lsn"),
         ("source.commit_lsn,source.change_lsn", "source.commit_lsn,offset"),
         ("source.name", "leave 'sequenceBy' out"),
+        ("transaction.id", "leave 'sequenceBy' out"),
     ],
 )
 def test_text_in_another_order_than_the_log_is_refused(

@@ -325,8 +325,10 @@ def test_an_unsent_value_is_found_in(tmp_path: Path, column: pa.Array) -> None:
 
 NEAR: dict[str, tuple[str, Any]] = {
     "a text with more": ("STRING", f"{DEFAULT} "),
+    "a part of the text": ("STRING", DEFAULT[:-1]),
     "other letters": ("STRING", DEFAULT.upper()),
     "two items": ("ARRAY<STRING>", [DEFAULT, DEFAULT]),
+    "an item among others": ("ARRAY<STRING>", ["a", DEFAULT]),
     "no items": ("ARRAY<STRING>", []),
     "numbers but the last": ("ARRAY<INT>", numbers(DEFAULT.encode())[:-1]),
     "other numbers": ("ARRAY<INT>", [*numbers(DEFAULT.encode())[:-1], 102]),

@@ -68,6 +68,22 @@ def test_no_loop_searches_the_names_of_a_schema() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("[n for n in a if n in schema.names]", 1),
+        ("for n in a:\n    if n not in batch.schema.names: pass", 1),
+        ("{find_column(n, s.names, role='x') for n in a}", 1),
+        ("for n in a:\n    s.names.index(n)", 1),
+        ("if n in schema.names: pass", 0),
+        ("[n for n in schema.names]", 0),
+        ("for n in schema.names:\n    has_column(schema, n)", 0),
+    ],
+)
+def test_a_search_within_a_loop_is_found(code: str, count: int) -> None:
+    assert len(list(searches(ast.parse(code)))) == count
+
+
 # -- the functions ---------------------------------------------------------------------------
 
 
