@@ -46,17 +46,23 @@ def refuse_secrets(options: Mapping[str, str]) -> None:
 def with_stored_options(
     shown: StructType, options: Mapping[str, str], keys: Collection[str]
 ) -> StructType:
-    """Return a catalog table's columns, with the read options in their metadata."""
+    """Return a catalog table's columns, with the read options in one column's metadata.
+
+    That column is the first one without nulls, declared ``NOT NULL`` here, because
+    `complete_options` reads no other column. ``CREATE TABLE ... AS`` copies the metadata into a new
+    table, but as nullable columns, so the new table never shows the old one's rows. Raises
+    `OptionError` if every column may be null.
+    """
     fields = list(shown)
-    at = next((at for at, f in enumerate(fields) if not f.nullable or f.name in keys), None)
-    if at is None:
-        raise _no_holder(shown)
-    carrier = fields[at]
+    index = next((i for i, f in enumerate(fields) if not f.nullable or f.name in keys), None)
+    if index is None:
+        raise _no_metadata_column(shown)
+    column = fields[index]
     metadata = {
-        **carrier.metadata,
+        **column.metadata,
         _OPTIONS: json.dumps(drop_spark_options(options), sort_keys=True),
     }
-    fields[at] = StructField(carrier.name, carrier.dataType, nullable=False, metadata=metadata)
+    fields[index] = StructField(column.name, column.dataType, nullable=False, metadata=metadata)
     return StructType(fields)
 
 
@@ -76,7 +82,8 @@ def complete_options(options: Mapping[str, str], schema: StructType) -> Mapping[
     return options
 
 
-def _no_holder(shown: StructType) -> OptionError:
+def _no_metadata_column(shown: StructType) -> OptionError:
+    """Return the error for columns that may all be null."""
     return OptionError(
         "a catalog table keeps its options with a column that is never null, found none among "
         f"{', '.join(shown.names)}.",

@@ -221,7 +221,7 @@ class Watch:
                 options[pair._1()] = pair._2()
         except Exception:  # noqa: BLE001 - Spark's own plan: another release may have another one
             return None
-        return _place_of(options)
+        return _sink_target_from_options(options)
 
     def _sink_in_tables(self, query_id: str) -> SinkTarget | None:
         """Return the listed table whose writers include a query."""
@@ -234,7 +234,8 @@ _STARTED, _PROGRESS = "started", "progress"
 _FORMAT = "upsertflow"
 
 
-def _place_of(options: Mapping[str, str]) -> SinkTarget | None:
+def _sink_target_from_options(options: Mapping[str, str]) -> SinkTarget | None:
+    """Return the table written with these sink options; None without ``path``."""
     path = next((text for name, text in options.items() if fold(name) == "path"), None)
     storage = {
         name[len(STORAGE_PREFIX) :]: text

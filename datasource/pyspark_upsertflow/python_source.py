@@ -149,19 +149,26 @@ class ForeignStream:
         with source_errors(self._name, "initialOffset()"):
             return self._reader.initialOffset()
 
-    def latest(self, start: Any) -> Any:
-        """Return the end offset for a batch starting at an offset."""
+    def latest_offset(self, start: Any) -> Any:
+        """Return the end offset for a batch starting at an offset.
+
+        Before Spark 4.2 a source's method is ``latestOffset()``; since then it may be
+        ``latestOffset(start, limit)``. The source's own signature decides.
+        """
         with source_errors(self._name, "latestOffset()"):
-            latest: Callable[..., Any] = self._reader.latestOffset
-            if self._simple is not None:
-                return simple_latest_offset(self._simple, start)
-            if not inspect.signature(latest).parameters:
-                return latest()
-            return latest(start, self._reader.getDefaultReadLimit())
+            spark_method: Callable[..., Any] = self._reader.latestOffset
+            if self._simple_reader is not None:
+                return simple_latest_offset(self._simple_reader, start)
+            has_start_and_limit = bool(inspect.signature(spark_method).parameters)
+            if not has_start_and_limit:
+                return spark_method()
+            return spark_method(start, self._reader.getDefaultReadLimit())
 
     def prepare(self) -> bool:
         """Make a source end at its present data; False if it does not support this."""
-        owner: Any = self._reader if self._simple is None else self._simple.simple_reader
+        owner: Any = (
+            self._reader if self._simple_reader is None else self._simple_reader.simple_reader
+        )
         if not supports_available_now(owner):
             return False
         with source_errors(self._name, "prepareForTriggerAvailableNow()"):
@@ -175,10 +182,10 @@ class ForeignStream:
 
     def cached_rows(self, start: Any, end: Any) -> SourceRows | None:
         """Return a batch's rows if a simple reader still has them cached; otherwise None."""
-        if self._simple is None:
+        if self._simple_reader is None:
             return None
         with source_errors(self._name, "read(), whose rows must be an iterator that can be copied"):
-            return self._simple.getCache(start, end)
+            return self._simple_reader.getCache(start, end)
 
     def read(self, partition: Any) -> SourceRows:
         """Return a partition's rows."""
@@ -192,12 +199,15 @@ class ForeignStream:
 
     def without_cache(self) -> ForeignStream:
         """Return the reader to pickle for tasks; for a simple reader, without its cache."""
-        if self._simple is None:
+        if self._simple_reader is None:
             return self
-        return ForeignStream(self._name, _SimpleStreamReaderWrapper(self._simple.simple_reader))
+        return ForeignStream(
+            self._name, _SimpleStreamReaderWrapper(self._simple_reader.simple_reader)
+        )
 
     @property
-    def _simple(self) -> _SimpleStreamReaderWrapper | None:
+    def _simple_reader(self) -> _SimpleStreamReaderWrapper | None:
+        """Spark's wrapper for a ``SimpleDataSourceStreamReader``; None for a full reader."""
         is_simple = isinstance(self._reader, _SimpleStreamReaderWrapper)
         return self._reader if is_simple else None  # type: ignore[return-value]
 
@@ -426,7 +436,7 @@ class PythonInput(Input):
         text, origin = _unpacked(start)
         before = json.loads(text)
         self._report_commit()
-        after = self._opened().latest(before)
+        after = self._opened().latest_offset(before)
         end = start if after == before else _packed(json.dumps(after), origin)
         self._require_forward(before, after)
         if end != start:

@@ -62,13 +62,16 @@ class SparkView(Plan):
         every: str | None = None,
         **options: str,
     ) -> StreamingQuery:
-        """Start the query materializing the view in a table, created if it does not exist.
+        """Start a streaming query that writes the view's rows to a table and updates them.
 
-        ``spark.read.format("upsertflow").load(path)`` returns the view, and ``readChangeFeed`` its
-        changes: one version per micro-batch. For a grouped view the table stores sums, readable
-        with ``raw=true``. Each batch then counts once even without the checkpoint: with a new one,
-        the query starts at the table's position. For other views the table stores their rows: give
-        a query with a new checkpoint a new path, too.
+        The table is created if it does not exist. Each micro-batch becomes one version:
+        ``spark.read.format("upsertflow").load(path)`` returns the view, and with
+        ``readChangeFeed`` its changes.
+
+        A grouped view's table stores partial sums (``raw=true`` reads them) and its position in
+        the source tables. So each change is applied exactly once, even if you lose the checkpoint:
+        a query with a new one continues from that position. Any other view's table stores rows
+        only: if you use a new checkpoint, use a new path, too.
         """
         return keep(
             spark,
@@ -101,7 +104,7 @@ def keep(
     every: str | None = None,
     options: Mapping[str, str],
 ) -> StreamingQuery:
-    """Start the query materializing a view; see `pyspark_upsertflow.views.SparkView.keep`."""
+    """Start the query that writes a view to a table and updates it (`SparkView.keep`)."""
     if available_now and every is not None:
         raise OptionError.conflict("available_now", f"every={every}")
     reads, writes = planned(plan, path, checkpoint, storage=storage, options=options)

@@ -82,25 +82,30 @@ def passing_pickle() -> Iterator[None]:
     try:
         yield
     except UpsertFlowError as error:
-        raise _passing(error) from None
+        raise _as_pickling_error(error) from None
 
 
-def _passing(error: UpsertFlowError) -> UpsertFlowError:
+def _as_pickling_error(error: UpsertFlowError) -> UpsertFlowError:
+    """Return a copy of an error that is also a pickling error."""
     rebuild, (cls, *arguments) = error.__reduce__()
-    rebuilt = rebuild(_of_pickling(cls), *arguments)
+    rebuilt = rebuild(_pickling_error_class(cls), *arguments)
     assert isinstance(rebuilt, UpsertFlowError)
     return rebuilt
 
 
 @cache
-def _of_pickling(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
+def _pickling_error_class(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
     """Return a subclass that is also a pickling error; instances pickle as the original class."""
 
-    def reduced(self: UpsertFlowError) -> tuple[Any, ...]:
+    def reduce_as_original(self: UpsertFlowError) -> tuple[Any, ...]:
         rebuild, (_, *arguments) = cls.__reduce__(self)
         return rebuild, (cls, *arguments)
 
-    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__reduce__": reduced}
+    names = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__reduce__": reduce_as_original,
+    }
     return type(cls.__name__, (cls, pickle.PickleError), names)
 
 
@@ -156,7 +161,7 @@ def plan_sink(
             write = write if head is write.base else plan_table_write(table, options, incoming)
     jobs: list[Job] = []
     if not (overwrite or write.base.is_unborn):
-        # What the write is planned upon will do.
+        # The version used for the plan is new enough.
         jobs = table.compaction_jobs(look=table.log.cached_snapshot())[:JOBS_MAX]
     return SinkPlan(
         path=table.store.url,
@@ -207,12 +212,15 @@ class _Write:
 
     @cached_property
     def _plan(self) -> SinkPlan:
+        """The write's plan, made once; for a batch write, raises the plan's refusal."""
         plan = plan_sink(
             self._options,
             self._incoming,
             overwrite=self._overwrite,
             transaction=self._transaction,
         )
+        # A stream's driver does not know the batch id. Spark may repeat a batch that the table
+        # already contains, which must succeed, so the tasks decide (`_is_uncommitted`).
         if plan.refusal is not None and not self._is_stream:
             raise plan.refusal
         return plan
@@ -227,7 +235,7 @@ class _Write:
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
         plan, write = self._plan, self._plan.write
-        if plan.refusal is not None and self._is_due():
+        if plan.refusal is not None and self._is_uncommitted():
             raise plan.refusal
         store = open_store(plan.path, plan.storage)
         view, query_id = self._options.deferred, query_of_task()
@@ -249,7 +257,7 @@ class _Write:
             query_id=query_id,
         )
 
-    def _is_due(self) -> bool:
+    def _is_uncommitted(self) -> bool:
         """Return whether this stream batch is certainly not in the table yet.
 
         Spark reports the batch to its tasks, not to the driver. If a task has no batch id, the
@@ -280,11 +288,13 @@ class _Write:
     def abort(self, messages: _Messages) -> None:
         """Remove the tasks' staged files, unless a commit was attempted.
 
-        Spark commits once every task has answered. A commit that raised may still take effect while
-        its put is in progress somewhere, which the log does not show yet. Its files are left to a
-        vacuum, because no such put succeeds after a vacuum's frontier.
+        Spark commits once every task has sent its message. A commit that raised an error may still
+        take effect: its put may be in progress, and the log does not show it yet. If it has no
+        effect, a vacuum removes its files. The vacuum first commits a *fence*, a version number:
+        a write staged on an older version cannot commit afterwards (`Manifest.fence`).
         """
-        if any(message is None for message in messages):
+        has_failed_task = any(message is None for message in messages)
+        if has_failed_task:
             store = self.table().store
             remove_runs(store, (file for staged in _staged(messages) for file in staged.files))
             added = (slice_ for compaction in _compacted(messages) for slice_ in compaction.added)

@@ -210,7 +210,7 @@ def files(path: str, storage: Mapping[str, str], as_json: bool) -> None:
 def consumers(
     path: str, storage: Mapping[str, str], hold: str | None, release: str | None, as_json: bool
 ) -> None:
-    """Show consumers and their leases."""
+    """Show consumers and their leases. A lease prevents expiry of versions still to be read."""
     table = open_in(path, storage)
     if hold is not None:
         table.hold_all(hold)

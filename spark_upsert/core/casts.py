@@ -29,23 +29,30 @@ _PER_DAY = {
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
-def converted(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple[pa.Array, Mask]:
+def cast_temporal(
+    values: pa.Array, type_: pa.DataType, rounding: Rounding
+) -> tuple[pa.Array, Mask]:
     """Convert between date and timestamp types; also return a mask of invalid values.
 
-    Invalid are years outside 0001 to 9999. With `Rounding.EXACT` so are values too fine for the
-    unit: a timestamp becomes a date only at midnight. Any other rounding rounds down.
+    Called by `try_convert`. Invalid are years outside 0001 to 9999. With `Rounding.EXACT` so are
+    values too fine for the unit: a timestamp becomes a date only at midnight. Any other rounding
+    rounds down.
     """
     if pa.types.is_date64(type_) and values.type != type_:
-        days, bad = converted(values, pa.date32(), rounding)
+        days, bad = cast_temporal(values, pa.date32(), rounding)
         return pc.cast(days, type_), bad
     if pa.types.is_date(type_) and getattr(values.type, "tz", None) not in (None, "UTC"):
         values = pc.local_timestamp(values)
-    per_day, other_per_day = _per_day(values.type), _per_day(type_)
-    least, most = max(DAYS_MIN * per_day, _LEAST), min((DAYS_MAX + 1) * per_day - 1, _MOST)
-    if other_per_day > per_day:  # In nanoseconds there are no other years than 1677 to 2262.
+    source_per_day, target_per_day = _per_day(values.type), _per_day(type_)
+    least, most = (
+        max(DAYS_MIN * source_per_day, _LEAST),
+        min((DAYS_MAX + 1) * source_per_day - 1, _MOST),
+    )
+    if target_per_day > source_per_day:
+        # In nanoseconds there are no other years than 1677 to 2262.
         least, most = (
-            max(least, -(_MOST // (other_per_day // per_day))),
-            min(most, _MOST // (other_per_day // per_day)),
+            max(least, -(_MOST // (target_per_day // source_per_day))),
+            min(most, _MOST // (target_per_day // source_per_day)),
         )
     numbers = values.view(pa.int32() if pa.types.is_date32(values.type) else pa.int64())
     bad = np.zeros(len(values), dtype=np.bool_)
@@ -58,19 +65,20 @@ def converted(values: pa.Array, type_: pa.DataType, rounding: Rounding) -> tuple
     if not is_inside:
         bad = (ints < least) | (ints > most)
         ints = np.where(bad, 0, ints)
-    if other_per_day >= per_day:
-        ints = ints * (other_per_day // per_day)
+    if target_per_day >= source_per_day:
+        ints = ints * (target_per_day // source_per_day)
     else:
-        converted_ints = ints // (per_day // other_per_day)
+        rounded_ints = ints // (source_per_day // target_per_day)
         if rounding is Rounding.EXACT:
-            bad |= converted_ints * (per_day // other_per_day) != ints
-        ints = converted_ints
-    kind = pa.int32() if pa.types.is_date32(type_) else pa.int64()
+            bad |= rounded_ints * (source_per_day // target_per_day) != ints
+        ints = rounded_ints
+    storage = pa.int32() if pa.types.is_date32(type_) else pa.int64()
     mask = ~np.asarray(values.is_valid()) | bad
-    return pa.array(ints.astype(kind.to_pandas_dtype()), kind, mask=mask).view(type_), bad
+    return pa.array(ints.astype(storage.to_pandas_dtype()), storage, mask=mask).view(type_), bad
 
 
 def _per_day(type_: pa.DataType) -> int:
+    """Return how many of a date or timestamp type's units are in a day."""
     if pa.types.is_timestamp(type_):
         return _PER_DAY[type_.unit]
     return _PER_DAY["ms"] if pa.types.is_date64(type_) else 1
@@ -584,10 +592,10 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("float", "decimal"): _decimals_of_floats,
     ("float", "integer"): _integers_of_floats,
     ("float", "float"): _floats_of_floats,
-    ("date", "date"): converted,
-    ("date", "time"): converted,
-    ("time", "date"): converted,
-    ("time", "time"): converted,
+    ("date", "date"): cast_temporal,
+    ("date", "time"): cast_temporal,
+    ("time", "date"): cast_temporal,
+    ("time", "time"): cast_temporal,
 }
 
 

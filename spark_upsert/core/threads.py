@@ -107,7 +107,7 @@ def rows_within(bytes_max: int, size: int, rows: int, *, rows_max: int = HAND_OF
 
 
 SLICE_S = 0.0005
-"""Seconds without a new call after which a waiting leader begins its round."""
+"""Seconds without a new call after which a waiting leader executes its batch."""
 
 WAITING_MAX = 4096
 """Maximum waiting calls; further callers block. Each is a thread and holds its rows."""
@@ -128,20 +128,20 @@ class _Ticket(Generic[In, Out]):
 class SharedCalls(Generic[In, Out]):
     """A queue in which the first caller executes calls for several threads. Thread-safe.
 
-    The leader executes its call and all that arrived; then the next waiting call leads. A lone
-    caller never waits. If another call waits, the leader waits for more until none arrived for
-    `SLICE_S` or its window is over.
+    The first caller, the *leader*, executes its call and all that arrived meanwhile as one *batch*.
+    Then the first call still waiting leads. A lone caller never waits. If another call waits, the
+    leader waits for more until none arrived for `SLICE_S` or its window is over.
 
     Source: group commit in LevelDB, ``DBImpl::Write``; window and slices as in slopus/topics.
 
     Parameters
     ----------
     carry_out : callable
-        Takes a round's calls in arrival order and returns an outcome for each. Two threads never
-        call it at the same time. Each caller in the round gets its exception.
+        Takes a batch of calls in arrival order and returns an outcome for each. Two threads never
+        call it at the same time. Each caller in the batch gets its exception.
     joins : callable
-        Takes a round's calls and the next call, and returns whether that joins them; if not, the
-        round ends before it.
+        Takes a batch's calls and the next call, and returns whether that joins them; if not, the
+        batch ends before it.
     window_s : callable, optional
         Returns a leader's maximum wait for more calls, if it is not alone.
     clock, wait : callable, optional
@@ -153,7 +153,7 @@ class SharedCalls(Generic[In, Out]):
         self,
         carry_out: Callable[[Sequence[In]], Sequence[Out]],
         *,
-        joins: Callable[[Sequence[In], In], bool] = lambda _round, _call: True,
+        joins: Callable[[Sequence[In], In], bool] = lambda _batch, _call: True,
         window_s: Callable[[], float] = lambda: SLICE_S,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[threading.Condition, float], bool] = threading.Condition.wait,
@@ -165,11 +165,11 @@ class SharedCalls(Generic[In, Out]):
         self._wait = wait
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)
-        self._room = threading.Condition(self._lock)
+        self._not_full = threading.Condition(self._lock)
         self._waiting: deque[_Ticket[In, Out]] = deque()
         self._is_led = False
         self._leader: int | None = None
-        """Identifier of the thread that executes a round; None if there is none."""
+        """Identifier of the thread that executes a batch; None if there is none."""
 
     @property
     def waiting_count(self) -> int:
@@ -178,15 +178,16 @@ class SharedCalls(Generic[In, Out]):
 
     def call(self, call: In) -> Out:
         """Execute a call, in this thread or an earlier caller's, and return its outcome."""
-        if self._leader == threading.get_ident():  # From within a round: no other thread will.
+        if self._leader == threading.get_ident():
+            # Called from within a batch: no other thread would execute it.
             return self._carry_out([call])[0]
         ticket: _Ticket[In, Out] = _Ticket(call)
         try:
-            self._enter(ticket)
+            self._enqueue(ticket)
             if not ticket.is_leading:
                 ticket.woken.wait()
         except BaseException:  # This thread was interrupted, and waits no more.
-            self._leave(ticket)
+            self._withdraw(ticket)
             raise
         if not ticket.is_done:
             self._lead()
@@ -194,54 +195,55 @@ class SharedCalls(Generic[In, Out]):
             raise ticket.error
         return ticket.outcome  # type: ignore[return-value]  # Done and no error: it has one.
 
-    def _enter(self, ticket: _Ticket[In, Out]) -> None:
+    def _enqueue(self, ticket: _Ticket[In, Out]) -> None:
+        """Append a call, which leads if no other does; blocks while the queue is full."""
         with self._lock:
             while len(self._waiting) >= WAITING_MAX:
-                self._room.wait()
+                self._not_full.wait()
             self._waiting.append(ticket)
             if self._is_led:
                 self._arrived.notify()
             else:
                 self._is_led = ticket.is_leading = True
 
-    def _leave(self, ticket: _Ticket[In, Out]) -> None:
+    def _withdraw(self, ticket: _Ticket[In, Out]) -> None:
         """Withdraw a call that no leader has started."""
         with self._lock:
             if ticket not in self._waiting:
                 return
             self._waiting.remove(ticket)
-            self._room.notify()
+            self._not_full.notify()
             if ticket.is_leading:
-                self._pass_on()
+                self._wake_next_leader()
 
     def _lead(self) -> None:
-        """Execute a round that starts with this thread's call."""
-        round_: list[_Ticket[In, Out]] = []
+        """Execute a batch that starts with this thread's call."""
+        batch: list[_Ticket[In, Out]] = []
         try:
             with self._lock:
-                self._gather()
-                round_ = self._take_round()
+                self._wait_for_calls()
+                batch = self._take_batch()
                 self._leader = threading.get_ident()
-            outcomes = self._carry_out([ticket.call for ticket in round_])
-            assert len(outcomes) == len(round_)
-            for ticket, outcome in zip(round_, outcomes, strict=True):
+            outcomes = self._carry_out([ticket.call for ticket in batch])
+            assert len(outcomes) == len(batch)
+            for ticket, outcome in zip(batch, outcomes, strict=True):
                 ticket.outcome = outcome
         except BaseException as error:
-            for ticket in round_[1:]:
+            for ticket in batch[1:]:
                 ticket.error = copy_error_for_thread(error)
             raise
         finally:
             with self._lock:
                 self._leader = None
-                if not round_:  # Interrupted before it began.
+                if not batch:  # Interrupted before it began.
                     self._waiting.popleft()
-                self._pass_on()
-            for ticket in round_:
+                self._wake_next_leader()
+            for ticket in batch:
                 ticket.is_done = True
                 ticket.woken.set()
 
-    def _gather(self) -> None:
-        """Wait for more calls, unless this call is alone."""
+    def _wait_for_calls(self) -> None:
+        """Wait up to the window for more calls, unless this call is alone."""
         if len(self._waiting) == 1:
             return
         end_s = self._clock() + self._window_s()
@@ -249,17 +251,17 @@ class SharedCalls(Generic[In, Out]):
             if not self._wait(self._arrived, min(SLICE_S, left_s)):
                 return
 
-    def _take_round(self) -> list[_Ticket[In, Out]]:
-        """Remove a round's calls from the queue."""
-        round_ = [self._waiting.popleft()]
-        calls = [round_[0].call]
+    def _take_batch(self) -> list[_Ticket[In, Out]]:
+        """Remove the next batch from the queue: the first call and those that join it."""
+        batch = [self._waiting.popleft()]
+        calls = [batch[0].call]
         while self._waiting and self._joins(calls, self._waiting[0].call):
-            round_.append(self._waiting.popleft())
-            calls.append(round_[-1].call)
-        self._room.notify(len(round_))
-        return round_
+            batch.append(self._waiting.popleft())
+            calls.append(batch[-1].call)
+        self._not_full.notify(len(batch))
+        return batch
 
-    def _pass_on(self) -> None:
+    def _wake_next_leader(self) -> None:
         """Make the first waiting call the leader."""
         self._is_led = bool(self._waiting)
         if self._waiting:

@@ -117,7 +117,10 @@ class Connection:
 
 @dataclass(frozen=True)
 class Physical:
-    """Physical graph: replicas, connections and splitters."""
+    """Physical graph: replicas, connections and splitters.
+
+    A *replica* is one channel's copy of an operator; outside all regions an operator has one.
+    """
 
     graph: Graph
     replicas: tuple[Replica, ...]

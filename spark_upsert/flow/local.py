@@ -297,9 +297,11 @@ class _AddressedItem:
 
 
 class _Run:
-    """Run with a thread and an input channel per element.
+    """Run with a thread and an input channel per processing element.
 
-    All sinks share a further channel, which the caller reads.
+    An *element* executes one or more operator replicas in one thread (a fused PE). An *address* is
+    the number of a replica's input port; every item in a channel has its target address. All sinks
+    share a further channel, which the caller reads.
     """
 
     def __init__(
@@ -317,10 +319,10 @@ class _Run:
             for stream in graph.streams
             if graph.places[stream.consumer].operator.kind is OperatorKind.SINK
         }
-        self._book = AddressBook(plan.physical)
+        self._addresses = AddressBook(plan.physical)
         self._elements = [pe.names for pe in plan.pes]
         self._output = len(self._elements)
-        self._channel_of = [self._channel(port.replica, plan) for port in self._book.ports]
+        self._channel_of = [self._channel(port.replica, plan) for port in self._addresses.ports]
         self._output_channels = [
             self._find_output_channels(index, names) for index, names in enumerate(self._elements)
         ]
@@ -341,7 +343,7 @@ class _Run:
                 thread.start()
             while (taken := channels.take(self._output)) is not None:
                 address, item = taken
-                replica = self._book.physical.replica[self._book.ports[address].replica]
+                replica = self._addresses.physical.replica[self._addresses.ports[address].replica]
                 yield replica.logical, item
         finally:
             channels.end()
@@ -349,19 +351,21 @@ class _Run:
                 thread.join(JOIN_SECONDS)
 
     def _channel(self, replica: str, plan: FusedGraph) -> int:
+        """Return the index of the channel that carries a replica's input."""
         kind = plan.physical.replica[replica].operator.kind
         return self._output if kind is OperatorKind.SINK else plan.pe_of[replica].index
 
     def _find_output_channels(self, index: int, names: tuple[str, ...]) -> set[int]:
         """Return the channels that an element writes to."""
-        addresses = itertools.chain.from_iterable(self._book.leading[name] for name in names)
+        addresses = itertools.chain.from_iterable(self._addresses.leading[name] for name in names)
         return {self._channel_of[address] for address in addresses} - {index}
 
-    # -- what a thread does
+    # -- in an element's thread
 
     def _work(self, index: int, channels: _Channels) -> None:
+        """Execute an element in this thread, until its input or the run ends."""
         try:
-            with Element(self._book, self._elements[index]) as element:
+            with Element(self._addresses, self._elements[index]) as element:
                 for address, item in self._iter_inputs(index, channels):
                     if isinstance(item, pa.RecordBatch):
                         self._put(element.feed(address, item), channels)
@@ -375,24 +379,28 @@ class _Run:
         except BaseException as error:  # noqa: BLE001  (raised where the sinks are read)
             channels.end(error)
 
-    def _put(self, leaving: Iterator[Parcel | int], channels: _Channels) -> None:
-        for leaving_batch in leaving:
-            if isinstance(leaving_batch, int):
-                channels.put(self._channel_of[leaving_batch], leaving_batch, Marker.WINDOW)
+    def _put(self, outputs: Iterator[Parcel | int], channels: _Channels) -> None:
+        """Put an element's output into channels: rows, or a window marker for an address."""
+        for output in outputs:
+            if isinstance(output, int):
+                channels.put(self._channel_of[output], output, Marker.WINDOW)
             else:
-                for address, batch in by_address(leaving_batch):
+                for address, batch in by_address(output):
                     channels.put(self._channel_of[address], address, batch)
 
     def _iter_inputs(self, index: int, channels: _Channels) -> Iterator[tuple[int, Item]]:
-        """Yield an element's input, alternating between its sources and its channel."""
-        reading = deque(self._iter_source_items(self._elements[index]))
-        while reading:
-            address, items = reading.popleft()
-            with about("operator", self._book.ports[address].replica):
+        """Yield an element's input with addresses, alternating between its sources and its channel.
+
+        An error from a source names the source's replica.
+        """
+        open_sources = deque(self._iter_source_items(self._elements[index]))
+        while open_sources:
+            address, items = open_sources.popleft()
+            with about("operator", self._addresses.ports[address].replica):
                 item = next(items, None)
             if item is not None:
                 yield address, item
-                reading.append((address, items))
+                open_sources.append((address, items))
             taken = channels.take(index, is_waiting=False)
             if taken is not None:
                 yield taken
@@ -400,11 +408,12 @@ class _Run:
             yield taken
 
     def _iter_source_items(self, names: tuple[str, ...]) -> Iterator[tuple[int, Iterator[Item]]]:
+        """Yield the items of each source among an element's replicas, with the source's address."""
         for name in names:
-            replica = self._book.physical.replica[name]
+            replica = self._addresses.physical.replica[name]
             if replica.operator.kind is OperatorKind.SOURCE:
                 read = self._build_readers[replica.logical]
-                yield self._book.address[Port(name, READ)], read.items(replica)
+                yield self._addresses.address[Port(name, READ)], read.items(replica)
 
 
 class _Reading(Protocol):

@@ -76,7 +76,8 @@ def _require_width(region: str, width: object) -> None:
 
 
 def _require_stateless(graph: Graph, region: str) -> None:
-    for placed in _keeping_state(graph):
+    """Raise `WidthError` if an operator in a region keeps state."""
+    for placed in _stateful_operators(graph):
         if any(region_of_operator.name == region for region_of_operator in placed.regions):
             raise WidthError(
                 f"the width of '{region}' cannot change: its operator '{placed.name}' keeps state, "
@@ -87,11 +88,12 @@ def _require_stateless(graph: Graph, region: str) -> None:
             )
 
 
-def _keeping_state(graph: Graph) -> Iterator[PlacedOperator]:
+def _stateful_operators(graph: Graph) -> Iterator[PlacedOperator]:
     return (placed for placed in graph.places.values() if placed.operator.keeps_state)
 
 
 def _with_width(member: GraphMember, name: str, names: set[str], width: int) -> GraphMember:
+    """Return a member with a new width for each region in ``names``; ``name`` is its full name."""
     parallel = member.parallel
     if parallel is not None and name in names:
         parallel = replace(parallel, width=width)
@@ -108,7 +110,7 @@ def widths_kept(graph: Graph) -> dict[str, dict[str, int]]:
     """Return the region widths around each stateful operator, by full names."""
     return {
         placed.name: {region.name: region.parallel.width for region in placed.regions}
-        for placed in _keeping_state(graph)
+        for placed in _stateful_operators(graph)
     }
 
 
@@ -155,12 +157,15 @@ def change_of(before: Physical, after: Physical) -> WidthChange:
 
 
 def _connections_by_replica(physical: Physical) -> dict[str, set[tuple[str, str, str]]]:
-    """Return the connections by replica name."""
-    neighbors: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
+    """Return the incoming and outgoing connections by replica name: (producer, consumer, port).
+
+    A *replica* is one channel's copy of an operator; the physical graph has all replicas.
+    """
+    connections: dict[str, set[tuple[str, str, str]]] = {name: set() for name in physical.replica}
     for connection in physical.connections:
         for end in (connection.producer, connection.consumer):
-            neighbors[end].add((connection.producer, connection.consumer, connection.port))
-    return neighbors
+            connections[end].add((connection.producer, connection.consumer, connection.port))
+    return connections
 
 
 NAME = "upsertflow-flow.json"

@@ -438,7 +438,7 @@ class ReadPlan:
             return cls(query=QueryOptions.parse(options), inputs=(only_input,))
         texts_by_input = _group_by_input(names, of_inputs)
         if (discovery := _named_discovery(options, shared, texts_by_input)) is not None:
-            query = QueryOptions.parse(options, _priorities(texts_by_input))
+            query = QueryOptions.parse(options, _parse_priorities(texts_by_input))
             return cls(query=query, inputs=(), discovery=discovery, storage=options.storage)
         for name, reason in (
             ("path", "each input has its own"),
@@ -454,11 +454,11 @@ class ReadPlan:
                 if name == "metadata"
                 else "drop 'inputs'.",
             )
-        priorities = _priorities(texts_by_input)
+        priority_by_input = _parse_priorities(texts_by_input)
         inputs = tuple(_input(name, texts_by_input[name], shared) for name in names)
         _refuse_one_path_twice(inputs)
         _refuse_of_tables(shared, inputs)
-        query = QueryOptions.parse(options, priorities)
+        query = QueryOptions.parse(options, priority_by_input)
         return cls(query=query, inputs=inputs, storage=options.storage)
 
 
@@ -632,7 +632,7 @@ def _refuse_priority_of_all(of_query: Mapping[str, str], of_inputs: Mapping[str,
             )
 
 
-def _priorities(texts_by_input: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
+def _parse_priorities(texts_by_input: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
     """Return explicit priorities by input name."""
     priority_by_input: dict[str, int] = {}
     for input_name, texts in texts_by_input.items():

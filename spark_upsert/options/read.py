@@ -117,14 +117,14 @@ def _merge_columns(options: Options, name: str) -> tuple[str, ...]:
 class MergeOptions:
     """Options for reads from several inputs."""
 
-    priorities: Mapping[str, int] = combined_field(
+    priority_by_input: Mapping[str, int] = combined_field(
         Option("input.<name>.priority", Options.text, FREE).with_meaning(
             "Stream with a limit per trigger: input priority, from -1000 to 1000. Inputs with "
             "higher priority are read first and get a larger share; none starves. Default: the "
             "table property `priority`, else 0."
         ),
     )
-    """Explicit priorities by input name."""
+    """Explicit priorities (``input.<name>.priority``) by input name."""
     auto_priority: bool = Option("autoPriority", flag, FREE, default=False).as_field(
         "Stream with a limit per trigger: derive the priority of a table without one from its last "
         "read by other consumers (leases, see `consumerId`): 500 right after a read, half of that "
@@ -248,9 +248,14 @@ class QueryOptions(MergeOptions):
     """Whether the sink executes the planned splits."""
 
     @classmethod
-    def parse(cls, options: Options, priorities: Mapping[str, int] | None = None) -> QueryOptions:
-        """Parse and cross-check query options; raises `OptionError`."""
-        query_options = cls(priorities=priorities or {}, **read_values(cls, options))
+    def parse(
+        cls, options: Options, priority_by_input: Mapping[str, int] | None = None
+    ) -> QueryOptions:
+        """Parse and cross-check query options; raises `OptionError`.
+
+        ``priority_by_input`` has the explicit ``input.<name>.priority`` values.
+        """
+        query_options = cls(priority_by_input=priority_by_input or {}, **read_values(cls, options))
         query_options._require_consistent()
         return query_options
 
@@ -295,7 +300,7 @@ class QueryOptions(MergeOptions):
 
     @property
     def _priority_options(self) -> list[str]:
-        priority_names = [f"input.{name}.priority" for name in self.priorities]
+        priority_names = [f"input.{name}.priority" for name in self.priority_by_input]
         return [*priority_names, *(["autoPriority"] if self.auto_priority else [])]
 
     @property

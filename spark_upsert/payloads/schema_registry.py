@@ -59,21 +59,23 @@ class ResponseTooLarge(Exception):
 def limit_response_time(connection: type[Any], clock: Clock = time.monotonic) -> type[Any]:
     """Return a subclass of a urllib3 connection class that limits the time per response.
 
-    A late read raises `TimeoutError`, which urllib3 treats as a socket timeout.
+    A read after the deadline raises `TimeoutError`, which urllib3 treats as a socket timeout.
     """
 
-    class InTime(connection):  # type: ignore[misc]
+    class DeadlineConnection(connection):  # type: ignore[misc]
+        """A connection whose socket sets a deadline for each response."""
+
         sock: Any
 
         def connect(self) -> None:
             super().connect()
-            self.sock = _TimedSocket(self.sock, clock)
+            self.sock = _DeadlineSocket(self.sock, clock)
 
-    return InTime
+    return DeadlineConnection
 
 
-class _TimedSocket:
-    """A socket with a time limit for each response."""
+class _DeadlineSocket:
+    """A socket wrapper: each response is read by a file object with a deadline."""
 
     def __init__(self, sock: Any, clock: Clock) -> None:
         self._sock = sock
@@ -84,25 +86,27 @@ class _TimedSocket:
 
     def makefile(self, mode: str = "rb", buffering: int | None = None) -> io.BufferedReader:
         raw = self._sock.makefile(mode, buffering=0)
-        return io.BufferedReader(_TimedFile(self._sock, raw, self._clock))
+        return io.BufferedReader(_DeadlineFile(self._sock, raw, self._clock))
 
 
-class _TimedFile(io.RawIOBase):
+class _DeadlineFile(io.RawIOBase):
+    """One response's bytes. Its deadline is `ANSWER_S` after its creation."""
+
     def __init__(self, sock: Any, raw: io.RawIOBase, clock: Clock) -> None:
         self._sock = sock
         self._raw = raw
         self._clock = clock
-        self._until_s = clock() + ANSWER_S
+        self._deadline_s = clock() + ANSWER_S
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left_s = self._until_s - self._clock()
+        left_s = self._deadline_s - self._clock()
         if left_s <= 0:
             raise TimeoutError(f"an answer takes longer than {ANSWER_S:g} s")
-        waits_s = self._sock.gettimeout()
-        self._sock.settimeout(left_s if waits_s is None else min(left_s, waits_s))
+        timeout_s = self._sock.gettimeout()
+        self._sock.settimeout(left_s if timeout_s is None else min(left_s, timeout_s))
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -117,13 +121,14 @@ def read_response(response: Any) -> bytes:
         data += piece
         if len(data) > ANSWER_BYTES_MAX:
             raise ResponseTooLarge(f"more than {ANSWER_BYTES_MAX} bytes")
-    packed = response.headers.get("Content-Encoding", "identity").strip().lower()
-    return bytes(data) if packed == "identity" else _unpacked(bytes(data), packed)
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    return bytes(data) if encoding == "identity" else _decompress(bytes(data), encoding)
 
 
-def _unpacked(data: bytes, packed: str) -> bytes:
-    if packed not in ("gzip", "x-gzip", "deflate"):
-        raise ResponseTooLarge(f"an answer packed as '{packed[:20]}'")
+def _decompress(data: bytes, encoding: str) -> bytes:
+    """Decompress a response; raises `ResponseTooLarge`, also for an invalid encoding."""
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ResponseTooLarge(f"an answer packed as '{encoding[:20]}'")
     inflater = zlib.decompressobj(_ANY_WINDOW)
     try:
         inflated = inflater.decompress(data, ANSWER_BYTES_MAX)
@@ -270,7 +275,9 @@ def latest_schema(settings: RegistrySettings, subject: str) -> RegisteredSchema:
     """Fetch a subject's newest schema; not cached."""
     fetch = _fetch_of(settings)
     try:
-        return _registered(settings, fetch(f"/subjects/{quote(subject, safe='')}/versions/latest"))
+        return _parse_schema(
+            settings, fetch(f"/subjects/{quote(subject, safe='')}/versions/latest")
+        )
     except UnknownSchema as error:
         raise OptionError(
             f"the schema registry at {_named(settings)} has no subject '{subject}'.",
@@ -294,7 +301,7 @@ def _cached_schema(settings: RegistrySettings, path: str) -> RegisteredSchema:
     """Return the immutable schema at a path, cached."""
 
     def ask() -> RegisteredSchema:
-        return _registered(settings, _fetch_of(settings)(path))
+        return _parse_schema(settings, _fetch_of(settings)(path))
 
     return _memory.get_or_create((settings, path), lambda: _missing.of(settings, path, ask))
 
@@ -305,7 +312,8 @@ def forget_schemas() -> None:
     _missing.clear()
 
 
-def _registered(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
+def _parse_schema(settings: RegistrySettings, answer: Any) -> RegisteredSchema:
+    """Return the schema in a registry's response, with its references fetched and included."""
     try:
         kind, text = str(answer.get("schemaType") or "AVRO").upper(), answer["schema"]
         if not isinstance(text, str):
@@ -324,7 +332,7 @@ def _with_references(settings: RegistrySettings, kind: str, text: str, reference
     try:
         fetched = _SchemaReferences(settings)
         fetched.collect(references, 0)
-        resolve = (_with_avro if kind == "AVRO" else _with_json)(text, fetched.schemas)
+        resolve = (_include_avro if kind == "AVRO" else _include_json)(text, fetched.schemas)
     except (UpsertFlowError, Unreadable):
         raise
     except UnknownSchema as error:
@@ -344,7 +352,7 @@ class _SchemaReferences:
         self._settings = settings
         self._fetch = _fetch_of(settings)
         self._bytes = 0
-        self._until_s = _clock() + _REFERENCES_S
+        self._deadline_s = _clock() + _REFERENCES_S
 
     def collect(self, references: Sequence[Any], depth: int) -> None:
         """Fetch schemas and, recursively, their references."""
@@ -364,7 +372,8 @@ class _SchemaReferences:
             self.schemas[name] = read_json(answer["schema"])
 
     def _fetch_reference(self, reference: Any) -> Any:
-        if _clock() > self._until_s:
+        """Fetch one reference's JSON; raises `StorageError` after the deadline."""
+        if _clock() > self._deadline_s:
             raise _no_response(
                 self._settings, f"more than {_REFERENCES_S:g} s for what a schema needs"
             )
@@ -372,13 +381,14 @@ class _SchemaReferences:
         return self._fetch(f"/subjects/{subject}/versions/{int(reference['version'])}")
 
 
-def _with_json(text: str, found: Mapping[str, Any]) -> str:
-    return json.dumps({**read_json(text), REFERENCED: found})
+def _include_json(text: str, schemas: Mapping[str, Any]) -> str:
+    """Add the referenced schemas by name, as member `REFERENCED`."""
+    return json.dumps({**read_json(text), REFERENCED: schemas})
 
 
-def _with_avro(text: str, found: Mapping[str, Any]) -> str:
+def _include_avro(text: str, schemas: Mapping[str, Any]) -> str:
     """Insert the definition of each referenced type at its first use."""
-    left = dict(found)
+    left = dict(schemas)
 
     def whole(part: Any, space: str) -> Any:
         if isinstance(part, str):
@@ -463,7 +473,7 @@ def _fetch_of(settings: RegistrySettings) -> Fetch:
             response.close()  # What is left of it is not read, however much that is.
             raise
         response.release_conn()
-        return _answer(settings, response.status, body)
+        return _parse_response(settings, response.status, body)
 
     def fetch(path: str) -> Any:
         lost: Exception | None = None
@@ -495,7 +505,12 @@ class _Busy(Exception):
     """The registry is temporarily unavailable."""
 
 
-def _answer(settings: RegistrySettings, status: int, body: bytes) -> Any:
+def _parse_response(settings: RegistrySettings, status: int, body: bytes) -> Any:
+    """Return a response's JSON.
+
+    Raises `_Busy` for a temporary failure, `UnknownSchema` if the registry has no such schema, and
+    `StorageError` for any other response.
+    """
     if status in _BUSY:
         raise _Busy(f"it says {status}")
     if status in (401, 403):
@@ -559,7 +574,7 @@ class ConfluentDecoder:
         lacks = pc.and_(payloads.is_valid(), ids.is_null())
         reasons = pc.if_else(lacks, "it lacks the header of Confluent's wire format", None)
         if self.schema_id is not None:
-            reasons = pc.coalesce(reasons, self._other_ids(ids))
+            reasons = pc.coalesce(reasons, self._schema_id_errors(ids))
         # Not `binary_slice`, which fails where a value ends before its start.
         bodies = pc.binary_replace_slice(payloads, 0, HEADER_BYTES, b"")
         decoded = self.inner.decode(pc.if_else(reasons.is_null(), bodies, None))
@@ -567,8 +582,8 @@ class ConfluentDecoder:
             reasons = pc.coalesce(reasons, decoded.reasons)
         return Payloads(decoded.columns, reasons if reasons.null_count < len(reasons) else None)
 
-    def _other_ids(self, ids: pa.Array) -> pa.Array:
-        """Return the reasons for unexpected schema ids; null for the expected id."""
+    def _schema_id_errors(self, ids: pa.Array) -> pa.Array:
+        """Return an error text for each payload with an unexpected schema id; otherwise null."""
         expected = f", expected {self.schema_id}"
         text = pc.binary_join_element_wise("schema id ", ids.cast(pa.string()), expected, "")
         return pc.if_else(pc.not_equal(ids, self.schema_id), text, None)

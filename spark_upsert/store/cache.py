@@ -21,18 +21,18 @@ import pyarrow as pa
 from spark_upsert.errors import OptionError
 from spark_upsert.store.protocol import MappedFile
 
-BYTES_MAX = 8 << 30
-"""Default bound, or a quarter of the file system if less: it may be a RAM disk."""
+CAPACITY_BYTES = 8 << 30
+"""Default capacity, or a quarter of the file system if less: it may be a RAM disk."""
 
 _PART = ".part"
 _MAGIC = b"upsertfl"
 _TRAILER_BYTES = len(_MAGIC) + 8
 
 _SCAN_SHARE = 64
-"""Divisor for the bound: after fetching that share, a process scans the folder, O(copies)."""
+"""Divisor for the capacity: after fetching that share, a process scans the folder, O(copies)."""
 
 _KEPT_SHARE = 15 / 16
-"""The share of the bound left after eviction, so not every fetch evicts."""
+"""The share of the capacity left after eviction, so not every fetch evicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +63,27 @@ class LocalCopies:
     The least recently mapped copies are removed first and stay readable where mapped.
     """
 
-    def __init__(self, parent: str | Path | None = None, bytes_max: int | None = None) -> None:
+    def __init__(self, parent: str | Path | None = None, capacity_bytes: int | None = None) -> None:
         self._parent = Path(tempfile.gettempdir() if parent is None else parent)
         self._folder = self._parent / f"upsertflow-cache-{os.getuid()}"
-        self._bytes_max = bytes_max
+        self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
         self._unscanned_bytes: int | None = None  # None: the folder was never scanned.
 
     def __repr__(self) -> str:
-        return f"LocalCopies({str(self._folder)!r}, bytes_max={self.bytes_max:_})"
+        return f"LocalCopies({str(self._folder)!r}, capacity_bytes={self.capacity_bytes:_})"
 
     @property
-    def bytes_max(self) -> int:
-        """The bound, without fetches in progress."""
-        if self._bytes_max is None:
+    def capacity_bytes(self) -> int:
+        """Maximum total bytes of finished copies; unfinished downloads do not count.
+
+        By default `CAPACITY_BYTES`, or a quarter of the file system if that is less.
+        """
+        if self._capacity_bytes is None:
             with usable(self._folder):
                 total = shutil.disk_usage(self.folder()).total
-            self._bytes_max = min(BYTES_MAX, total // 4)
-        return self._bytes_max
+            self._capacity_bytes = min(CAPACITY_BYTES, total // 4)
+        return self._capacity_bytes
 
     def folder(self) -> Path:
         """Return the folder, created if it is absent."""
@@ -116,6 +119,7 @@ class LocalCopies:
         (self._folder / name).unlink(missing_ok=True)
 
     def _fill(self, copy: Path, fetch: WriteCopy) -> pa.Buffer:
+        """Fetch an object into a new copy and map it; one process fetches, the others wait."""
         part = copy.with_name(copy.name + _PART)
         with _claimed(part) as file:
             buffer = _try_map(copy)  # Another process may have fetched it while this one waited.
@@ -127,20 +131,21 @@ class LocalCopies:
                 # Mapped before it can be seen, and so removed, by others.
                 buffer = _map(part, size)
                 os.replace(part, copy)
-        self._bound(size, keep=copy)
+        self._evict_if_due(size, keep=copy)
         return buffer
 
-    def _bound(self, added_bytes: int, *, keep: Path) -> None:
-        """Evict copies if enough was fetched since the last scan."""
+    def _evict_if_due(self, added_bytes: int, *, keep: Path) -> None:
+        """Evict copies, but not ``keep``, if enough was fetched since the last scan."""
         with self._lock:
             if self._unscanned_bytes is not None:
                 self._unscanned_bytes += added_bytes
-                if self._unscanned_bytes < self.bytes_max // _SCAN_SHARE:
+                if self._unscanned_bytes < self.capacity_bytes // _SCAN_SHARE:
                     return
             self._unscanned_bytes = 0
         self._evict(keep)
 
     def _evict(self, keep: Path) -> None:
+        """Remove the least recently mapped copies beyond the capacity, and abandoned downloads."""
         entries: list[tuple[float, int, Path]] = []
         for file in self._folder.iterdir():
             if file.suffix == _PART:
@@ -152,10 +157,10 @@ class LocalCopies:
                 continue  # Another process removed it.
             entries.append((status.st_mtime, status.st_size, file))
         total = sum(size for _, size, _ in entries)
-        if total <= self.bytes_max:
+        if total <= self.capacity_bytes:
             return
         for _, size, file in sorted(entries):
-            if total <= self.bytes_max * _KEPT_SHARE:
+            if total <= self.capacity_bytes * _KEPT_SHARE:
                 return
             if file != keep:
                 file.unlink(missing_ok=True)
@@ -163,10 +168,12 @@ class LocalCopies:
 
 
 def _trailer(size: int) -> bytes:
+    """Return the end mark of a complete copy with ``size`` content bytes."""
     return _MAGIC + size.to_bytes(8, "little")
 
 
 def _map(file: Path, size: int) -> pa.Buffer:
+    """Map a complete copy's content, without its trailer."""
     with pa.memory_map(str(file)) as mapped:
         return mapped.read_buffer().slice(0, size)
 
@@ -217,6 +224,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _remove_if_abandoned(part: Path) -> None:
+    """Remove a download whose process has ended: its lock is free."""
     try:
         handle = os.open(part, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -364,7 +364,7 @@ class ObjectStore:
             for path, size in sizes.items()
             if size <= RANGE_BYTES and self.mapped_file(path) is None
         ]
-        if sum(sizes[path] for path in small) > self._copies.bytes_max:
+        if sum(sizes[path] for path in small) > self._copies.capacity_bytes:
             return  # One would push the other out before it is mapped.
         for few in _group_for_fetch(small, sizes):
             for _ in map_in_order(self._fetch_copy, few, len(few)):

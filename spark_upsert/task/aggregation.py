@@ -69,7 +69,7 @@ class GroupComputation:
                 ),
             ]
         )
-        self._require_names()
+        self._require_distinct_names()
         # Rows without a key are grouped by a constant column.
         self._key_names = [f"k{index}" for index in range(max(1, len(keys)))]
         counts = [len(accumulator.folds) for accumulator in self._accumulators]
@@ -128,7 +128,7 @@ class GroupComputation:
         """Return a row for each group, from its state."""
         columns = [_whole(groups.column(name)) for name in self._key_names[: len(self._keys)]]
         for aggregate, accumulator, states in zip(
-            self._aggregates, self._accumulators, self._states_of(groups), strict=True
+            self._aggregates, self._accumulators, self._states_by_accumulator(groups), strict=True
         ):
             try:
                 columns.append(accumulator.lower(states))
@@ -142,6 +142,7 @@ class GroupComputation:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _fold_by(self, states: pa.Table, by: list[str]) -> pa.Table:
+        """Fold the states with equal values in the ``by`` columns, in first-occurrence order."""
         how = [
             (name, fold, _OPTIONS.get(fold))
             for name, fold in zip(self._state_names, self._folds, strict=True)
@@ -151,17 +152,23 @@ class GroupComputation:
         table = pa.table(
             [*(grouped.column(name) for name in by), *folded], names=[*by, *self._state_names]
         )
-        settled = [
+        normalized = [
             state
-            for accumulator, states in zip(self._accumulators, self._states_of(table), strict=True)
+            for accumulator, states in zip(
+                self._accumulators, self._states_by_accumulator(table), strict=True
+            )
             for state in accumulator.normalize(states)
         ]
-        columns = [*(table.column(name) for name in by), table.column(_AT), *settled]
+        columns = [*(table.column(name) for name in by), table.column(_AT), *normalized]
         return _sort_by_first_row(pa.table(columns, names=[*by, *self._state_names]))
 
-    def _states_of(self, groups: pa.Table) -> list[list[pa.Array]]:
-        """Return the state columns, separated by accumulator."""
-        columns = [_whole(groups.column(name)) for name in self._state_names[1:]]
+    def _states_by_accumulator(self, groups: pa.Table) -> list[list[pa.Array]]:
+        """Return each accumulator's state columns.
+
+        The first state column has a group's first row number (`_AT`) and belongs to none.
+        """
+        accumulator_columns = self._state_names[1:]
+        columns = [_whole(groups.column(name)) for name in accumulator_columns]
         return [columns[begin:end] for begin, end in pairwise([0, *self._ends])]
 
     def _group_starts(self, states: pa.Table) -> Mask:
@@ -174,6 +181,7 @@ class GroupComputation:
         return np.append(True, ~same)
 
     def _key_field(self, schema: pa.Schema, name: str) -> pa.Field:
+        """Return a key column's field; raises `PlanError` if its type cannot be grouped."""
         field = _field(schema, name)
         if not is_hashable(field.type):
             raise PlanError(
@@ -184,6 +192,7 @@ class GroupComputation:
         return field
 
     def _accumulator(self, schema: pa.Schema, aggregate: Aggregate) -> Accumulator:
+        """Return an aggregate's accumulator; raises `PlanError` if its column's type has none."""
         if aggregate.scale is not None:
             raise PlanError(
                 f"'{aggregate.name}' has a scale, by which a view keeps sums of floats exactly.",
@@ -201,7 +210,8 @@ class GroupComputation:
             )
         return accumulator
 
-    def _require_names(self) -> None:
+    def _require_distinct_names(self) -> None:
+        """Raise `PlanError` if two result columns have the same name."""
         repeated = find_repeated(self.schema.names, is_exact=True)
         if repeated is not None:
             name, _ = repeated
@@ -309,7 +319,7 @@ class HashAggregation:
         if self._is_fold_due():
             self._fold()
             with about("node", self._node.id):
-                self._require_memory()
+                self._fail_if_over_memory_limit()
 
     def output(self) -> pa.RecordBatch | None:
         return self._given.popleft() if self._given else None
@@ -371,7 +381,8 @@ class HashAggregation:
                 answers.slice(begin, rows) for begin in range(0, answers.num_rows, rows)
             )
 
-    def _require_memory(self) -> None:
+    def _fail_if_over_memory_limit(self) -> None:
+        """Raise `MemoryLimitError` if the held groups exceed the node's limit: they never spill."""
         needed = self._group_bytes
         if needed > self._memory_bytes_max:
             assert self._groups is not None

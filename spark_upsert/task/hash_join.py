@@ -32,7 +32,10 @@ MEMORY_BYTES_MAX = 256 << 20
 
 
 class _BuildSide:
-    """The complete right side for one split set."""
+    """The complete right side between two barriers, indexed by key.
+
+    A *group* is the set of rows with one key, numbered by the index.
+    """
 
     def __init__(self, side: Side, batches: Sequence[pa.RecordBatch]) -> None:
         self.rows = pa.concat_batches(batches) if batches else side.empty_rows
@@ -45,16 +48,16 @@ class _BuildSide:
         self.index = KeyIndex(keys)
         self.order = keyed[self.index.order]
         """The row for each index position."""
-        self._was_found = np.zeros(len(self.index.starts), dtype=np.bool_)
+        self._is_matched = np.zeros(len(self.index.starts), dtype=np.bool_)
 
-    def mark(self, groups: Positions) -> None:
-        """Mark groups as matched."""
-        self._was_found[groups] = True
+    def mark_matched(self, groups: Positions) -> None:
+        """Record that left rows matched these groups."""
+        self._is_matched[groups] = True
 
     def unmatched(self) -> Positions:
         """Return the rows without a match."""
         alone = np.ones(self.rows.num_rows, dtype=np.bool_)
-        alone[self.order[np.repeat(self._was_found, self.index.counts)]] = False
+        alone[self.order[np.repeat(self._is_matched, self.index.counts)]] = False
         return np.flatnonzero(alone)
 
 
@@ -82,37 +85,38 @@ class HashJoinRows:
         """Forget everything: a barrier is over."""
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._built: _BuildSide | None = None
+        self._build_side: _BuildSide | None = None
         self._left_is_over = False
         self._is_done = False
         """Whether all input was joined: `_joined` holds the remainder."""
 
     def needs_input(self) -> bool:
-        return self._built is not None and not self._joined and not self._left_is_over
+        return self._build_side is not None and not self._joined and not self._left_is_over
 
     def add_input(self, batch: pa.RecordBatch) -> None:
-        built = self._built
-        assert built is not None, "it takes no input before the right side is built"
-        groups = self._groups_of(built, batch)
+        """Look up left rows in the right side and queue the joined rows (`needs_input`)."""
+        right = self._build_side
+        assert right is not None, "it takes no input before the right side is built"
+        groups = self._probe(right, batch)
         is_match = groups != NOWHERE
         starts, counts = np.zeros_like(groups), np.zeros_like(groups)
-        starts[is_match] = built.index.starts[groups[is_match]]
-        counts[is_match] = built.index.counts[groups[is_match]]
-        built.mark(groups[is_match])
-        self._emit(Matches.of(self._node.how, starts, counts), batch, built, built.order)
+        starts[is_match] = right.index.starts[groups[is_match]]
+        counts[is_match] = right.index.counts[groups[is_match]]
+        right.mark_matched(groups[is_match])
+        self._emit(Matches.of(self._node.how, starts, counts), batch, right, right.order)
 
     def output(self) -> pa.RecordBatch | None:
-        if self._built is None and not self._is_done:
-            self._built = self._build()
+        if self._build_side is None and not self._is_done:
+            self._build_side = self._build()
         while True:
             while self._joined:
                 batch = self._joined[0].next(self._node.batch_rows)
                 if batch is not None:
                     return self._shape.project(batch)
                 self._joined.popleft()
-            if not self._left_is_over or self._built is None:
+            if not self._left_is_over or self._build_side is None:
                 return None
-            self._emit_unmatched_right(self._built)
+            self._emit_unmatched_right(self._build_side)
 
     def start_drain(self) -> bool:
         self._left_is_over = True
@@ -139,7 +143,7 @@ class HashJoinRows:
         self._source.close()
 
     def _build(self) -> _BuildSide | None:
-        """Return the right side, None if it is not complete yet."""
+        """Read and index the right side; None if its input is not complete yet."""
         while True:
             item = self._source.poll()
             if item is Signal.WAIT:
@@ -149,9 +153,10 @@ class HashJoinRows:
                 return _BuildSide(self._shape.right, batches)
             self._batches.append(item)
             self._bytes += item.nbytes
-            self._require_memory()
+            self._fail_if_over_memory_limit()
 
-    def _require_memory(self) -> None:
+    def _fail_if_over_memory_limit(self) -> None:
+        """Raise `MemoryLimitError` if the right side exceeds the node's limit: it never spills."""
         if self._bytes > self._memory_bytes_max:
             with about("node", self._node.id):
                 raise MemoryLimitError(
@@ -163,31 +168,35 @@ class HashJoinRows:
                     limit=self._memory_bytes_max,
                 )
 
-    def _groups_of(self, built: _BuildSide, batch: pa.RecordBatch) -> Positions:
-        """Return each left row's group, `NOWHERE` where there is no match."""
+    def _probe(self, right: _BuildSide, batch: pa.RecordBatch) -> Positions:
+        """Return each left row's group on the right side; `NOWHERE` without a match."""
         has_key = self._shape.left.has_key(batch)
         keys = self._shape.left.keys_of(batch)
         if has_key is None:
-            return built.index.find(keys)
+            return right.index.find(keys)
         groups = np.full(batch.num_rows, NOWHERE)
-        groups[has_key] = built.index.find([key.filter(pa.array(has_key)) for key in keys])
+        groups[has_key] = right.index.find([key.filter(pa.array(has_key)) for key in keys])
         return groups
 
-    def _emit_unmatched_right(self, built: _BuildSide) -> None:
-        """Show the right rows without a match: all left rows were looked up."""
-        self._built, self._is_done = None, True
+    def _emit_unmatched_right(self, right: _BuildSide) -> None:
+        """Queue the right rows without a match, for joins that output them.
+
+        Called once after the last left row; the right side is dropped.
+        """
+        self._build_side, self._is_done = None, True
         if self._node.how in SHOWS_RIGHT_ALONE:
-            matches = Matches.unmatched_right(built.unmatched())
-            self._emit(matches, self._shape.left.empty_rows, built)
+            matches = Matches.unmatched_right(right.unmatched())
+            self._emit(matches, self._shape.left.empty_rows, right)
 
     def _emit(
         self,
         matches: Matches,
         left: pa.RecordBatch,
-        built: _BuildSide,
+        right: _BuildSide,
         order: Positions | None = None,
     ) -> None:
+        """Queue matches for `output`; ``order`` maps their right positions to rows."""
         if len(matches.left):
             self._joined.append(
-                JoinOutput(self._shape.pairs, matches, left, built.rows, order, built.widths)
+                JoinOutput(self._shape.pairs, matches, left, right.rows, order, right.widths)
             )

@@ -57,65 +57,69 @@ def side_to_drop(kind: JoinType, *, left_is_over: bool, right_is_over: bool) -> 
 
 
 class _SideBuffer:
-    """A side's received rows, as long as needed.
+    """A side's received rows, while needed: *gathered* in `rows`, or queued in batches.
+
+    Gathered rows are one batch, ready to be joined.
 
     Parameters
     ----------
-    shows_keyless : bool
-        Whether rows without a key are output; if not, they are skipped immediately.
+    emits_null_keys : bool
+        Whether the join outputs this side's rows with a null in a key column. They match nothing;
+        if the join does not output them, they are skipped immediately.
     """
 
-    def __init__(self, name: str, side: Side, *, shows_keyless: bool) -> None:
+    def __init__(self, name: str, side: Side, *, emits_null_keys: bool) -> None:
         self.side = side
         self._name = name
-        self._shows_keyless = shows_keyless
+        self._emits_null_keys = emits_null_keys
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: a barrier is over."""
+        """Drop all rows, at a barrier."""
         self.rows = self.side.empty_rows
         self.is_ended = False
-        self._more: deque[pa.RecordBatch] = deque()
-        self._more_rows = 0
+        self._queued: deque[pa.RecordBatch] = deque()
+        self._queued_rows = 0
         self._last: pa.RecordBatch | None = None
 
     @property
     def available(self) -> int:
         """Number of received rows still needed."""
-        return int(self.rows.num_rows) + self._more_rows
+        return int(self.rows.num_rows) + self._queued_rows
 
     @property
     def is_complete(self) -> bool:
         """Whether no rows follow the gathered ones."""
-        return self.is_ended and not self._more_rows
+        return self.is_ended and not self._queued_rows
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is held and no input remains."""
+        """Whether no rows are left and no input follows."""
         return self.is_ended and not self.available
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+        """Queue a batch; raises `DataError` if its keys do not ascend."""
         keyed, _ = self.side.split(batch)
         if keyed.num_rows:
             self._require_order(keyed)
             self._last = keyed.slice(keyed.num_rows - 1)
-        needed = batch if self._shows_keyless else keyed
+        needed = batch if self._emits_null_keys else keyed
         if needed.num_rows:
-            self._more.append(needed)
-            self._more_rows += needed.num_rows
+            self._queued.append(needed)
+            self._queued_rows += needed.num_rows
 
-    def leading_keyless_count(self) -> int:
-        """Return the number of gathered rows before the first one with a key."""
+    def leading_null_key_count(self) -> int:
+        """Return how many rows at the start of `rows` have a null in a key column."""
         has_key = self.side.has_key(self.rows)
         if has_key is None:
             return 0
         return int(np.argmax(has_key)) if has_key.any() else len(has_key)
 
     def keys(self) -> tuple[list[pa.Array], Mask | None]:
-        """Return ascending keys, and which rows have them; the others have the one before them.
+        """Return each row's key, ascending, and a mask of the rows without null keys.
 
-        The first row has a key. The mask is None if all have.
+        A row with a null key gets the preceding row's key. The first row must have a key without
+        nulls. The mask is None if all rows have one.
         """
         keys, has_key = self.side.keys_of(self.rows), self.side.has_key(self.rows)
         if has_key is None:
@@ -124,30 +128,32 @@ class _SideBuffer:
         return [key.take(pa.array(row_indices)) for key in keys], has_key
 
     def gather(self, count: int) -> bool:
-        """Gather more of the received rows; return whether there was progress.
+        """Append up to ``count`` queued rows to `rows`; return whether there was progress.
 
-        The gathered rows at least double: each row is rarely copied even if the batches are small.
+        More than ``count`` if `rows` is larger: it then doubles, so each row is rarely copied even
+        if the batches are small.
         """
         held = self.rows.num_rows
-        if not self._more_rows or (self._more_rows < held and not self.is_ended):
+        if not self._queued_rows or (self._queued_rows < held and not self.is_ended):
             return False
         missing_rows = max(count, held)
         taken = [self.rows] if held else []
-        while self._more and missing_rows:
-            batch = self._more.popleft()
+        while self._queued and missing_rows:
+            batch = self._queued.popleft()
             taken.append(batch.slice(0, missing_rows))
             if batch.num_rows > missing_rows:
-                self._more.appendleft(batch.slice(missing_rows))
+                self._queued.appendleft(batch.slice(missing_rows))
             missing_rows -= taken[-1].num_rows
-            self._more_rows -= taken[-1].num_rows
+            self._queued_rows -= taken[-1].num_rows
         self.rows = pa.concat_batches(taken)
         return True
 
     def drop(self, count: int) -> None:
-        """Forget the first rows."""
+        """Drop the first gathered rows."""
         self.rows = self.rows.slice(count)
 
     def _require_order(self, keyed: pa.RecordBatch) -> None:
+        """Raise `DataError` unless the keys ascend, also after the previous batch's last row."""
         rows = keyed if self._last is None else pa.concat_batches([self._last, keyed])
         keys = self.side.keys_of(rows)
         row = first_descent(keys)
@@ -189,10 +195,10 @@ class MergeJoinRows:
             MEMORY_BYTES_MAX if node.memory_bytes_max is None else node.memory_bytes_max
         )
         self._left = _SideBuffer(
-            "left", self._shape.left, shows_keyless=node.how in SHOWS_LEFT_ALONE
+            "left", self._shape.left, emits_null_keys=node.how in SHOWS_LEFT_ALONE
         )
         self._right = _SideBuffer(
-            "right", self._shape.right, shows_keyless=node.how in SHOWS_RIGHT_ALONE
+            "right", self._shape.right, emits_null_keys=node.how in SHOWS_RIGHT_ALONE
         )
         self._joined: deque[JoinOutput] = deque()
         self._full = BatchCoalescer(node.batch_rows)
@@ -200,7 +206,7 @@ class MergeJoinRows:
         self._reset()
 
     def _reset(self) -> None:
-        """Forget everything: a barrier is over."""
+        """Drop all rows, at a barrier."""
         self._left.reset()
         self._right.reset()
         self._joined.clear()
@@ -295,7 +301,7 @@ class MergeJoinRows:
             left.gather(max(_STEP_ROWS, right.available))
         if not right.rows.num_rows:
             self._gather_right()
-        if self._emit_keyless():
+        if self._emit_null_keys():
             return True
         counts = left.rows.num_rows, right.rows.num_rows
         if not all(
@@ -317,17 +323,19 @@ class MergeJoinRows:
         self._drop_matched(*counts, matched_rows=0)
         return True
 
-    def _emit_keyless(self) -> bool:
-        """Output the rows before all gathered keys; return whether there are any.
+    def _emit_null_keys(self) -> bool:
+        """Output one side's leading rows with null join keys; return whether there were any.
 
-        All preceding rows on their side were output, and no row with a greater key on the other
-        side was: it is held until this side has reached a greater key, too.
+        The output order holds: all preceding rows on that side were output. The other side's rows
+        with greater keys were not: they wait until this side has reached a greater key.
         """
         for side in (self._left, self._right):
-            count = side.leading_keyless_count()
+            count = side.leading_null_key_count()
             if count:
-                show = Matches.unmatched_left if side is self._left else Matches.unmatched_right
-                self._emit(show(np.arange(count)), self._left.rows, self._right.rows)
+                unmatched = (
+                    Matches.unmatched_left if side is self._left else Matches.unmatched_right
+                )
+                self._emit(unmatched(np.arange(count)), self._left.rows, self._right.rows)
                 side.drop(count)
                 return True
         return False
@@ -354,7 +362,7 @@ class MergeJoinRows:
             if kind in SHOWS_LEFT_ONLY and matched_rows > 1:
                 right_count, matched_rows = right_count + matched_rows - 1, 1
         if not left_count and not right_count:
-            self._require_memory()
+            self._fail_if_over_memory_limit()
             return self._gather_right()
         ready = left[:left_count]
         order = None if right_has_key is None else np.argsort(~right_has_key, kind="stable")
@@ -402,8 +410,8 @@ class MergeJoinRows:
             self._was_dropped = True
             self._drop_node(getattr(self._node, side).id)
 
-    def _require_memory(self) -> None:
-        """Check the held size: it is one key's rows, and the join waits for more of them."""
+    def _fail_if_over_memory_limit(self) -> None:
+        """Raise `MemoryLimitError` if the held right rows, all with one key, exceed the limit."""
         needed = self._right.rows.nbytes
         if needed > self._memory_bytes_max:
             with about("node", self._node.id):

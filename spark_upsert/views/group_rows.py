@@ -119,6 +119,7 @@ def _aggregate_column(
     groups: pa.RecordBatch,
     ends: Mapping[str, _Ends],
 ) -> _ResultColumn:
+    """Return an aggregate's result column; ``ends`` has the extremes by column name."""
     column, kind = aggregate.column, aggregate.kind
     if column is None:
         return _ResultColumn(groups.column(grouping.multiplicity))
@@ -227,18 +228,24 @@ class ShownGroups:
                 yield self._result(concat([self._no_rows, *snapshot.read(hash_range=group_range)]))
 
     def look_up(self, groups: RelationRows, manifest: Manifest) -> RelationRows:
-        """Return the rows for groups at a version; groups without rows are omitted."""
+        """Return the rows for groups at a version; groups without rows are omitted.
+
+        A group has one entry per value of each column with a minimum or maximum
+        (`Grouping.parts`), plus one with its sums. Without such columns its key is complete and
+        one look-up finds the entry; otherwise all entries with the group's prefix are read.
+        """
         if not groups.num_rows:
             return empty_batch(self.grouping.result_schema)
         snapshot = self._snapshot(manifest)
         columns = [groups.column(key) for key in self.grouping.keys]
-        if not self.grouping.parts:
-            parts = [self._single_entry_groups(snapshot, columns, groups.num_rows)]
+        has_value_entries = bool(self.grouping.parts)
+        if not has_value_entries:
+            entries = [self._single_entry_groups(snapshot, columns, groups.num_rows)]
         elif columns:
-            parts = list(snapshot.having_prefix(columns))
+            entries = list(snapshot.having_prefix(columns))
         else:
-            parts = list(snapshot.read())
-        return self._result(concat([self._no_rows, *parts]))
+            entries = list(snapshot.read())
+        return self._result(concat([self._no_rows, *entries]))
 
     def changes(
         self, stretch: EpochRange, hash_range: HashRange = ALL_HASHES, *, net: bool = False
@@ -264,6 +271,7 @@ class ShownGroups:
             before = after
 
     def _pairs(self, groups: RelationRows, before: Manifest, after: Manifest) -> Pairs:
+        """Return the groups' old and new rows at two versions, without unchanged rows."""
         old, new = (self.look_up(groups, manifest) for manifest in (before, after))
         return _align_results(self.grouping, old, new).drop_equal()
 
@@ -288,11 +296,12 @@ class ShownGroups:
     def _single_entry_groups(
         self, snapshot: Snapshot, columns: list[pa.Array], count: int
     ) -> RelationRows:
-        """Return the entries for groups without another entry: each is one key."""
+        """Return the groups' sum entries, looked up by complete key; groups have no others."""
         keys = [*columns, pa.repeat(pa.scalar(GROUP_PART, pa.int32()), count)]
         return snapshot.look_up(keys).rows
 
     def _result(self, entries: RelationRows) -> RelationRows:
+        """Return the result rows for stored entries."""
         return compute_results(self.grouping, entries, url=self.store.url)
 
     def _snapshot(self, manifest: Manifest) -> Snapshot:

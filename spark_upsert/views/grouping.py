@@ -132,7 +132,10 @@ class Grouping:
 
     @cached_property
     def parts(self) -> Mapping[str, int]:
-        """The value part for each column with a minimum or maximum."""
+        """The number in entries' `PART` column for each column with a minimum or maximum.
+
+        Entries with that number have one of the column's values each.
+        """
         column_names = [
             e.column for e in self.aggregates if e.kind in (AggregateKind.MIN, AggregateKind.MAX)
         ]

@@ -131,46 +131,50 @@ def prune_columns(node: Node, wanted: Wanted = None) -> Node:
     """Return an equivalent plan whose scans read only the columns used by the plan."""
     match node:
         case Scan():
-            return _scan(node, wanted)
+            return _prune_scan(node, wanted)
         case Filter():
-            needed = _with(wanted, _used_columns([node.where]))
+            needed = _union(wanted, _used_columns([node.where]))
             return replace(node, input=prune_columns(node.input, needed))
         case Project():
             needed = _used_columns(column.formula for column in node.columns)
-            return _projected_scan(replace(node, input=prune_columns(node.input, needed)))
+            return _drop_identity_projection(replace(node, input=prune_columns(node.input, needed)))
         case Unnest():
             return replace(
-                node, input=prune_columns(node.input, _with(wanted, _names(node.column)))
+                node, input=prune_columns(node.input, _union(wanted, _fold_names(node.column)))
             )
         case Join():
-            left, right = (_names(*names) for names in zip(*node.on, strict=True))
+            left, right = (_fold_names(*names) for names in zip(*node.on, strict=True))
             return replace(
                 node,
-                left=prune_columns(node.left, _with(wanted, left)),
-                right=prune_columns(node.right, _with(wanted, right)),
+                left=prune_columns(node.left, _union(wanted, left)),
+                right=prune_columns(node.right, _union(wanted, right)),
             )
         case Group():
             columns = (
                 aggregate.column for aggregate in node.aggregates if aggregate.column is not None
             )
-            return replace(node, input=prune_columns(node.input, _names(*node.keys, *columns)))
+            return replace(node, input=prune_columns(node.input, _fold_names(*node.keys, *columns)))
         case _:
             return node
 
 
-def _scan(node: Scan, wanted: Wanted) -> Scan:
+def _prune_scan(node: Scan, wanted: Wanted) -> Scan:
+    """Return a scan with only the wanted columns and its key."""
     if wanted is None:
         return node
-    needed = wanted | _names(*node.key)
+    needed = wanted | _fold_names(*node.key)
     return replace(node, columns=tuple(c for c in node.columns if c.name.casefold() in needed))
 
 
-def _projected_scan(node: Project) -> Node:
-    """Return a projection, or the scan itself if it has these very columns."""
+def _drop_identity_projection(node: Project) -> Node:
+    """Return the scan below an identity projection; any other projection is unchanged.
+
+    An identity projection selects all the scan's columns, in order, under their own names.
+    """
     child = node.input
     if isinstance(child, Scan):
-        names = [column.name for column in child.columns]
-        if [tuple(column) for column in node.columns] == [(name, name) for name in names]:
+        identity = [(column.name, column.name) for column in child.columns]
+        if [tuple(column) for column in node.columns] == identity:
             return child
     return node
 
@@ -180,15 +184,17 @@ def _used_columns(formulas: Iterable[Formula]) -> Wanted:
     needed: Wanted = frozenset()
     for formula in formulas:
         columns = columns_read(formula)
-        needed = _with(needed, None if columns is None else _names(*columns))
+        needed = _union(needed, None if columns is None else _fold_names(*columns))
     return needed
 
 
-def _with(wanted: Wanted, more: Wanted) -> Wanted:
+def _union(wanted: Wanted, more: Wanted) -> Wanted:
+    """Return both sets' columns; None means all columns."""
     return None if wanted is None or more is None else wanted | more
 
 
-def _names(*names: str) -> frozenset[str]:
+def _fold_names(*names: str) -> frozenset[str]:
+    """Return the case-folded names."""
     return frozenset(name.casefold() for name in names)
 
 

@@ -114,4 +114,4 @@ def _() -> Patch:
     def innermost(original: Any, graph: Any) -> Any:
         return (replace(place, regions=place.regions[:1]) for place in original(graph))
 
-    return wrapped(rescale, "_keeping_state", innermost)
+    return wrapped(rescale, "_stateful_operators", innermost)

@@ -16,14 +16,14 @@ class Gate:
     def __init__(self, calls: SharedCalls[Any, Any]) -> None:
         self._calls = calls
         self._carry_out = calls._carry_out
-        self._enter = calls._enter
+        self._enqueue = calls._enqueue
         self._entered = threading.Condition()
         self._stands = threading.Event()
         self._opened = threading.Event()
         self.rounds: list[int] = []
         """How many calls each round had."""
         calls._carry_out = self._held
-        calls._enter = self._counted  # type: ignore[method-assign]
+        calls._enqueue = self._counted  # type: ignore[method-assign]
 
     def _held(self, calls: Sequence[Any]) -> Sequence[Any]:
         self.rounds.append(len(calls))
@@ -33,7 +33,7 @@ class Gate:
         return self._carry_out(calls)
 
     def _counted(self, ticket: Any) -> None:
-        self._enter(ticket)
+        self._enqueue(ticket)
         with self._entered:
             self._entered.notify_all()
 

@@ -84,7 +84,7 @@ def test_who_waits_for_a_fetch_does_not_repeat_it(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_mapped_copy_goes_first(tmp_path: Path) -> None:
-    remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=400)
+    remote, copies = Remote(length=100), LocalCopies(tmp_path, capacity_bytes=400)
     for age, name in enumerate("abc"):
         mapped(copies, remote, name)
         os.utime(copies.folder() / name, (age, age))
@@ -94,7 +94,7 @@ def test_the_least_recently_mapped_copy_goes_first(tmp_path: Path) -> None:
 
 
 def test_a_removed_copy_stays_readable_where_it_is_mapped(tmp_path: Path) -> None:
-    remote, copies = Remote(length=100), LocalCopies(tmp_path, bytes_max=200)
+    remote, copies = Remote(length=100), LocalCopies(tmp_path, capacity_bytes=200)
     held = copies.map("a", remote.fetch("a"))
     for name in "bcd":
         mapped(copies, remote, name)
@@ -103,7 +103,7 @@ def test_a_removed_copy_stays_readable_where_it_is_mapped(tmp_path: Path) -> Non
 
 
 def test_an_object_larger_than_the_bound_is_mapped_all_the_same(tmp_path: Path) -> None:
-    remote, copies = Remote(length=1000), LocalCopies(tmp_path, bytes_max=10)
+    remote, copies = Remote(length=1000), LocalCopies(tmp_path, capacity_bytes=10)
     assert mapped(copies, remote, "a") == remote.contents("a")
     assert mapped(copies, remote, "b") == remote.contents("b")
     assert names(copies) == ["b"]
@@ -113,7 +113,7 @@ def test_a_smaller_bound_is_kept_from_the_first_fetch(tmp_path: Path) -> None:
     remote = Remote(length=100)
     for name in "abcde":
         mapped(LocalCopies(tmp_path), remote, name)
-    copies = LocalCopies(tmp_path, bytes_max=250)
+    copies = LocalCopies(tmp_path, capacity_bytes=250)
     mapped(copies, remote, "f")
     assert len(names(copies)) == 2
 

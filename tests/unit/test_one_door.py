@@ -34,7 +34,7 @@ OWN = {
     "core.keys:fixed_words": (1, "truth values as 0 and 1"),
     "payloads.avro:AvroDecoder._decode_block": (1, "values that our reader has checked"),
     "payloads.logical_types:decode_base64": (2, BYTES),
-    "payloads.schema_registry:ConfluentDecoder._other_ids": (1, SHOWN),
+    "payloads.schema_registry:ConfluentDecoder._schema_id_errors": (1, SHOWN),
     "payloads.schema_registry:header_ids": (1, BYTES),
     "payloads.logical_types:natural_wire": (1, "Avro's timestamps, which our reader has checked"),
     "payloads.json:JsonDecoder._decode_block": (1, "values that our reader has checked"),

@@ -260,7 +260,7 @@ def test_picked_rows_of_a_run_are_a_part() -> None:
     places = np.array([3, 4, 9])
     part = PickedPart(run, places)
     assert part.unverified_hashes.tolist() == part.hashes.tolist() == whole.hashes[places].tolist()
-    assert part.hash_ends == (part.hashes[0], part.hashes[-1])
+    assert part.first_and_last_hash == (part.hashes[0], part.hashes[-1])
     assert part.path == run.file.path
     assert part.slice(["v"], 1, 3)[0].equals(whole.take(["v"], places[1:])[0])
 

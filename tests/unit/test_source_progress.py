@@ -54,7 +54,7 @@ def test_who_waits_is_counted_by_band() -> None:
     wall = Now()
     stream = Stream(
         NamedInputs(inputs),
-        QueryOptions(rows_max=1, parallelism=1, priorities=priorities),
+        QueryOptions(rows_max=1, parallelism=1, priority_by_input=priorities),
         clock=Now(0.0),
         wall=wall,
     )

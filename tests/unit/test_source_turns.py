@@ -105,7 +105,7 @@ def test_what_was_asked_of_very_many_is_forgotten() -> None:
     known = urgencies(inputs, autoPriority="true")
     for first in range(0, 2_000, READ_TIME_REQUESTS_MAX):
         known.of(list(inputs)[first : first + READ_TIME_REQUESTS_MAX], 0)
-    assert len(known._read) < 1_100
+    assert len(known._read_times) < 1_100
 
 
 @pytest.fixture

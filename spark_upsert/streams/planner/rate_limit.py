@@ -56,7 +56,7 @@ class Urgencies:
     def __init__(self, inputs: Inputs, query: QueryOptions) -> None:
         self._inputs = inputs
         self._query = query
-        self._read: dict[str, tuple[int, int | None]] = {}
+        self._read_times: dict[str, tuple[int, int | None]] = {}
         """Request time and last read time by input, oldest request first."""
 
     def of(self, names: Collection[str], now_ms: int) -> dict[str, Urgency]:
@@ -70,14 +70,15 @@ class Urgencies:
             else:
                 urgency_by_name[name] = Urgency(manual=priority)
         if self._query.auto_priority:
-            self._request_read_times(without_priority, now_ms)
+            self._refresh_cached_read_times(without_priority, now_ms)
             for name in without_priority:
-                _, read_ms = self._read.get(name, (0, None))
+                _, read_ms = self._read_times.get(name, (0, None))
                 urgency_by_name[name] = Urgency(read_ms=read_ms)
         return urgency_by_name
 
     def _priority(self, name: str) -> int | None:
-        explicit = self._query.priorities.get(name)
+        """Return the query's priority for an input, else the input's own; None without both."""
+        explicit = self._query.priority_by_input.get(name)
         if explicit is not None:
             return explicit
         with about("input", name):
@@ -85,21 +86,32 @@ class Urgencies:
 
     # -- when other queries read an input ---------------------------------------------
 
-    def _request_read_times(self, names: Collection[str], now_ms: int) -> None:
-        """Request last read times for the due inputs with the oldest entries."""
+    def _refresh_cached_read_times(self, names: Collection[str], now_ms: int) -> None:
+        """Refresh the cached last read times of these inputs that are at least `REST_MS` old.
+
+        At most `READ_TIME_REQUESTS_MAX` inputs, the oldest cache entries first. A cache much larger
+        than ``names`` is reduced to them.
+        """
         due = [name for name in names if self._is_due(name, now_ms)]
-        due.sort(key=lambda name: self._read.get(name, (-1, None))[0])
+        due.sort(key=lambda name: self._read_times.get(name, (-1, None))[0])
         due = due[:READ_TIME_REQUESTS_MAX]
         for name, read_ms in zip(due, map_in_order(self._last_read_ms, due, len(due)), strict=True):
-            self._read[name] = now_ms, read_ms
-        if len(self._read) > len(names) + _KEPT_MIN:
-            self._read = {name: self._read[name] for name in names if name in self._read}
+            self._read_times[name] = now_ms, read_ms
+        if len(self._read_times) > len(names) + _KEPT_MIN:
+            self._read_times = {
+                name: self._read_times[name] for name in names if name in self._read_times
+            }
 
     def _is_due(self, name: str, now_ms: int) -> bool:
-        read_ms = self._read.get(name)
-        return read_ms is None or not read_ms[0] <= now_ms < read_ms[0] + REST_MS
+        """Return whether an input's last request is absent, old, or in the clock's future."""
+        entry = self._read_times.get(name)
+        if entry is None:
+            return True
+        requested_ms, _ = entry
+        return not requested_ms <= now_ms < requested_ms + REST_MS
 
     def _last_read_ms(self, name: str) -> int | None:
+        """Request when another query last read an input; None if unknown."""
         try:
             with about("input", name):
                 return self._inputs[name].last_read_ms()
@@ -245,22 +257,22 @@ _Visit = tuple[str, int]
 
 
 def _serve(
-    visits: list[_Visit], ways: Mapping[str, _InputProgress], limits: Limits
+    visits: list[_Visit], progress_by_input: Mapping[str, _InputProgress], limits: Limits
 ) -> tuple[int, list[str]]:
     """Let inputs take steps, in this order.
 
     Returns how many inputs were served in turn before the first miss, and all served names.
     """
     room = _Room(limits)
-    served, count = _visit(visits, ways, room)
+    served, count = _visit(visits, progress_by_input, room)
     again = served
-    while again := [visit for visit in again if ways[visit[0]].has_more]:
-        again, _ = _visit(again, ways, room)
+    while again := [visit for visit in again if progress_by_input[visit[0]].has_more]:
+        again, _ = _visit(again, progress_by_input, room)
     return count, [name for name, _ in served]
 
 
 def _visit(
-    visits: list[_Visit], ways: Mapping[str, _InputProgress], room: _Room
+    visits: list[_Visit], progress_by_input: Mapping[str, _InputProgress], room: _Room
 ) -> tuple[list[_Visit], int]:
     """Let each input take its share; return the served, and how many before the first miss."""
     served: list[_Visit] = []
@@ -269,7 +281,7 @@ def _visit(
     for name, weight in visits:
         if room.is_full:
             break
-        progress = ways[name]
+        progress = progress_by_input[name]
         if progress.take(room, room.share(weight, weight_left)) or not progress.has_more:
             served.append((name, weight))
         elif count is None:
@@ -359,21 +371,21 @@ class _Room:
         )
         return rows, size, epochs
 
-    def fitting(self, piece: ReadPiece, behind: int, bounds: _Amounts) -> int:
-        """Return how many steps after ``behind`` taken ones fit into bounds."""
-        left = piece.steps - behind
-        complete, taken = _first_amounts(piece, piece.steps), _first_amounts(piece, behind)
+    def fitting(self, piece: ReadPiece, skipped: int, bounds: _Amounts) -> int:
+        """Return how many steps after the first ``skipped`` ones fit into bounds."""
+        left = piece.steps - skipped
+        complete, taken = _first_amounts(piece, piece.steps), _first_amounts(piece, skipped)
         if not any(complete):
             return left
         steps = min(
-            _fitting(piece.steps, most - spent + held, amount) - behind
+            _fitting(piece.steps, most - spent + held, amount) - skipped
             for most, spent, held, amount in zip(bounds, self._spent, taken, complete, strict=True)
         )
         return max(min(left, steps), int(self._is_empty))
 
-    def spend(self, piece: ReadPiece, behind: int, steps: int) -> bool:
-        """Take steps after ``behind`` taken ones; return whether they hold any amount."""
-        before, after = _first_amounts(piece, behind), _first_amounts(piece, behind + steps)
+    def spend(self, piece: ReadPiece, skipped: int, steps: int) -> bool:
+        """Take steps after the first ``skipped`` ones; return whether they hold any amount."""
+        before, after = _first_amounts(piece, skipped), _first_amounts(piece, skipped + steps)
         rows, size, epochs = (
             spent + then - now for spent, now, then in zip(self._spent, before, after, strict=True)
         )

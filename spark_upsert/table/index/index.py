@@ -37,14 +37,16 @@ class KeysHaving(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """A readable index state and the newest table version.
+    """A usable index version, the table version it indexes, and the newest table version.
 
     The table is read after the index, so its types can represent every key in the index.
     """
 
-    own: Manifest
-    shows: TableVersion
-    table: Manifest
+    index_manifest: Manifest
+    indexed_version: TableVersion
+    """The table version whose keys the index has."""
+    table_manifest: Manifest
+    """The newest table version."""
 
 
 class Index:
@@ -96,11 +98,11 @@ class Index:
         index_head = self.try_head()
         return None if index_head is None else self.usable(index_head)
 
-    def usable(self, own: Manifest) -> TableVersion | None:
+    def usable(self, index_manifest: Manifest) -> TableVersion | None:
         """Return the table version covered by an index manifest; None if it is unusable."""
         # The table is read after the index, so its head is never older.
-        state = self._readable(own, self.table_log.head())
-        return None if state is None else state.shows
+        state = self._readable(index_manifest, self.table_log.head())
+        return None if state is None else state.indexed_version
 
     def state(self, *, near: int | None = None) -> IndexState:
         """Return the newest index state, or an older one nearer to the table version ``near``."""
@@ -112,11 +114,15 @@ class Index:
                 "that could be compared with others.",
                 hint="build it anew: upsertflow index PATH.",
             )
-        return state if near is None or near >= state.shows.version else self._as_of(near, state)
+        return (
+            state
+            if near is None or near >= state.indexed_version.version
+            else self._as_of(near, state)
+        )
 
-    def _readable(self, own: Manifest, table: Manifest) -> IndexState | None:
+    def _readable(self, index_manifest: Manifest, table: Manifest) -> IndexState | None:
         """Return an index manifest's state; None if the given table version cannot use it."""
-        table_ref = covered_version(own)
+        table_ref = covered_version(index_manifest)
         is_expired = table_ref is None or table_ref.version < table.since
         if table_ref is None or is_expired or self.column not in table.schema.columns.names:
             return None
@@ -124,7 +130,7 @@ class Index:
             self.table_log.require_descent(table, table_ref, "the index")
         except OtherTableError:
             return None
-        return IndexState(own, table_ref, table)
+        return IndexState(index_manifest, table_ref, table)
 
     def keys_having(self, values: pa.Array) -> KeysHaving:
         """Return the keys whose rows have one of the given values in the column.
@@ -133,11 +139,13 @@ class Index:
         together; `iter_keys_having` returns them in pieces, for values with very many rows.
         """
         state = self.state()
-        fields = pa.schema([state.table.schema.columns.field(n) for n in state.table.schema.keys])
+        fields = pa.schema(
+            [state.table_manifest.schema.columns.field(n) for n in state.table_manifest.schema.keys]
+        )
         table = pa.Table.from_batches(self.keys_in(state, values), schema=fields).combine_chunks()
         columns = [column.combine_chunks() for column in table.columns]
         keys = pa.RecordBatch.from_arrays(columns, schema=table.schema)
-        return KeysHaving(keys, state.shows.version)
+        return KeysHaving(keys, state.indexed_version.version)
 
     def count(self, values: pa.Array) -> int:
         """Return the approximate number of proposed keys; raises as `keys_having`.
@@ -154,19 +162,19 @@ class Index:
         A piece has about `CHUNK_ROWS` keys, even if one value has more.
         """
         state = self.state(near=near)
-        return state.shows.version, self.keys_in(state, values)
+        return state.indexed_version.version, self.keys_in(state, values)
 
     def keys_in(self, state: IndexState, values: pa.Array) -> Iterator[pa.RecordBatch]:
         """Return an index state's keys for the given values, in pieces."""
         return self._widened_snapshot(state).having_prefix(
-            [values.drop_null()], state.table.schema.keys
+            [values.drop_null()], state.table_manifest.schema.keys
         )
 
     def _widened_snapshot(self, state: IndexState) -> Snapshot:
         """Return an index state as a snapshot in the newest types; wider types keep the hashes."""
-        seed = state.own.schema.hash_seed
-        wide = index_schema(state.table.schema, self.column, hash_seed=seed)
-        return Snapshot(self.store, replace(state.own, schema=wide))
+        seed = state.index_manifest.schema.hash_seed
+        wide = index_schema(state.table_manifest.schema, self.column, hash_seed=seed)
+        return Snapshot(self.store, replace(state.index_manifest, schema=wide))
 
     def _as_of(self, version: int, newest: IndexState) -> IndexState:
         """Return the newest index state covering no version after ``version``.
@@ -174,12 +182,12 @@ class Index:
         By bisection, because the covered version only grows. If no such state is readable, the
         state covering the next version.
         """
-        lower, upper = newest.own.since, newest.own.version
+        lower, upper = newest.index_manifest.since, newest.index_manifest.version
         latest_state, later = None, newest
         while lower < upper:
             middle = (lower + upper) // 2
             manifest = self.log.at(middle)
-            at, state = covered_version(manifest), self._readable(manifest, newest.table)
+            at, state = covered_version(manifest), self._readable(manifest, newest.table_manifest)
             if at is not None and at.version > version:
                 upper, later = middle, state or later
             else:
@@ -229,6 +237,7 @@ def check_index(index: Index) -> Iterator[Finding]:
 
 
 def _sum_entries(snapshot: Snapshot, names: tuple[str, ...]) -> _EntrySums:
+    """Sum up the rows with a value in the first column."""
     count = hashes = 0
     for batch in snapshot.read(names):
         rows = batch.filter(pc.is_valid(batch.column(names[0])))
@@ -259,7 +268,7 @@ def rows_at(
     wide = at.schema.widened_to(newest)
     state = None if index is None else _readable_state(index, near=at.version)
     if state is not None:
-        wide = wide.widened_to(state.table.schema)
+        wide = wide.widened_to(state.table_manifest.schema)
     values = values.drop_null().cast(wide.columns.field(column).type)
     snapshot = replace(snapshot, manifest=replace(at, schema=wide))
     pieces = None
@@ -279,6 +288,7 @@ def rows_at(
 
 
 def _readable_state(index: Index, *, near: int) -> IndexState | None:
+    """Return the index state nearest to a table version; None if there is no usable one."""
     try:
         return index.state(near=near)
     except (DataLossError, CorruptionError):
@@ -288,8 +298,11 @@ def _readable_state(index: Index, *, near: int) -> IndexState | None:
 def proposed(
     index: Index, state: IndexState, values: pa.Array, at: Manifest
 ) -> Iterator[KeyBatch] | None:
-    """Return distinct keys in pieces, including all matches; None without a bridge."""
-    between = keys_between(index, state.shows.version, at)
+    """Return distinct keys in pieces, including all matches; None without a bridge.
+
+    The bridge has the keys changed between the indexed version and ``at`` (`keys_between`).
+    """
+    between = keys_between(index, state.indexed_version.version, at)
     return None if between is None else _with_bridge(index.keys_in(state, values), between)
 
 
@@ -308,13 +321,13 @@ def _with_bridge(pieces: Iterator[KeyBatch], between: KeyBatch) -> Iterator[KeyB
             yield keys
 
 
-def keys_between(index: Index, shows: int, at: Manifest) -> KeyBatch | None:
+def keys_between(index: Index, indexed_version: int, at: Manifest) -> KeyBatch | None:
     """Return the *bridge*: the distinct keys of the commands between two table versions.
 
     None if those commands do not cover every changed key (an overwrite, expired changes), or
     outnumber the rows at the version.
     """
-    lower, upper = sorted((shows, at.version))
+    lower, upper = sorted((indexed_version, at.version))
     log, schema = index.table_log, at.schema
     head = log.head()
     if lower + 1 < head.first_changes:
@@ -327,6 +340,7 @@ def keys_between(index: Index, shows: int, at: Manifest) -> KeyBatch | None:
 
 
 def _command_keys(index: Index, commits: Sequence[Commit], at: Manifest) -> Iterator[KeyBatch]:
+    """Yield the keys of all commands in the commits, in the types of ``at``."""
     slices = tuple(slice_ for commit in commits for slice_ in commit.slices())
     commands = Snapshot(index.table_store, replace(at, slices=slices))
     for part, _ in commands.parts():
@@ -340,6 +354,7 @@ def _command_keys(index: Index, commits: Sequence[Commit], at: Manifest) -> Iter
 
 
 def _no_keys(schema: TableSchema) -> KeyBatch:
+    """Return an empty key batch."""
     fields = pa.schema([schema.columns.field(name) for name in schema.keys])
     return pa.RecordBatch.from_pylist([], schema=fields)
 

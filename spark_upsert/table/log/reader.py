@@ -150,6 +150,7 @@ class LogReader:
         self._durable_version = -1
         self._idle_polls = 0
         self._reported: TableVersion | None = None
+        """The newest version received from another process (`try_refresh`)."""
         self._pinned = threading.local()
 
     def without_cache(self) -> LogReader:
@@ -183,7 +184,8 @@ class LogReader:
     def try_refresh(self, *, reported: TableVersion | None = None) -> LogSnapshot | None:
         """Poll the log (`refresh`); None if there is no table.
 
-        ``reported`` is a durable version, known to the caller from another process.
+        ``reported`` is a durable version that the caller received from another process, for example
+        in a routed write's plan or commit message. The poll then starts there.
         """
         with self._lock:
             self._record_reported(reported)
@@ -222,7 +224,7 @@ class LogReader:
             return self._snapshot_from(manifest)
 
     def _record_reported(self, reported: TableVersion | None) -> None:
-        """Record a version found in the log and durable."""
+        """Record a version that another process read from the log and made durable."""
         if reported is None:
             return
         self._durable_version = max(self._durable_version, reported.version)

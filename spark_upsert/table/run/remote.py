@@ -291,7 +291,7 @@ REMOTE_RUNS = RemoteRunCache()
 
 def _fetch_matches(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
     """Read the blocks needed by a look-up from a part."""
-    first, last = part.hash_ends
+    first, last = part.first_and_last_hash
     probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
     indices = part.insertion_points(probes)
     matches = indices[part.hashes_at(np.minimum(indices, len(part) - 1)) == probes]

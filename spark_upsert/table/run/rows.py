@@ -56,7 +56,7 @@ class Part(Protocol):
         ...
 
     @property
-    def hash_ends(self) -> tuple[int, int]:
+    def first_and_last_hash(self) -> tuple[int, int]:
         """The first and the last row's hashes, verified."""
         ...
 
@@ -91,6 +91,7 @@ class RunPart:
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
+        """All rows' key hashes; the read verifies their checksums."""
         [column] = self.slice([HASH], 0, self._count)
         hashes: npt.NDArray[np.uint64] = column.to_numpy()
         return hashes
@@ -117,6 +118,7 @@ class RunPart:
         return self.unverified_hashes[positions]
 
     def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
+        """Search the complete run, then clip the positions to this part."""
         indices = self.run.search.insertion_points(probes)
         if self._count == self.run.file.rows:
             return indices
@@ -126,7 +128,8 @@ class RunPart:
         return self.run.search.candidates(probes)
 
     @property
-    def hash_ends(self) -> tuple[int, int]:
+    def first_and_last_hash(self) -> tuple[int, int]:
+        """The first and last row's hashes; for a whole run from the file's metadata."""
         if self._count == self.run.file.rows:
             return self.run.file.hash_range.first, self.run.file.hash_range.last
         first, last = self.hashes_at(np.array([0, self._count - 1])).tolist()
@@ -167,7 +170,7 @@ class PickedPart:
         return np.arange(len(probes))
 
     @property
-    def hash_ends(self) -> tuple[int, int]:
+    def first_and_last_hash(self) -> tuple[int, int]:
         first, last = self.hashes_at(np.array([0, len(self) - 1])).tolist()
         return first, last
 
@@ -213,7 +216,7 @@ class BatchPart:
         return np.arange(len(probes))
 
     @property
-    def hash_ends(self) -> tuple[int, int]:
+    def first_and_last_hash(self) -> tuple[int, int]:
         return int(self.hashes[0]), int(self.hashes[-1])
 
     @property

@@ -93,7 +93,7 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
     part_hashes = part.unverified_hashes
     if not len(part_hashes) or not len(hashes):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    first, last = part.hash_ends
+    first, last = part.first_and_last_hash
     low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
     high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
     probes = hashes[low:high]
@@ -153,7 +153,7 @@ class RunRanges:
 
     @property
     def counts(self) -> Positions:
-        """How many entries are in each range."""
+        """The row count in each range."""
         return self.stops - self.starts
 
     def positions(self, low: int, high: int) -> Positions:
@@ -174,7 +174,10 @@ class Prefixes:
     """The columns."""
     values: tuple[pa.Array, ...]
     ranges: Words
-    """For each value, the first hash in the range for keys with that prefix."""
+    """For each value, the first hash in its hash range, ascending.
+
+    A key prefix determines the hash's upper half; its hash range has all hashes with that half.
+    """
 
     @classmethod
     def of(cls, schema: TableSchema, values: Sequence[pa.Array]) -> Prefixes:
@@ -199,12 +202,15 @@ class Prefixes:
             ranges=np.sort(ranges),
         )
 
-    def cut(self) -> Iterator[Prefixes]:
-        """Yield the values in pieces without a shared range."""
+    def split_by_hash_range(self) -> Iterator[Prefixes]:
+        """Yield the values in pieces of about `_VALUES`; two pieces share no hash range.
+
+        So each hash range, and each row found in it, belongs to one piece.
+        """
         first = 0
         while first < len(self.ranges):
-            last = self.ranges[min(first + _VALUES, len(self.ranges)) - 1]
-            end = int(np.searchsorted(self.ranges, last, side="right"))
+            last_range = self.ranges[min(first + _VALUES, len(self.ranges)) - 1]
+            end = int(np.searchsorted(self.ranges, last_range, side="right"))
             yield replace(
                 self,
                 values=tuple(column.slice(first, end - first) for column in self.values),
@@ -228,7 +234,7 @@ class Prefixes:
         return HashRange.spanning(self.firsts[0], self.lasts[-1])
 
     def positions_in(self, run: Run, live: HashRange) -> RunRanges:
-        """Return the ranges' positions in the run's live part, confirmed by verified entries."""
+        """Return each hash range's rows in a run's live part, confirmed by verified entries."""
         low, high = live.rows_of(run.hashes)
         starts = np.searchsorted(run.hashes, self.firsts, side="left").astype(np.int64)
         stops = np.searchsorted(run.hashes, self.lasts, side="right").astype(np.int64)
@@ -252,7 +258,7 @@ class Prefixes:
 
 
 def neighbours_within(counts: Positions, most: int) -> Iterator[tuple[int, int]]:
-    """Yield neighbours ``[low, high)`` with at most so many together, or single ones."""
+    """Yield index ranges ``[low, high)`` whose counts sum to at most ``most``, or single indices."""
     reached = np.cumsum(counts)
     low = 0
     while low < len(counts):

@@ -96,7 +96,7 @@ def _with_state(commands: Rows, probes: Positions, look_up: LookUp) -> tuple[Row
     schema = commands.schema
     hashes = commands.hashes[probes]
     matches = look_up(hashes, commands.take(schema.identity, probes))
-    # What was found is gathered once, whole: it lies scattered over many files.
+    # The matches are copied once, with all columns: they are scattered over many files.
     hit = np.flatnonzero(matches.present)
     names = [name for name in schema.run.names if name != HASH]
     columns = [pa.array(hashes[hit]), *matches.rows.take(names, matches.at[hit])]
@@ -195,11 +195,12 @@ def folded_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> Histor
 def _folded_into(rows: Rows, known: Positions, sent: Positions) -> Rows:
     """Fold one epoch's commands into the older state entries."""
     schema = rows.schema
-    both = Rows(schema, [BatchPart(_batch(rows, chosen)) for chosen in (known, sent)])
+    both = Rows(schema, [BatchPart(_take_batch(rows, chosen)) for chosen in (known, sent)])
     return fold(both, epochs=epochs_by_part(both, [0, 1])).rows
 
 
-def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+def _take_batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+    """Return the chosen rows with all columns, as one batch."""
     names = rows.schema.run.names
     return pa.RecordBatch.from_arrays(rows.take(names, chosen), schema=rows.schema.run)
 
@@ -276,11 +277,12 @@ class MergeFunction(Protocol):
         ...
 
     def compare_with_stored(
-        self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
+        self, newer: Rows, newer_positions: Positions, older: Rows, older_positions: Positions
     ) -> StoredComparison:
-        """Return the effect on older entries with the same keys.
+        """Return the effect of newer entries on stored older entries with the same keys.
 
-        Both sides sorted by (hash, key).
+        The positions select one entry per key in their rows: the n-th newer and the n-th older
+        position have the same key. Both are sorted by (hash, key).
         """
         ...
 
@@ -318,7 +320,7 @@ class LastWriteWins:
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int
     ) -> EntryMatches:
         at = np.full(count, ABSENT, dtype=np.int64)
-        probes, chosen_rows = _lined_up(hits)
+        probes, chosen_rows = _concat_matches(hits)
         contested = (np.bincount(probes, minlength=count) > 1)[probes]
         at[probes[~contested]] = chosen_rows[~contested]
         probes, chosen_rows = probes[contested], chosen_rows[contested]
@@ -341,18 +343,24 @@ class LastWriteWins:
         return EntryMatches(rows, at)
 
     def compare_with_stored(
-        self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
+        self, newer: Rows, newer_positions: Positions, older: Rows, older_positions: Positions
     ) -> StoredComparison:
-        # One look at what was found: it lies scattered over many files.
-        reaches_back = self.precedence.compares_order_across_epochs
-        names = [DIFF, *(newer.schema.order_columns if reaches_back else ())]
-        diffs, *order = newer.take(names, ours)
-        was, *order_then = older.take(names, theirs)
-        signs = compare(order, order_then) if order else np.zeros(len(ours), dtype=np.int8)
+        # One read for all columns: the older entries are scattered over many files.
+        compares_order = self.precedence.compares_order_across_epochs
+        names = [DIFF, *(newer.schema.order_columns if compares_order else ())]
+        diffs, *order = newer.take(names, newer_positions)
+        was, *order_then = older.take(names, older_positions)
+        signs = (
+            compare(order, order_then) if order else np.zeros(len(newer_positions), dtype=np.int8)
+        )
         standing = self.precedence.compare_with_older(
             signs,
-            lambda equal: equal_contents(newer, ours[equal], older, theirs[equal]),
-            lambda other: have_reasons(newer, ours[other], older, theirs[other]),
+            lambda equal: equal_contents(
+                newer, newer_positions[equal], older, older_positions[equal]
+            ),
+            lambda other: have_reasons(
+                newer, newer_positions[other], older, older_positions[other]
+            ),
         )
         return StoredComparison(was, diffs, standing)
 
@@ -387,7 +395,7 @@ class Aggregating:
     def gather(
         self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int
     ) -> EntryMatches:
-        probes, chosen_rows = _lined_up(hits)
+        probes, chosen_rows = _concat_matches(hits)
         at = np.full(count, ABSENT, dtype=np.int64)
         if rows.schema.order:
             order = np.argsort(chosen_rows)
@@ -404,22 +412,22 @@ class Aggregating:
         return EntryMatches(folded.rows, at)
 
     def compare_with_stored(
-        self, newer: Rows, ours: Positions, older: Rows, theirs: Positions
+        self, newer: Rows, newer_positions: Positions, older: Rows, older_positions: Positions
     ) -> StoredComparison:
-        [was] = older.take([DIFF], theirs)
+        [was] = older.take([DIFF], older_positions)
         both = Rows(newer.schema, [*older.parts, *newer.parts])
-        # An old entry and the new one of its key, one after the other: there is nothing to sort.
-        order = np.stack([theirs, ours + len(older)], axis=1).ravel()
+        # Each older entry is followed by the newer one with its key, so no sort is needed.
+        order = np.stack([older_positions, newer_positions + len(older)], axis=1).ravel()
         folded = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
         [becomes] = folded.rows.take([DIFF], np.arange(len(folded.rows)))
-        nothing = np.zeros(len(ours), dtype=np.bool_)
+        nothing = np.zeros(len(newer_positions), dtype=np.bool_)
         return StoredComparison(was, becomes, PrecedenceResult(~nothing, nothing, nothing))
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return folded_history(commands, epoch_of, look_up)
 
 
-def _lined_up(hits: Iterable[KeyMatches]) -> tuple[Positions, Positions]:
+def _concat_matches(hits: Iterable[KeyMatches]) -> tuple[Positions, Positions]:
     """Return all parts' probes, concatenated in part order, and their entries."""
     parts = list(hits)
     probes = np.concatenate([_NOTHING, *(part.probes for part in parts)])

@@ -253,14 +253,14 @@ class Snapshot:
         """
         prefixes = Prefixes.of(self.manifest.schema, values)
         names = self.manifest.schema.columns.names if columns is None else columns
-        for few in prefixes.cut():
+        for few in prefixes.split_by_hash_range():
             yield from self._having(few, list(names) or list(prefixes.names))
 
     def count_having_prefix(self, values: Sequence[pa.Array]) -> int:
         """Return the entry count for the given key prefixes; it may include superseded entries."""
         return sum(
             int(prefix.positions_in(run, slice_.occupied).counts.sum())
-            for prefix in Prefixes.of(self.manifest.schema, values).cut()
+            for prefix in Prefixes.of(self.manifest.schema, values).split_by_hash_range()
             for slice_, run in self.opened(prefix.spanning)
         )
 

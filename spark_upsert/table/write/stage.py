@@ -56,7 +56,7 @@ SPILL_BYTES = 192 << 20
 
 
 class Stash:
-    """One task's commands in one epoch. A context manager: it may own files on disk.
+    """One task's write buffer: its commands in one epoch. A context manager: may own files on disk.
 
     Pending batches are resolved when they outgrow the resolved part, so that memory is O(keys).
     Beyond `SPILL_BYTES`, sorted runs go to local disk; the seal merges them by hash range.
@@ -136,7 +136,7 @@ class Stash:
         compacted = 0 if self._compacted is None else self._compacted.batch.nbytes
         if self._pending_bytes >= max(self._compact_bytes, compacted):
             self._compact_buffer()
-        by_keys, commands = are_by_keys(commands), self._placed(commands)
+        by_keys, commands = are_by_keys(commands), self._adopt_arrival_order(commands)
         self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
         self.is_by_keys |= by_keys
@@ -144,7 +144,7 @@ class Stash:
         self._pending.append(BatchPart(commands))
         self._pending_bytes += commands.nbytes
 
-    def _placed(self, commands: pa.RecordBatch) -> pa.RecordBatch:
+    def _adopt_arrival_order(self, commands: pa.RecordBatch) -> pa.RecordBatch:
         """Return the commands; those without an order adopt one by arrival."""
         if not are_unplaced(commands, self._schema).any():
             return commands
@@ -171,7 +171,7 @@ class Stash:
         for hash_range in self._pieces():
             parts: list[Part] = [RunPart(Span.within(run, hash_range)) for run in self._spilled]
             if self._compacted is not None:
-                parts.append(_range_of(self._compacted, hash_range))
+                parts.append(_slice_by_hash(self._compacted, hash_range))
             batch, lost = self._resolve(Rows(self._schema, parts))
             self._counted_by_seal += lost
             if batch.num_rows:
@@ -186,6 +186,7 @@ class Stash:
         return cut_evenly(ALL_HASHES, weighed, count)
 
     def _compact_buffer(self) -> None:
+        """Resolve the pending batches with the resolved part; spill the result if it is large."""
         if not self._pending:
             return
         parts = [*([self._compacted] if self._compacted else []), *self._pending]
@@ -204,6 +205,7 @@ class Stash:
         return reduced.batch(), counters
 
     def _spill(self, batch: pa.RecordBatch) -> None:
+        """Write the resolved part to a run on local disk."""
         if self._folder is None:
             self._folder = SpillFolder()
         store = LocalStore(str(self._folder.path))
@@ -212,7 +214,8 @@ class Stash:
         self._compacted = None
 
 
-def _range_of(part: BatchPart, hash_range: HashRange) -> BatchPart:
+def _slice_by_hash(part: BatchPart, hash_range: HashRange) -> BatchPart:
+    """Return a sorted part's rows in a hash range."""
     start, stop = hash_range.rows_of(part.hashes)
     return BatchPart(part.batch.slice(start, stop - start))
 
@@ -242,43 +245,49 @@ def stage_sealed(
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
 ) -> StagedRuns:
-    """Seal a stash, write the winning commands durably and count their effects (`stage`).
+    """Write a sealed buffer's winning commands durably and count their effects (`stage`).
 
-    After an error it may be repeated, on any snapshot.
+    The *stash* is the task's write buffer. *Sealing* reduces it to one winning command per key, in
+    sorted batches; each batch becomes a run. The effects hold for this snapshot: the commit decides
+    again if another writer was faster. For a published table the task also prepares *mirror files*
+    (`StagedRuns.ahead`). A *move* is a view's step, read from its marker entry.
+
+    After an error you may call it again, on any snapshot.
     """
     files = []
     counters = EMPTY
     examples: dict[str, str] = {}
     moves: list[Move] = []
     schema = snapshot.manifest.schema
-    may_lose = may_reject(
+    can_reject = may_reject(
         schema,
         low_water=snapshot.manifest.low_water,
         late_rows=late_rows,
         is_overwrite=overwrite,
     )
-    reaches_back = Precedence.of(schema).compares_order_across_epochs and not overwrite
-    prepared = prepare(snapshot.store, snapshot.manifest)
-    with Scratch(snapshot.store, prepared) as scratch:
+    # Whether a stored entry's order can make a command lose.
+    compares_with_stored = Precedence.of(schema).compares_order_across_epochs and not overwrite
+    mirror = prepare(snapshot.store, snapshot.manifest)
+    with Scratch(snapshot.store, mirror) as scratch:
         for sealed in stash.seal():
-            batch = adopt_order_from_table(sealed, snapshot, schema) if reaches_back else sealed
+            batch = (
+                adopt_order_from_table(sealed, snapshot, schema) if compares_with_stored else sealed
+            )
             if schema.engine.multiplicity is not None:
                 moves += read_move(batch)
             rows = Rows(schema, [BatchPart(batch)])
-            judge = partial(
-                _judged,
-                snapshot,
-                rows,
-                overwrite=overwrite,
-                late_rows=late_rows,
-                is_by_keys=stash.is_by_keys,
-                threads=threads,
-                ahead=None if overwrite else prepared,
-            )
-            # The storage makes them durable while it is found out what they do.
-            early = 0 if may_lose else len(rows)
-            with run_in_background(partial(scratch.write, batch), rows=early) as written:
-                outcomes = judge()
+            # Written in the background while the effects are computed, unless rows may be rejected.
+            background_rows = 0 if can_reject else len(rows)
+            with run_in_background(partial(scratch.write, batch), rows=background_rows) as written:
+                outcomes = _compute_outcomes(
+                    snapshot,
+                    rows,
+                    overwrite=overwrite,
+                    late_rows=late_rows,
+                    is_by_keys=stash.is_by_keys,
+                    threads=threads,
+                    mirror=None if overwrite else mirror,
+                )
                 counters += count(outcomes)
                 examples |= examples_of(rows, np.arange(len(rows)), outcomes, late_rows)
                 stored = accepted(batch, outcomes)
@@ -286,8 +295,8 @@ def stage_sealed(
                     files.append(written())
                 elif stored.num_rows:
                     files.append(scratch.write(stored))
-                if prepared is not None:
-                    prepared.record_run(files[-1] if stored is batch and not overwrite else None)
+                if mirror is not None:
+                    mirror.record_run(files[-1] if stored is batch and not overwrite else None)
     return StagedRuns(
         base=snapshot.manifest.version_ref,
         files=tuple(files),
@@ -297,11 +306,11 @@ def stage_sealed(
         is_by_keys=stash.is_by_keys,
         logs=stash.logs,
         move=moves[0] if moves else None,
-        ahead=None if prepared is None else prepared.result(),
+        ahead=None if mirror is None else mirror.result(),
     )
 
 
-def _judged(
+def _compute_outcomes(
     snapshot: Snapshot,
     rows: Rows,
     *,
@@ -309,7 +318,7 @@ def _judged(
     late_rows: LateRows,
     is_by_keys: bool,
     threads: int,
-    ahead: Preparation | None,
+    mirror: Preparation | None,
 ) -> Outcomes:
     """Return all commands' effects on a snapshot, computed by key range in parallel."""
     outcomes_in = partial(
@@ -319,7 +328,7 @@ def _judged(
         overwrite=overwrite,
         late_rows=late_rows,
         is_by_keys=is_by_keys,
-        ahead=ahead,
+        ahead=mirror,
     )
     useful = useful_threads(len(rows), threads)
     pieces = np.array_split(np.arange(len(rows)), useful)
