@@ -603,11 +603,11 @@ _NUMBERS = frozenset({"integer", "float", "decimal"})
 _TIMES = frozenset({"date", "time", "time of day", "duration"})
 
 
-def _require_unit(given: pa.DataType, type_: pa.DataType) -> None:
+def _require_unit(source_type: pa.DataType, type_: pa.DataType) -> None:
     """Raise `ArrowTypeError` for casts in which Arrow would assume a unit or drop the date."""
-    one, other_kind = kind_of(given), kind_of(type_)
+    one, other_kind = kind_of(source_type), kind_of(type_)
     if one != other_kind and {one, other_kind} <= _NUMBERS | _TIMES:
-        raise pa.ArrowTypeError(f"{given} is no {type_}")
+        raise pa.ArrowTypeError(f"{source_type} is no {type_}")
 
 
 @cache

@@ -291,9 +291,9 @@ def _seeded(order: Seeded, counts: Counts, rows: int) -> tuple[Picks, Order]:
     return np.concatenate(picked), Seeded(state=state)
 
 
-def _until_one_is_dry(drawn: Picks, given: Counts, left: Counts) -> int:
+def _until_one_is_dry(drawn: Picks, taken_counts: Counts, left: Counts) -> int:
     """Return the number of draws until the first input has no rows left."""
     draw_order = np.argsort(drawn, kind="stable")
-    begins = np.cumsum(given) - given
-    dry = np.flatnonzero(given >= left)
+    begins = np.cumsum(taken_counts) - taken_counts
+    dry = np.flatnonzero(taken_counts >= left)
     return int(draw_order[begins[dry] + left[dry] - 1].min()) + 1

@@ -35,13 +35,13 @@ _INT64_END = 1 << 63
 _POLARS_OBJECT = "Object"
 
 
-def is_many(given: Any) -> bool:
+def is_many(value: Any) -> bool:
     """Return whether an argument holds several values: a sequence, set, array or column."""
-    if isinstance(given, _ONE_VALUE):
+    if isinstance(value, _ONE_VALUE):
         return False
-    if isinstance(given, np.ndarray):
-        return given.ndim > 0
-    return _is_arrow(given) or isinstance(given, Iterable)
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return _is_arrow(value) or isinstance(value, Iterable)
 
 
 def array_of(values: Any, type_: pa.DataType) -> pa.Array:
@@ -73,8 +73,8 @@ def array_of(values: Any, type_: pa.DataType) -> pa.Array:
 # -- columns ---------------------------------------------------------------------------------
 
 
-def _is_arrow(given: Any) -> bool:
-    return hasattr(given, "__arrow_c_array__") or hasattr(given, "__arrow_c_stream__")
+def _is_arrow(value: Any) -> bool:
+    return hasattr(value, "__arrow_c_array__") or hasattr(value, "__arrow_c_stream__")
 
 
 def object_columns(frame: Any) -> list[str]:
@@ -198,7 +198,7 @@ def _array_of_numpy(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 def _array_of_times(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if hasattr(values[0], "to_pydatetime"):  # Of pandas, whose units Arrow does not read.
         times = _convert_or_raise(
-            lambda given: [moment.to_pydatetime() for moment in given], values, values[0]
+            lambda value: [moment.to_pydatetime() for moment in value], values, values[0]
         )
         return _array_of_plain(times, type_)
     return _array_of_plain(values, type_)

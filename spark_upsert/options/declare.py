@@ -261,13 +261,13 @@ def whole_number(text: str, *, bits: int = 63) -> int | None:
 class Options:
     """Options passed by the user, validated against the known names."""
 
-    def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
+    def __init__(self, texts_by_name: Mapping[str, str], known: Collection[str]) -> None:
         by_fold = {fold(name): name for name in known if COLUMN not in name}
         families = {fold(name.removesuffix(COLUMN)): name for name in known if COLUMN in name}
         self.storage: dict[str, str] = {}
         self._columns: dict[str, dict[str, str]] = {name: {} for name in families.values()}
         self._values: dict[str, str] = {}
-        for name, value in drop_spark_options(given).items():
+        for name, value in drop_spark_options(texts_by_name).items():
             if name.lower().startswith(STORAGE_PREFIX):
                 self.storage[name[len(STORAGE_PREFIX) :].lower()] = value
                 continue

@@ -584,9 +584,9 @@ class ReadOptions:
     )
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, texts_by_name: Mapping[str, str]) -> ReadOptions:
         """Parse the options for a read; raises `OptionError`."""
-        options = Options(given, READ_OPTIONS)
+        options = Options(texts_by_name, READ_OPTIONS)
         why = "is of a view, which may have rows that cannot be computed, or of a write"
         options.refuse("onError", why, hint="drop it, or give it beside 'plan'.")
         options.refuse_together("startingTimestamp", "startingPosition")

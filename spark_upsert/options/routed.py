@@ -68,9 +68,9 @@ class OnTableError(Enum):
     PARK = "park"
 
 
-def is_routed_write(given: Mapping[str, str]) -> bool:
+def is_routed_write(texts_by_name: Mapping[str, str]) -> bool:
     """Return whether the path contains braces, for column names."""
-    return any(fold(name) == "path" and is_routed(text) for name, text in given.items())
+    return any(fold(name) == "path" and is_routed(text) for name, text in texts_by_name.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +185,12 @@ class RoutedOptions:
     """Options for all tables, as passed."""
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> RoutedOptions:
+    def parse(cls, texts_by_name: Mapping[str, str]) -> RoutedOptions:
         """Parse the options for a routed write.
 
         Raises `OptionError` if one is unknown or malformed, or if a table sets a write-wide option.
         """
-        user_texts = drop_spark_options(given)
+        user_texts = drop_spark_options(texts_by_name)
         table_options = tuple(
             _parse_table_option(name, text)
             for name, text in user_texts.items()
@@ -356,7 +356,7 @@ class RoutedOptions:
             WriteOptions.parse({**self.shared, "path": "/"})
 
 
-def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
+def overridden(texts_by_name: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[str, str]:
     """Override a table's options, whatever their spelling.
 
     ``columnList`` and ``exceptColumnList`` remove each other; an empty text removes an option.
@@ -366,7 +366,7 @@ def overridden(given: Mapping[str, str], otherwise: Mapping[str, str]) -> dict[s
         replaced |= set(group) if replaced & set(group) else set()
     remaining = {
         option_name: text
-        for option_name, text in given.items()
+        for option_name, text in texts_by_name.items()
         if _normalize_option(option_name) not in replaced
     }
     return {

@@ -690,9 +690,9 @@ class WriteOptions:
     """View read with splits arriving instead of rows; the writing tasks read them."""
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
+    def parse(cls, texts_by_name: Mapping[str, str]) -> WriteOptions:
         """Parse the options for a write; raises `OptionError`."""
-        options = Options(given, WRITE_OPTIONS)
+        options = Options(texts_by_name, WRITE_OPTIONS)
         _refuse_with_delete(options)
         envelope, engine = EnvelopeOptions.parse(options), _engine(options)
         if (
