@@ -127,7 +127,7 @@ def test_large_runs_and_more_than_the_copies_may_take_are_not_fetched_ahead(
         patched.setattr(object_store, "RANGE_BYTES", min(sizes.values()) - 1)
         reader.store.fetch(dict.fromkeys(("data/x", "data/y"), 1 << 40))
     assert not reader.fetched, "their parts are asked for side by side, as each is mapped"
-    monkeypatch.setattr(reader.store._copies, "_bytes_max", 1)
+    monkeypatch.setattr(reader.store._copies, "_capacity_bytes", 1)
     reader.store.fetch(dict.fromkeys(sizes, 2))
     assert not reader.fetched
 
