@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +21,7 @@ import pyarrow as pa
 from spark_upsert.core.casts import convert
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
 from spark_upsert.core.keys import Mask, Positions, ordered_words
-from spark_upsert.core.precedence import Interval
+from spark_upsert.core.precedence import Epoch, Interval
 from spark_upsert.core.schema import DIFF, TableSchema, is_live
 from spark_upsert.core.source_positions import with_logs
 from spark_upsert.errors import DataError
@@ -41,7 +43,7 @@ from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.resolve import epochs_by_part
-from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
+from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.table.write.outcomes import (
     Move,
     Outcome,
@@ -219,7 +221,7 @@ class WriteSet:
         """Yield the commands whose counts do not simply add up, by hash range.
 
         Each item has the range's complete commands, the task counting each of their parts, and the
-        positions of the commands to recount.
+        positions of the commands to recount. Only files with overlapping hash ranges are opened.
         """
         writing = [staged_task for staged_task in self.staged if staged_task.files]
         if not writing:
@@ -234,11 +236,19 @@ class WriteSet:
         )
         # A command without order is never late: it comes after a delete forgotten since.
         is_any_unordered = head.schema.has_quarantine and not self.is_lateness_decided_for(head)
-        if len(writing) == 1 and not slices and not is_all and not is_any_unordered:
-            return
+        staged = [(staged_task, file) for staged_task in writing for file in staged_task.files]
+        if is_all or is_any_unordered:
+            groups = [(ALL_HASHES, staged)]
+        else:
+            ranges = [file.hash_range for _, file in staged]
+            newer_ranges = [slice_.occupied for slice_ in slices]
+            groups = [
+                (hash_range, [staged[index] for index in indices])
+                for hash_range, indices in overlaps(ranges, newer_ranges)
+            ]
         newer = Snapshot(self.base.store, replace(head, slices=slices))
-        for hash_range in self._pieces(head, writing):
-            rows, counted_by = self._rows(head, writing, hash_range)
+        for hash_range, pairs in _pieces(groups):
+            rows = self._rows(head, [file for _, file in pairs], hash_range)
             if is_all:
                 chosen = np.arange(len(rows))
             else:
@@ -248,33 +258,12 @@ class WriteSet:
                     contested |= ~are_ordered(rows, np.arange(len(rows)))
                 chosen = np.flatnonzero(contested)
             if len(chosen):
-                yield rows, counted_by, chosen
+                yield rows, [staged_task for staged_task, _ in pairs], chosen
 
-    def _pieces(self, head: Manifest, staged: Sequence[StagedRuns]) -> list[HashRange]:
-        """Cut the hash range so each piece has about `SEAL_ROWS` staged rows."""
-        files = [file for staged_task in staged for file in staged_task.files]
-        count = 1 + sum(file.rows for file in files) // SEAL_ROWS
-        if not head.schema.hash_prefix:
-            return ALL_HASHES.cut(count)
+    def _rows(self, head: Manifest, files: Sequence[RunFile], hash_range: HashRange) -> Rows:
+        """Return the staged commands with hashes in a range, one part per file."""
         runs = RUNS.open_all(self.base.store, files)
-        return cut_evenly(ALL_HASHES, [(run.hashes, 1.0) for run in runs], count)
-
-    def _rows(
-        self, head: Manifest, staged: Sequence[StagedRuns], hash_range: HashRange
-    ) -> tuple[Rows, list[StagedRuns]]:
-        """Return the staged commands with hashes in a range, in task order.
-
-        Also returns each part's task.
-        """
-        pairs = [
-            (staged_task, file)
-            for staged_task in staged
-            for file in staged_task.files
-            if file.hash_range.overlaps(hash_range)
-        ]
-        runs = RUNS.open_all(self.base.store, [file for _, file in pairs])
-        rows = Rows(head.schema, [RunPart(Span.within(run, hash_range)) for run in runs])
-        return rows, [staged_task for staged_task, _ in pairs]
+        return Rows(head.schema, [RunPart(Span.within(run, hash_range)) for run in runs])
 
     def _base_of(self, staged: StagedRuns) -> Snapshot:
         """Return the version used for a task's counts."""
@@ -337,6 +326,53 @@ class SealedDraft(NamedTuple):
     draft: Draft
     examples: Examples
     """Example keys for user-facing warnings (`write.ties`)."""
+
+
+_StagedFile = tuple[StagedRuns, RunFile]
+
+
+def _pieces(
+    groups: Iterable[tuple[HashRange, Sequence[_StagedFile]]],
+) -> Iterator[tuple[HashRange, list[_StagedFile]]]:
+    """Cut each range with its files into pieces with about `SEAL_ROWS` rows, by the log alone."""
+    epochs = Interval(lower=Epoch(0), upper=Epoch(1))
+    for hash_range, pairs in groups:
+        slices = [Slice(file=file, epochs=epochs) for _, file in pairs]
+        count = 1 + sum(slice_.rows_within(hash_range) for slice_ in slices) // SEAL_ROWS
+        for piece in cut_by_files(hash_range, slices, count, is_uniform=False):
+            within = [pair for pair in pairs if pair[1].hash_range.overlaps(piece)]
+            if within:
+                yield piece, within
+
+
+def overlaps(
+    ranges: Sequence[HashRange], others: Iterable[HashRange]
+) -> Iterator[tuple[HashRange, list[int]]]:
+    """Yield the maximal hash ranges in which a range overlaps another one of either sequence.
+
+    Each has the indices of the overlapping ``ranges``, ascending; ``others`` alone do not count.
+    """
+    bounds: list[tuple[int, bool, int]] = []
+    for index, hash_range in enumerate([*ranges, *others]):
+        if not hash_range.is_empty:
+            bounds += [(hash_range.first, True, index), (hash_range.end, False, index)]
+    active: set[int] = set()
+    active_count = first = 0
+    overlapping: set[int] = set()
+    for bound, changes in groupby(sorted(bounds), key=itemgetter(0)):
+        opened = set[int]()
+        for _, is_first, index in changes:
+            active_count += 1 if is_first else -1
+            if index < len(ranges):
+                (opened.add if is_first else active.discard)(index)
+        active |= opened
+        if active and active_count > 1:
+            if not overlapping:
+                first = bound
+            overlapping |= opened if overlapping else active
+        elif overlapping:
+            yield HashRange(first, bound), sorted(overlapping)
+            overlapping = set()
 
 
 def shared_hashes(own: npt.NDArray[np.uint64], others: Sequence[npt.NDArray[np.uint64]]) -> Mask:

@@ -1,0 +1,142 @@
+"""Tasks with disjoint hash ranges: the driver reads no staged file at their commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_upsert.core.key_hash import HashRange, hash_keys
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.store.protocol import OBJECT_BYTES_MAX
+from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import UpsertEnvelope
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet, overlaps
+from tests.support.stores import MemoryStore, forget_runs_and_logs
+
+COLUMNS = pa.schema({"id": pa.int64(), "a": pa.int64(), "b": pa.string()})
+ROWS = 40_000
+
+
+class CountingStore(MemoryStore):
+    """Counts the bytes read, by path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes: dict[str, int] = {}
+
+    def _count(self, path: str, size: int) -> None:
+        self.read_bytes[path] = self.read_bytes.get(path, 0) + size
+
+    def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
+        data = super().read(path, bytes_max=bytes_max)
+        self._count(path, len(data))
+        return data
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+        self._count(path, sum(high - low for low, high in ranges))
+        return [self.objects[path][low:high] for low, high in ranges]
+
+
+def rows_of(ids: Sequence[int], number: int = 0) -> pa.Table:
+    return pa.table([ids, [number] * len(ids), [f"text {i}" for i in ids]], schema=COLUMNS)
+
+
+def split_by_hash(schema: TableSchema, ids: Sequence[int], count: int) -> list[list[int]]:
+    """Divide keys among tasks by hash range."""
+    hashes = hash_keys([pa.array(ids, pa.int64())], seed=schema.hash_seed)
+    tasks = (hashes >> np.uint64(64 - count.bit_length() + 1)).astype(int)
+    return [np.asarray(ids)[tasks == task].tolist() for task in range(count)]
+
+
+def staged(
+    base: Snapshot, tasks: Sequence[Sequence[int]], number: int, *, overwrite: bool = False
+) -> WriteSet:
+    schema = base.manifest.schema
+    sources = {name: name for name in COLUMNS.names}
+    envelope = UpsertEnvelope(schema=schema, sources=sources, order=(), deletes=None)
+    return WriteSet(
+        base=base,
+        staged=tuple(
+            stage(
+                base, map(envelope.commands, rows_of(ids, number).to_batches()), overwrite=overwrite
+            )
+            for ids in tasks
+        ),
+        overwrite=overwrite,
+    )
+
+
+def committed(store: CountingStore, write_set: WriteSet) -> Commit:
+    """Commit in a process that has opened nothing yet."""
+    forget_runs_and_logs()
+    store.read_bytes.clear()
+    commit = Table(store).commit(write_set)
+    assert commit is not None
+    return commit
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore()
+
+
+@pytest.fixture
+def table(store: CountingStore) -> Table:
+    table = Table(store)
+    table.ensure(TableSchema.of(COLUMNS, keys=["id"]))
+    table.upsert(rows_of(range(0, ROWS, 2), 1))
+    return table
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_commit_of_disjoint_tasks_reads_no_staged_file(
+    store: CountingStore, table: Table, overwrite: bool
+) -> None:
+    base = table.at()
+    tasks = split_by_hash(base.manifest.schema, range(ROWS), 8)
+    write_set = staged(base, tasks, 2, overwrite=overwrite)
+    commit = committed(store, write_set)
+    assert not store.read_bytes.keys() & {file.path for file in write_set.files}
+    assert sum(store.read_bytes.values()) <= sum(file.bytes for file in write_set.files) // 100
+    assert (commit.counters["inserts"], commit.counters["updates"]) == (ROWS // 2, ROWS // 2)
+    assert table.snapshot().num_rows == ROWS
+
+
+def test_a_commit_reads_only_files_that_overlap(store: CountingStore, table: Table) -> None:
+    base = table.at()
+    tasks = split_by_hash(base.manifest.schema, range(ROWS), 8)
+    # A key twice, and one that another writer changed since.
+    tasks[3].append(tasks[2][0])
+    write_set = staged(base, tasks, 2)
+    table.upsert(rows_of([tasks[6][0]], 3))
+    commit = committed(store, write_set)
+    own = {file.path: index for index, file in enumerate(write_set.files)}
+    read_paths = store.read_bytes.keys()
+    assert {own[path] for path in read_paths & own.keys()} == {2, 3, 6}
+    assert commit.counters["superseded"] == 1
+    assert table.snapshot().num_rows == ROWS
+
+
+OVERLAPS = {
+    "none": ([(0, 10), (10, 20)], [(30, 40)], []),
+    "two": ([(0, 10), (5, 20), (20, 30)], [], [(5, 10, [0, 1])]),
+    "one within another": ([(0, 20), (5, 10)], [], [(5, 10, [0, 1])]),
+    "adjoining": ([(0, 10), (0, 10), (10, 20), (10, 15)], [], [(0, 15, [0, 1, 2, 3])]),
+    "with another": ([(0, 10), (20, 30)], [(9, 22)], [(9, 10, [0]), (20, 22, [1])]),
+    "others alone": ([(40, 50)], [(0, 10), (5, 10)], []),
+    "an empty one": ([(0, 10)], [(5, 5)], []),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_overlaps(name: str) -> None:
+    ranges, others, expected = OVERLAPS[name]
+    found = overlaps([HashRange(*r) for r in ranges], [HashRange(*r) for r in others])
+    assert [(r.first, r.end, indices) for r, indices in found] == expected
