@@ -38,11 +38,13 @@ from integration.queries import (
     wait_until,
 )
 from integration.tables import Row, columns
-from pyspark_upsertflow import DefaultSource
+from pyspark_upsertflow import DefaultSource, by_hash
 from spark_upsert.core.schema import Scope
+from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.table.log.codec import commit_to_json
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.write_set import overlaps
 from spark_upsert_sink import UpsertStreamWriter
 from tests.support.model import Command, Model
 from tests.support.tables import tally_of
@@ -618,3 +620,30 @@ def test_an_error_in_the_options_stops_the_query_before_its_first_batch(
         with pytest.raises(StreamingQueryException, match=message):
             drain(upserts(feed.stream(spark), path, checkpoint, **options))
     assert not path.exists()
+
+
+def test_rows_by_hash_are_disjoint_in_batches_and_streams(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, options = str(tmp_path / "t"), {"keys": "k,odd name"}
+    rows = spark.range(4000).selectExpr(
+        "cast(id % 1000 AS string) AS k",
+        "date'2024-01-01' + cast(id AS int) AS `odd name`",
+        "id AS v",
+    )
+    divided = by_hash(rows, path, 4, keys=options["keys"])
+    assert (divided.schema, divided.rdd.getNumPartitions()) == (rows.schema, 4)
+    divided.write.format("upsertflow").options(**options).mode("append").save(path)
+    rows.write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+    drain(upserts(by_hash(stream, path, 2), path, tmp_path / "c"))
+    slices = Table.open(path).log.head().slices
+    assert [slice_.epochs.lower for slice_ in slices] == [1] * 4 + [2] * 2
+    for epoch in (1, 2):
+        ranges = [s.file.hash_range for s in slices if s.epochs.lower == epoch]
+        assert not list(overlaps(ranges, ()))
+    assert Table.open(path).snapshot().num_rows == 4000
+    with pytest.raises(SchemaError, match="key column"):
+        by_hash(rows.drop("k"), path)
+    with pytest.raises(OptionError, match="one table"):
+        by_hash(rows, "/lake/{k}", keys="k")

@@ -2,8 +2,9 @@
 
 >>> from upsertflow import Table
 
-Each name is imported on first access, so that ``import upsertflow`` costs nothing. `compact`,
-`flow`, `register`, `view` and `watch` need PySpark; all other names need pyarrow and numpy only.
+Each name is imported on first access, so that ``import upsertflow`` costs nothing. `by_hash`,
+`compact`, `flow`, `register`, `view` and `watch` need PySpark; all other names need pyarrow and
+numpy only.
 """
 
 from importlib import import_module
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import spark_upsert
 
 if TYPE_CHECKING:
-    from pyspark_upsertflow import compact, flow, register, view, watch
+    from pyspark_upsertflow import by_hash, compact, flow, register, view, watch
     from spark_upsert import *  # noqa: F403 - type checkers follow it
     from spark_upsert.plan import agg
 
-__all__ = ["agg", "compact", "flow", "register", "view", "watch"]
+__all__ = ["agg", "by_hash", "compact", "flow", "register", "view", "watch"]
 __all__ += spark_upsert.__all__
 
 _MODULES = {"agg": "spark_upsert.plan.agg", "flow": "pyspark_upsertflow.flow"}

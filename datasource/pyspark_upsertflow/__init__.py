@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from pyspark_upsertflow.metrics import Watch
     from pyspark_upsertflow.views import SparkView
 
-__all__ = ["DefaultSource", "compact", "register", "view", "watch"]
+__all__ = ["DefaultSource", "by_hash", "compact", "register", "view", "watch"]
+
+_CORES_UNKNOWN = 8
+"""Assumed cores of a session that does not report them (Spark Connect)."""
 
 
 def register(spark: SparkSession) -> None:
@@ -30,6 +33,64 @@ def register(spark: SparkSession) -> None:
     from pyspark_upsertflow.registration import register as register_source
 
     register_source(spark)
+
+
+def by_hash(
+    df: DataFrame,
+    path: str | PathLike[str],
+    parts: int | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    **options: str,
+) -> DataFrame:
+    """Divide rows among the tasks of a write by the hash of the table's key.
+
+    Each task then has a hash range of its own. It reads only this part of the table, the commit
+    reads no staged file, and a first load needs no compaction. Spark shuffles the rows once.
+
+    Parameters
+    ----------
+    df : pyspark.sql.DataFrame
+        Rows with the table's key columns, in batch or as a stream; classic or Connect.
+    path : str
+        The table's path or URL. The table is created if it does not exist.
+    parts : int, optional
+        The number of tasks. By default the least power of two that uses all cores.
+    storage_options : mapping of str to str, optional
+        Object store settings: the ``storage.*`` options without their prefix.
+    **options : str
+        The options of the write, used if the table does not exist: ``keys``, ``sequenceBy``, ...
+
+    Returns
+    -------
+    pyspark.sql.DataFrame
+        The same rows and columns, with ``parts`` partitions.
+
+    Raises
+    ------
+    SchemaError
+        The rows lack a key column: decode records before.
+    OptionError
+        An option is invalid, or the path names columns (a write into many tables).
+
+    Examples
+    --------
+    >>> from upsertflow import by_hash
+    >>> write = {"keys": "id", "sequenceBy": "at"}
+    >>> rows = by_hash(orders, "/lake/orders", **write)  # doctest: +SKIP
+    >>> rows.write.format("upsertflow").options(**write).mode("append").save(
+    ...     "/lake/orders"
+    ... )  # doctest: +SKIP
+    """
+    from pyspark_upsertflow.registration import find_parallelism
+    from pyspark_upsertflow.writers import by_hash as divide_by_hash
+    from spark_upsert.store.open import checked_storage, path_text
+
+    storage = {f"storage.{name}": text for name, text in checked_storage(storage_options).items()}
+    if parts is None:
+        cores = find_parallelism(df.sparkSession) or _CORES_UNKNOWN
+        parts = 1 << (cores - 1).bit_length()
+    return divide_by_hash(df, parts, {**options, **storage, "path": path_text(path)})
 
 
 def compact(

@@ -6,8 +6,9 @@ alone. A batch may be committed again, and ``abort`` may follow a successful com
 
 from __future__ import annotations
 
+import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -22,6 +23,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_upsert.core.lru import LruMap
 from spark_upsert.envelopes.write_plan import WritePlan, default_late_rows, plan_table_write
 from spark_upsert.errors import (
     BatchTooLargeError,
@@ -39,7 +41,7 @@ from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
-from spark_upsert.table.write.write_set import StagedRuns, WriteSet, remove_runs
+from spark_upsert.table.write.write_set import StagedRuns, WriteSet, overlaps, remove_runs
 from spark_upsert_sink.types import require_storable, to_arrow_columns, with_list_offsets
 from spark_upsert_sink.worker import (
     freeze_loaded_objects,
@@ -55,6 +57,8 @@ from spark_upsert_sink.worker import (
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
@@ -279,10 +283,12 @@ class _Write:
             late_rows=self._late_rows,
         )
         try:
-            table.commit(write_set, admission=table.admission(self._options.full_wait_ms))
+            commit = table.commit(write_set, admission=table.admission(self._options.full_wait_ms))
         except (TableFullError, BatchTooLargeError):
             table.discard(write_set.staged, _compacted(messages))  # It was not tried.
             raise
+        if commit is not None and not self._options.deferred:
+            _warn_of_overlap(write_set.staged, table.store.url, transaction)
         table.commit_compactions(_compacted(messages))
 
     def abort(self, messages: _Messages) -> None:
@@ -333,6 +339,40 @@ def _compacted(messages: _Messages) -> list[CompactionResult]:
     return [
         compaction for m in messages if isinstance(m, StagedMessage) for compaction in m.compacted
     ]
+
+
+_OVERLAP_BYTES_MIN = 64 << 20
+"""Overlapping bytes from which on a warning is useful: a shuffle costs less than it saves."""
+
+_WARNED: LruMap[tuple[str, str], bool] = LruMap(1024)
+"""Queries, by table, for which this process has warned about overlaps."""
+
+
+def _warn_of_overlap(
+    staged: Sequence[StagedRuns], url: str, transaction: Transaction | None
+) -> None:
+    """Log once per query that tasks wrote overlapping hash ranges, and the cost."""
+    files = [file for staged_task in staged for file in staged_task.files]
+    if sum(file.bytes for file in files) < _OVERLAP_BYTES_MIN:
+        return
+    groups = list(overlaps([file.hash_range for file in files], ()))
+    overlapping = [files[index] for index in {index for _, group in groups for index in group}]
+    written = sum(file.bytes for file in overlapping)
+    query = None if transaction is None else (url, transaction.writer)
+    if written < _OVERLAP_BYTES_MIN or (query is not None and _WARNED.get(query)):
+        return
+    if query is not None:
+        _WARNED.put(query, True)
+    _LOGGER.warning(
+        "%s: the tasks of a batch wrote overlapping hash ranges (%d files, %d MB). So each task "
+        "looked for its keys in the complete table, the commit compared the hashes of %d rows on "
+        "the driver, and the files must be compacted. To avoid it, write "
+        "upsertflow.by_hash(df, path) instead of df: one shuffle gives each task a hash range.",
+        url,
+        len(overlapping),
+        written // 1_000_000,
+        sum(file.rows for file in overlapping),
+    )
 
 
 @called_by_spark

@@ -54,6 +54,7 @@ NO_STORE_PUTS = {
     "pyspark_upsertflow.metrics:self._queries.put",
     "pyspark_upsertflow.metrics:self._reports.put",
     "pyspark_upsertflow.metrics:self._written.put",
+    "spark_upsert_sink.writers:_WARNED.put",
     "routed.router:self._kept.put",
     "streams.offsets.delta:self._cache.put",
     "table.log.reader:self._known.put",

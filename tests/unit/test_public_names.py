@@ -76,6 +76,7 @@ TAKING_STORAGE: dict[str, Callable[[Any], object]] = {
         "s3://lake/users", COLUMNS, keys=["id"], storage_options=storage
     ),
     "Table.open": lambda storage: Table.open("s3://lake/users", storage_options=storage),
+    "by_hash": lambda storage: upsertflow.by_hash(SPARK, "/users", storage_options=storage),
     "compact": lambda storage: upsertflow.compact(SPARK, "/users", storage_options=storage),
     "flow.start": lambda storage: upsertflow.flow.start(
         SPARK, Graph((), ()), "/checkpoint", storage_options=storage

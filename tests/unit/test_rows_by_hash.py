@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.key_hash import HashRange, hash_keys
+from pyspark_upsertflow.writers import _part_numbers
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.log.manifest import Commit
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage
@@ -122,6 +123,24 @@ def test_a_commit_reads_only_files_that_overlap(store: CountingStore, table: Tab
     assert {own[path] for path in read_paths & own.keys()} == {2, 3, 6}
     assert commit.counters["superseded"] == 1
     assert table.snapshot().num_rows == ROWS
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_the_part_of_a_row_is_by_its_stored_hash(prefix: int) -> None:
+    columns = pa.schema({"region": pa.string(), "id": pa.int64()})
+    table = Table(MemoryStore())
+    table.ensure(TableSchema.of(columns, keys=["region", "id"], hash_prefix=prefix))
+    rows = pa.table([[f"r{i % 50}" for i in range(5000)], range(5000)], schema=columns)
+    table.upsert(rows)
+    head = table.log.head()
+    pieces = cut_by_files(ALL_HASHES, head.slices, 4, is_uniform=not prefix)
+    bounds = np.array([piece.first for piece in pieces[1:]], dtype=np.uint64)
+    narrow = [rows["region"].combine_chunks(), rows["id"].cast(pa.int32()).combine_chunks()]
+    parts = np.asarray(_part_numbers(head.schema, bounds)(*narrow))
+    for part, piece in enumerate(pieces):
+        [stored] = pa.Table.from_batches(table.at().read(["id"], hash_range=piece)).columns
+        assert sorted(stored.to_pylist()) == np.flatnonzero(parts == part).tolist()
+        assert 900 < len(stored) < 1600
 
 
 OVERLAPS = {

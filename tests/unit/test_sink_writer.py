@@ -41,7 +41,7 @@ def sent(path: Path, **options: str) -> Any:
 
 
 def rows(*pairs: tuple[int, int]) -> pa.RecordBatch:
-    ids, numbers = zip(*pairs, strict=True)
+    ids, numbers = zip(*pairs, strict=True) if pairs else ((), ())
     return pa.record_batch({"id": pa.array(ids, pa.int64()), "n": pa.array(numbers, pa.int64())})
 
 
@@ -67,6 +67,25 @@ def test_a_micro_batch_without_tasks_is_planned_by_its_commit(
     writer(tmp_path / "t").commit([], 0)
     assert len(plans.calls) == 1
     assert Table.open(str(tmp_path / "t")).snapshot().num_rows == 0
+
+
+def test_overlapping_tasks_are_a_warning_once_per_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(batch: int, *tasks: pa.RecordBatch) -> int:
+        caplog.clear()
+        messages = [sent(tmp_path / "t").write(iter([task])) for task in tasks]
+        for index, message in enumerate(messages):
+            message.task_index, message.query_id = index, "q"
+        writer(tmp_path / "t").commit(messages, batch)
+        return caplog.text.count("by_hash")
+
+    task = rows(*((n, n) for n in range(100)))
+    assert write(0, task, task) == 0  # Some kilobytes.
+    monkeypatch.setattr("spark_upsert_sink.writers._OVERLAP_BYTES_MIN", 1)
+    assert write(1, task) == 0
+    assert write(2, task, rows()) == 0
+    assert [write(batch, task, task) for batch in (3, 4)] == [1, 0]
 
 
 def test_an_abort_plans_nothing(tmp_path: Path, plans: Recorded) -> None:
