@@ -104,8 +104,9 @@ class _SearchedValue:
 def _iter_matches(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     """Yield columns with their match counts; a column may repeat."""
     begin = data.slice(0, min(8, data.size)).to_pybytes()
-    if begin.startswith(b"ARROW1"):
-        yield from _search_batches(_arrow_batches(data), wanted)
+    batches = _arrow_batches(data) if begin.startswith(b"ARROW1") else None
+    if batches is not None:
+        yield from _search_batches(batches, wanted)
     elif begin.startswith(b"PAR1"):
         file = pq.ParquetFile(pa.BufferReader(data))
         yield from _search_batches(file.iter_batches(batch_size=_BATCH_ROWS), wanted)
@@ -114,10 +115,13 @@ def _iter_matches(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str
         yield from _search_text(data.to_pybytes(), wanted)
 
 
-def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch]:
-    reader = pa.ipc.open_file(pa.BufferReader(data))
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
+def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch] | None:
+    """Return a file's batches; None if it has only some blocks of an Arrow file (`store.cache`)."""
+    try:
+        reader = pa.ipc.open_file(pa.BufferReader(data))
+    except pa.ArrowInvalid:
+        return None
+    return (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
 def _search_batches(

@@ -1,4 +1,4 @@
-"""Local copies (`LocalCopies`) of immutable objects: fetched once, mapped by many, bounded.
+"""Local copies (`LocalCopies`) of immutable objects, complete or in blocks: fetched once, bounded.
 
 All processes of a user share one folder.
 """
@@ -11,11 +11,16 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 
 from spark_upsert.errors import OptionError
@@ -25,8 +30,26 @@ CAPACITY_BYTES = 8 << 30
 """Default capacity, or a quarter of the file system if less: it may be a RAM disk."""
 
 _PART = ".part"
+_BLOCKS = ".blocks"
+
+CACHED_BLOCK_BYTES = 1024
+"""Unit in which parts of objects are kept: the unit of a run's checksums."""
+
+_JOINED_BLOCKS = 64
+"""Maximum cached blocks fetched again between two missing ones: cheaper than another request."""
+
 _MAGIC = b"upsertfl"
 _TRAILER_BYTES = len(_MAGIC) + 8
+
+_IDLE_S = 600.0
+"""A copy not mapped for this long may be evicted for a reserved one. Otherwise the copies first made
+stay: reads of more than the capacity would replace each other's copies, and find none."""
+
+_USED_S = 60.0
+"""Precision of a copy's last use."""
+
+_RESCAN_S = 1.0
+"""Time for which the free space found by a scan holds."""
 
 _SCAN_SHARE = 64
 """Divisor for the capacity: after fetching that share, a process scans the folder, O(copies)."""
@@ -51,6 +74,11 @@ class CopyFile:
                 view, position = view[written:], position + written
 
 
+ByteRange = tuple[int, int]
+"""The bytes ``low <= i < high``."""
+
+FetchRanges = Callable[[Sequence[ByteRange]], Sequence[Any]]
+
 WriteCopy = Callable[[CopyFile], int]
 """Writes an object from position 0; returns its byte count."""
 
@@ -69,6 +97,8 @@ class LocalCopies:
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
         self._unscanned_bytes: int | None = None  # None: the folder was never scanned.
+        self._free_bytes = 0
+        self._scanned_s: float | None = None
 
     def __repr__(self) -> str:
         return f"LocalCopies({str(self._folder)!r}, capacity_bytes={self.capacity_bytes:_})"
@@ -111,12 +141,75 @@ class LocalCopies:
             status = os.stat(f"{self._folder}/{name}")
         except FileNotFoundError:
             return None
+        if time.time() - status.st_mtime > _USED_S:
+            with suppress(FileNotFoundError):
+                os.utime(self._folder / name)
         # Not its times: each mapping process sets them, so it is removed late.
         return MappedFile(status.st_size - _TRAILER_BYTES, (status.st_dev, status.st_ino))
+
+    def reserve(self, size: int) -> bool:
+        """Reserve space for a copy; False if copies used recently would have to be evicted."""
+        with self._lock:
+            now = time.monotonic()
+            if self._scanned_s is None or now - self._scanned_s > _RESCAN_S:
+                self._free_bytes = self.capacity_bytes - self._used_bytes()
+                self._scanned_s = now
+            if size > self._free_bytes:
+                return False
+            self._free_bytes -= size
+            return True
+
+    def _used_bytes(self) -> int:
+        """Return the bytes of the copies used recently, and of unfinished ones."""
+        used_since = time.time() - _IDLE_S
+        total = 0
+        for file in self.folder().iterdir():
+            with suppress(FileNotFoundError):  # Another process removed it.
+                status = file.stat()
+                total += _disk_bytes(status) if status.st_mtime > used_since else 0
+        return total
 
     def forget(self, name: str) -> None:
         """Remove a copy, for example because its contents are damaged."""
         (self._folder / name).unlink(missing_ok=True)
+        (self._folder / (name + _BLOCKS)).unlink(missing_ok=True)
+
+    def read_ranges(
+        self, name: str, ranges: Sequence[ByteRange], size: int, fetch: FetchRanges
+    ) -> list[memoryview]:
+        """Return parts of an object of ``size`` bytes; missing blocks are fetched, and kept.
+
+        They are kept in a sparse file, if there is room for them without an eviction.
+
+        Parameters
+        ----------
+        ranges : sequence of tuple of int
+            The bytes ``low <= i < high`` of each part, in blocks of `CACHED_BLOCK_BYTES`; only the
+            object's last block may be shorter.
+        fetch : callable
+            Returns the bytes for such ranges.
+        """
+        file = self.folder() / (name + _BLOCKS)
+        contents = [memoryview(bytearray(high - low)) for low, high in ranges]
+        with usable(self._folder), _opened_blocks(file, size) as cached:
+            missing = [
+                (low, first, last)
+                for (low, high), content in zip(ranges, contents, strict=True)
+                for first, last in cached.fill(content, low, high)
+            ]
+        if not missing:
+            return contents
+        content_at = dict(zip((low for low, _ in ranges), contents, strict=True))
+        fetched = fetch([(first, last) for _, first, last in missing])
+        for (low, first, last), data in zip(missing, fetched, strict=True):
+            content_at[low][first - low : last - low] = memoryview(data)
+        added_bytes = sum(last - first for _, first, last in missing)
+        if self.reserve(added_bytes):
+            with usable(self._folder), _opened_blocks(file, size) as cached:
+                for (_, first, _), data in zip(missing, fetched, strict=True):
+                    cached.keep(memoryview(data), first)
+            self._evict_if_due(added_bytes, keep=file)
+        return contents
 
     def _fill(self, copy: Path, fetch: WriteCopy) -> pa.Buffer:
         """Fetch an object into a new copy and map it; one process fetches, the others wait."""
@@ -126,6 +219,7 @@ class LocalCopies:
             if buffer is not None:
                 return buffer
             size = fetch(file)
+            copy.with_name(copy.name + _BLOCKS).unlink(missing_ok=True)
             file.write_at(_trailer(size), size)
             with usable(self._folder):
                 # Mapped before it can be seen, and so removed, by others.
@@ -155,7 +249,7 @@ class LocalCopies:
                 status = file.stat()
             except FileNotFoundError:
                 continue  # Another process removed it.
-            entries.append((status.st_mtime, status.st_size, file))
+            entries.append((status.st_mtime, _disk_bytes(status), file))
         total = sum(size for _, size, _ in entries)
         if total <= self.capacity_bytes:
             return
@@ -165,6 +259,90 @@ class LocalCopies:
             if file != keep:
                 file.unlink(missing_ok=True)
                 total -= size
+
+
+def _disk_bytes(status: os.stat_result) -> int:
+    """Return how much of the disk a file takes: less than its size if it is sparse."""
+    return min(status.st_size, status.st_blocks * 512)
+
+
+class _CachedBlocks:
+    """An object's cached blocks, in an open sparse file.
+
+    Behind the object's bytes, one byte per block says whether it is present; it is written after
+    the block. The end mark names the system's start: after a crash of the system, present bytes may
+    have reached the disk without their blocks.
+    """
+
+    def __init__(self, handle: int, size: int) -> None:
+        self._handle = handle
+        self._size = size
+        self._mark_offset = size + -(-size // CACHED_BLOCK_BYTES)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the file was created for this size since the system's start."""
+        return os.pread(self._handle, len(_MAGIC) + 17, self._mark_offset) == _MAGIC + _boot_id()
+
+    def create(self) -> None:
+        """Write the end mark into an empty file."""
+        os.pwrite(self._handle, _MAGIC + _boot_id(), self._mark_offset)
+
+    def fill(self, content: memoryview, low: int, high: int) -> Iterator[ByteRange]:
+        """Copy the cached blocks in a byte range; yield the ranges of the missing ones."""
+        first, end = low // CACHED_BLOCK_BYTES, -(-high // CACHED_BLOCK_BYTES)
+        present = np.frombuffer(os.pread(self._handle, end - first, self._size + first), np.uint8)
+        if not present.any():
+            yield low, high
+            return
+        if os.preadv(self._handle, [content], low) != len(content):
+            present = np.zeros_like(present)
+        missing = np.flatnonzero(present == 0)
+        if not len(missing):
+            return
+        parted = np.flatnonzero(np.diff(missing) > _JOINED_BLOCKS)
+        firsts = missing[np.concatenate([[0], parted + 1])] + first
+        lasts = missing[np.concatenate([parted, [len(missing) - 1]])] + first
+        for begin, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            yield begin * CACHED_BLOCK_BYTES, min((last + 1) * CACHED_BLOCK_BYTES, self._size)
+
+    def keep(self, data: memoryview, low: int) -> None:
+        """Write whole blocks, then mark them as present."""
+        first, end = low // CACHED_BLOCK_BYTES, -(-(low + len(data)) // CACHED_BLOCK_BYTES)
+        if os.pwrite(self._handle, data, low) == len(data):
+            os.pwrite(self._handle, b"\1" * (end - first), self._size + first)
+
+
+@contextmanager
+def _opened_blocks(file: Path, size: int) -> Iterator[_CachedBlocks]:
+    """Open an object's cached blocks, created if they are absent or of another start.
+
+    A file is never emptied: another process may be about to mark a block in it as present.
+    """
+    handle = -1
+    with suppress(FileNotFoundError):
+        handle = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        cached = _CachedBlocks(handle, size)
+        if handle < 0 or not cached.is_sound:
+            if handle >= 0:
+                os.close(handle)
+            handle, name = tempfile.mkstemp(dir=file.parent)
+            cached = _CachedBlocks(handle, size)
+            cached.create()
+            with suppress(FileNotFoundError):  # Evicted already: then its blocks are not kept.
+                os.replace(name, file)
+        yield cached
+    finally:
+        os.close(handle)
+
+
+@cache
+def _boot_id() -> bytes:
+    """Return 16 bytes for the system's present start; for this process if it names none."""
+    with suppress(OSError, ValueError):
+        return UUID(Path("/proc/sys/kernel/random/boot_id").read_text().strip()).bytes
+    return os.urandom(16)
 
 
 def _trailer(size: int) -> bytes:

@@ -293,7 +293,10 @@ class LocalStore:
     def needs_fetch(self, path: str) -> bool:
         return False
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+    def reserve(self, size: int) -> bool:
+        return True
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
         raise AssertionError(f"'{path}' is a file, and so it is mapped")
 
     def mapped_file(self, path: str) -> MappedFile | None:

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
@@ -380,7 +381,14 @@ class ObjectStore:
     def needs_fetch(self, path: str) -> bool:
         return self.mapped_file(path) is None
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+    def reserve(self, size: int) -> bool:
+        return self._copies.reserve(size)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
+        fetch = partial(self._fetch_ranges, path)
+        return self._copies.read_ranges(self._copy_name(path), ranges, size, fetch)
+
+    def _fetch_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
         with self._translated("read", path):
             buffers = obstore.get_ranges(
                 self._client,
@@ -415,12 +423,11 @@ class ObjectStore:
 
     def _fetch(self, path: str, file: CopyFile) -> int:
         with self._translated("read", path):
-            answer = obstore.get(self._client, path)
+            answer = obstore.get(self._client, path, options={"range": (0, RANGE_BYTES)})
             size: int = answer.meta["size"]
+            self._write_range(path, file, 0, min(size, RANGE_BYTES), answer.bytes())
             if size <= RANGE_BYTES:
-                self._write_range(path, file, 0, size, answer.bytes())
                 return size
-            del answer  # Closes it unread: a request per range keeps within the timeout.
 
             def fetch_range(start: int) -> None:
                 stop = min(start + RANGE_BYTES, size)
@@ -428,7 +435,9 @@ class ObjectStore:
                 self._write_range(path, file, start, stop, data)
 
             with ThreadPoolExecutor(RANGES_AT_ONCE) as pool:
-                ranges = [pool.submit(fetch_range, at) for at in range(0, size, RANGE_BYTES)]
+                ranges = [
+                    pool.submit(fetch_range, at) for at in range(RANGE_BYTES, size, RANGE_BYTES)
+                ]
                 try:
                     for byte_range in ranges:
                         byte_range.result()

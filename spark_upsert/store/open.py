@@ -148,8 +148,11 @@ class PrefixStore:
     def needs_fetch(self, path: str) -> bool:
         return self._store.needs_fetch(self._path(path))
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
-        return self._store.read_ranges(self._path(path), ranges)
+    def reserve(self, size: int) -> bool:
+        return self._store.reserve(size)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
+        return self._store.read_ranges(self._path(path), ranges, size)
 
     def mapped_file(self, path: str) -> MappedFile | None:
         return self._store.mapped_file(self._path(path))

@@ -144,8 +144,14 @@ class Store(Protocol):
         """Return whether `map` would have to fetch an object."""
         ...
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
-        """Return the bytes ``low <= i < high`` for ranges in a remote object.
+    def reserve(self, size: int) -> bool:
+        """Reserve space for a local copy by `map`; False if copies in use would be evicted."""
+        ...
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
+        """Return the bytes ``low <= i < high`` for ranges in a remote object of ``size`` bytes.
+
+        The ranges are in whole blocks of 1 KiB, but for the object's end; they may be kept locally.
 
         Raises
         ------

@@ -30,9 +30,9 @@ class AskedStore(FarStore):
         self.asked: list[tuple[str, int]] = []
         """The object and the bytes of each request."""
 
-    def read_ranges(self, path: str, ranges: Any) -> list[Any]:
+    def read_ranges(self, path: str, ranges: Any, size: int) -> Any:
         self.asked.append((path, sum(high - low for low, high in ranges)))
-        return super().read_ranges(path, ranges)
+        return super().read_ranges(path, ranges, size)
 
 
 def stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def stay_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "HEAD_BYTES", 1)
     monkeypatch.setattr(remote, "_JOINED_BLOCKS", 1)
     monkeypatch.setattr(remote.REMOTE_RUNS, "bytes_min", 0)
-    monkeypatch.setattr(remote.REMOTE_RUNS, "share", 0)
+    monkeypatch.setattr(remote.REMOTE_RUNS, "copy_share", 0.0)
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ PLAIN = ["k", "name", "seq", "price"]
 KEYS = {"a number": ["k"], "a text": ["name"], "both": ["name", "k"]}
 
 
-def lived(dice: Random, keys: list[str]) -> MemoryStore:
+def lived(dice: Random, keys: list[str], prefix: int = 0) -> MemoryStore:
     store = MemoryStore()
     table = Table(store)
     order = [COLUMNS.field("seq")] if dice.random() < 0.7 else []
-    table.ensure(TableSchema.of(COLUMNS, keys=keys, order=order))
+    table.ensure(TableSchema.of(COLUMNS, keys=keys, order=order, hash_prefix=prefix))
     for number in range(dice.randint(1, 6)):
         count = dice.randint(1, 400)
         ids = [dice.randrange(300) for _ in range(count)]
@@ -162,6 +162,57 @@ def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
     assert looked > 2 * len(SEEDS), "runs did stay far away"
 
 
+def sorted_rows(table: pa.Table) -> list[str]:
+    """Return the rows in a fixed order, without the time of their commit."""
+    names = [name for name in table.column_names if name != "_commit_timestamp"]
+    return sorted(map(str, table.select(names).to_pylist()))
+
+
+@pytest.mark.usefixtures("_always_far")
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_reads_writes_and_merges_are_those_of_a_copy(prefix: int) -> None:
+    """Each step reads ranges of columns and rows, and what it gives is that of a local table."""
+    for seed in SEEDS:
+        dice = Random(f"steps {seed}")
+        near = lived(dice, ["name", "k"], prefix)
+        distant = AskedStore(dict(near.objects))
+        here, there = Table(near), Table(distant)
+        for step in range(8):
+            head = here.log.head().version
+            columns = dice.choice([None, ["name"], ["seq", "price"], ["tags"], []])
+            where = dice.choice(["k < 40", "name = 'n7'", "k = 3 AND name = 'n3'", None])
+            first = dice.randint(0, head)
+            last = dice.randint(first, head) + 1
+            match dice.choice(["read", "read", "upsert", "delete", "compact"]):
+                case "upsert":
+                    ids = [dice.randrange(320) for _ in range(dice.choice([1, 60]))]
+                    names = [f"n{each}" for each in ids]
+                    orders = [20_000 + 100 * step + n for n in range(len(ids))]
+                    rows = pa.table({"k": ids, "name": names, "seq": orders})
+                    commits = [table.upsert(rows, merge_schema=True) for table in (here, there)]
+                    counts = [commit and commit.counters for commit in commits]
+                    assert counts[0] == counts[1], (seed, step)
+                case "delete":
+                    wanted = dice.randrange(100)
+                    for table in (here, there):
+                        table.delete([(f"n{wanted}", wanted)])
+                case "compact":
+                    full = dice.random() < 0.5
+                    for table in (here, there):
+                        table.compact(full=full)
+                case _:
+                    found = [
+                        (
+                            sorted_rows(table.snapshot(columns=columns, filter=where)),
+                            sorted_rows(table.changes(first, last)),
+                        )
+                        for table in (here, there)
+                    ]
+                    assert found[0] == found[1], (seed, step)
+        assert sorted_rows(there.snapshot()) == sorted_rows(here.snapshot()), seed
+        assert there.check().is_sound
+
+
 class Failing(AskedStore):
     """A store behind a network that fails now and then, before it answers."""
 
@@ -179,9 +230,9 @@ class Failing(AskedStore):
         self._may_fail()
         return super().read(path, bytes_max=bytes_max)
 
-    def read_ranges(self, path: str, ranges: Any) -> list[Any]:
+    def read_ranges(self, path: str, ranges: Any, size: int) -> Any:
         self._may_fail()
-        return super().read_ranges(path, ranges)
+        return super().read_ranges(path, ranges, size)
 
 
 @pytest.mark.usefixtures("_always_far")
@@ -312,12 +363,20 @@ def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(remote.REMOTE_RUNS) == 2
 
 
-def test_a_key_with_a_prefix_is_looked_up_in_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_by_key_and_by_prefix_fetch_all_hashes_where_these_have_prefixes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(remote.REMOTE_RUNS, "bytes_min", 0)
     near = MemoryStore()
     table = Table(near)
     table.ensure(TableSchema.of(COLUMNS, keys=["name", "k"], hash_prefix=1))
-    table.upsert(pa.table({"k": [1, 2], "name": ["a", "a"], "seq": [1, 2]}), merge_schema=True)
+    rows = pa.table({"k": range(20_000), "name": [f"n{n % 50}" for n in range(20_000)]})
+    table.upsert(rows.append_column("seq", rows["k"]), merge_schema=True)
+    size = table.log.head().slices[0].file.bytes
     distant = AskedStore(near.objects)
-    assert Table(distant).get(("a", 2)).num_rows == 1
-    assert not distant.asked
+    there = Table(distant)
+    wanted = pa.table({"name": ["n7"]})
+    assert there.get(("n7", 1007), columns=["seq"])["seq"].to_pylist() == [1007]
+    found = there.having_prefix(wanted, columns=["k"])
+    assert sorted(found["k"].to_pylist()) == list(range(7, 20_000, 50))
+    assert 20_000 * 8 < sum(asked for _, asked in distant.asked) < size * 0.7

@@ -10,7 +10,7 @@ import pytest
 
 from spark_upsert.errors import StorageError
 from spark_upsert.table.run.format import Blocks
-from spark_upsert.table.run.remote import RemoteBytes, RemoteHashSearch
+from spark_upsert.table.run.remote import RemoteBytes, RemoteHashSearch, RemoteRun
 from tests.laws import test_far_runs as laws
 from tests.planted.bug import Patch, bug
 
@@ -37,6 +37,20 @@ def test_p6_a_reader_far_away_goes_on_behind_faults() -> None:
         laws.test_a_reader_far_away_sees_what_others_do_through_faults_and_restarts(0)
 
 
+def test_p1_steps_far_away_are_those_of_a_copy() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        laws.stay_far(patched)
+        laws.test_reads_writes_and_merges_are_those_of_a_copy(1)
+
+
+@bug(
+    "hashes with prefixes are searched before they are fetched",
+    test_p1_steps_far_away_are_those_of_a_copy,
+)
+def _() -> Patch:
+    return patch.object(RemoteRun, "load_hashes", lambda self: None)
+
+
 @bug("a far search believes its first window", test_p1_a_far_search_finds_what_is_there)
 def _() -> Patch:
     def first(self: RemoteHashSearch, probes: Any) -> Any:
@@ -53,13 +67,13 @@ def _() -> Patch:
     "of neighbours far away the last one is not fetched", test_p1_rows_far_away_are_those_of_a_copy
 )
 def _() -> Patch:
-    original = RemoteBytes.fetch
+    original = RemoteBytes.fetch_body
 
     def fetch(self: RemoteBytes, blocks: Any) -> None:
         original(self, blocks[: max(1, len(blocks) - 1)])
         self._is_here[blocks] = True
 
-    return patch.object(RemoteBytes, "fetch", fetch)
+    return patch.object(RemoteBytes, "fetch_body", fetch)
 
 
 @bug("blocks far away are believed", test_p5_damage_far_away_is_told)
@@ -80,7 +94,7 @@ def _() -> Patch:
     test_p6_a_reader_far_away_goes_on_behind_faults,
 )
 def _() -> Patch:
-    original = RemoteBytes.fetch
+    original = RemoteBytes.fetch_body
 
     def fetch(self: RemoteBytes, blocks: Any) -> None:
         try:
@@ -89,4 +103,4 @@ def _() -> Patch:
             self._is_here[blocks] = True
             raise
 
-    return patch.object(RemoteBytes, "fetch", fetch)
+    return patch.object(RemoteBytes, "fetch_body", fetch)

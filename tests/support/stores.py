@@ -95,7 +95,10 @@ class MemoryStore:
     def needs_fetch(self, path: str) -> bool:
         return self.are_far
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+    def reserve(self, size: int) -> bool:
+        return True
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
         data = self.read(path, bytes_max=len(self.objects.get(path, b"")))
         return [data[low:high] for low, high in ranges]
 
@@ -294,9 +297,12 @@ class FaultyStore:
     def needs_fetch(self, path: str) -> bool:
         return self._store.needs_fetch(path)
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+    def reserve(self, size: int) -> bool:
+        return self._store.reserve(size)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
         with self._steps.step(f"read_ranges {path}"):
-            return self._store.read_ranges(path, ranges)
+            return self._store.read_ranges(path, ranges, size)
 
     def mapped_file(self, path: str) -> MappedFile | None:
         return self._store.mapped_file(path)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from spark_upsert.errors import OptionError
+from spark_upsert.store import cache
 from spark_upsert.store.cache import CopyFile, LocalCopies
 
 
@@ -188,3 +190,102 @@ def test_a_folder_of_another_user_or_that_cannot_be_made_is_refused(tmp_path: Pa
         with pytest.raises(OptionError, match=reason) as caught:
             LocalCopies(place).folder()
         assert "storage.cache_dir" in caught.value.hint
+
+
+# -- blocks ----------------------------------------------------------------------------------
+
+SIZE = 300 * 1024 + 100
+
+
+class RemoteBlocks:
+    """An object of `SIZE` bytes; notes the ranges that are fetched."""
+
+    def __init__(self) -> None:
+        self.contents = Random(1).randbytes(SIZE)
+        self.fetched: list[tuple[int, int]] = []
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        self.fetched += ranges
+        return [self.contents[low:high] for low, high in ranges]
+
+
+def read_blocks(copies: LocalCopies, remote: RemoteBlocks, *ranges: tuple[int, int]) -> None:
+    """Read ranges, given in blocks, and compare them with the object."""
+    bounds = [(low * 1024, min(high * 1024, SIZE)) for low, high in ranges]
+    found = copies.read_ranges("a", bounds, SIZE, remote.fetch)
+    assert [bytes(each) for each in found] == [remote.contents[low:high] for low, high in bounds]
+
+
+def test_blocks_are_fetched_once_and_outlive_the_process(tmp_path: Path) -> None:
+    remote = RemoteBlocks()
+    read_blocks(LocalCopies(tmp_path), remote, (0, 2), (100, 110), (299, 301))
+    del remote.fetched[:]
+    read_blocks(LocalCopies(tmp_path), remote, (1, 2), (100, 105), (108, 110), (300, 301))
+    assert not remote.fetched
+    read_blocks(LocalCopies(tmp_path), remote, (98, 103))
+    assert remote.fetched == [(98 * 1024, 100 * 1024)]
+    status = os.stat(LocalCopies(tmp_path).folder() / "a.blocks")
+    assert status.st_blocks * 512 < SIZE
+
+
+def test_blocks_between_missing_ones_are_fetched_again_where_this_saves_a_request(
+    tmp_path: Path,
+) -> None:
+    remote = RemoteBlocks()
+    read_blocks(LocalCopies(tmp_path), remote, (10, 20), (100, 180))
+    del remote.fetched[:]
+    read_blocks(LocalCopies(tmp_path), remote, (0, 200))
+    assert remote.fetched == [(0, 100 * 1024), (180 * 1024, 200 * 1024)]
+
+
+def test_blocks_beyond_the_bound_are_read_and_not_kept(tmp_path: Path) -> None:
+    remote, copies = RemoteBlocks(), LocalCopies(tmp_path, capacity_bytes=60 << 10)
+    for _ in range(2):
+        for low in (0, 50, 100):
+            read_blocks(copies, remote, (low, low + 40))
+    kept = sum(os.stat(copies.folder() / name).st_blocks * 512 for name in names(copies))
+    assert kept <= 60 << 10
+    assert [low // 1024 for low, _ in remote.fetched] == [0, 50, 100, 50, 100]
+
+
+def test_blocks_of_an_earlier_start_of_the_system_are_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteBlocks()
+    read_blocks(LocalCopies(tmp_path), remote, (0, 2))
+    # As a crash of the system may leave it: marked as present, and never written.
+    with open(LocalCopies(tmp_path).folder() / "a.blocks", "r+b") as file:
+        file.write(bytes(2048))
+    monkeypatch.setattr(cache, "_boot_id", lambda: b"another start   ")
+    read_blocks(LocalCopies(tmp_path), remote, (0, 2))
+    assert len(remote.fetched) == 2
+
+
+@pytest.mark.parametrize("step", ["forgotten", "removed", "copied whole"])
+def test_blocks_that_are_gone_are_fetched_again(step: str, tmp_path: Path) -> None:
+    remote, copies = RemoteBlocks(), LocalCopies(tmp_path)
+    read_blocks(copies, remote, (0, 2))
+    match step:
+        case "forgotten":
+            copies.forget("a")
+        case "removed":
+            for name in names(copies):
+                (copies.folder() / name).unlink()
+        case _:
+            mapped(copies, Remote(), "a")
+            assert names(copies) == ["a"]
+    read_blocks(copies, remote, (0, 2))
+    assert len(remote.fetched) == 2
+
+
+def test_a_copy_is_reserved_only_beside_those_in_use(tmp_path: Path) -> None:
+    remote = Remote(length=100)
+    copies = LocalCopies(tmp_path, capacity_bytes=300 << 10)
+    mapped(copies, remote, "a")
+    assert not copies.reserve(300 << 10)
+    assert copies.reserve(200 << 10)
+    assert not copies.reserve(200 << 10), "what is reserved counts"
+    os.utime(copies.folder() / "a", (1, 1))
+    assert LocalCopies(tmp_path, capacity_bytes=300 << 10).reserve(300 << 10)
+    LocalCopies(tmp_path).file_of("a")
+    assert not LocalCopies(tmp_path, capacity_bytes=300 << 10).reserve(300 << 10), "in use again"

@@ -40,7 +40,7 @@ class CountingStore(MemoryStore):
         self._count(path, len(data))
         return data
 
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[Any]:
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]], size: int) -> Sequence[Any]:
         self._count(path, sum(high - low for low, high in ranges))
         return [self.objects[path][low:high] for low, high in ranges]
 

@@ -19,6 +19,7 @@ from spark_upsert.table.changelog.changes import (
 )
 from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, render
 from spark_upsert.table.log.manifest import Slice
+from spark_upsert.table.run.remote import Access
 from spark_upsert.table.state.snapshot import Snapshot, common
 
 T = TypeVar("T")
@@ -61,18 +62,22 @@ def changes_by_piece(
     before = _snapshot(store, epoch_range, epoch_range.before.slices)
     after = _snapshot(store, epoch_range, epoch_range.after)
 
+    access = Access(hash_range=hash_range)
+
     def changed(piece: HashRange) -> T:
         if epoch_range.is_comparison:
             return made(
                 changes_of_overwrite(
-                    before.parts(piece),
-                    after.parts(piece),
+                    before.parts(piece, access),
+                    after.parts(piece, access),
                     schema=epoch_range.schema,
                     version=max(epoch_range.times_ms),
                 )
             )
         return made(
-            changes_of_commands(after.parts(piece), before.find, schema=epoch_range.schema, net=net)
+            changes_of_commands(
+                after.parts(piece, access), before.find, schema=epoch_range.schema, net=net
+            )
         )
 
     main = before if epoch_range.is_comparison else after

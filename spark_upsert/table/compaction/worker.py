@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.keys import Mask, Positions, ordered_words
-from spark_upsert.core.schema import DIFF, EPOCH, ERROR, Scope, is_live
+from spark_upsert.core.schema import DIFF, EPOCH, ERROR, HASH, Scope, is_live
 from spark_upsert.errors import DataError
 from spark_upsert.store import Store
 from spark_upsert.table.compaction.policy import Job
@@ -33,6 +33,7 @@ from spark_upsert.table.log.manifest import (
 )
 from spark_upsert.table.log.properties import encode_mark, higher_mark
 from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
+from spark_upsert.table.run.remote import REMOTE_RUNS, Access
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import require_possible
 from spark_upsert.table.state.observer import prepare
@@ -82,7 +83,7 @@ class CompactionResult:
         if not len(self.forgotten):
             return True
         newer = tuple(s for s in head.slices if s.epochs.upper > self.base_version + 1)
-        parts = Snapshot(store, replace(head, slices=newer)).parts()
+        parts = Snapshot(store, replace(head, slices=newer)).parts(access=Access(columns=(HASH,)))
         return not any(len(np.intersect1d(self.forgotten, p.hashes)) for p, _ in parts)
 
 
@@ -138,12 +139,19 @@ def _piece_ranges(store: Store, manifest: Manifest, job: Job) -> list[HashRange]
     if not manifest.schema.hash_prefix:
         return job.hash_range.cut(max(1, -(-job.bytes // file_bytes)))
     runs = []
-    opened = RUNS.open_all(store, [slice_.file for slice_ in job.slices])
+    opened = REMOTE_RUNS.open_all(
+        store, [slice_.file for slice_ in job.slices], _access(manifest, job)
+    )
     for slice_, hashes in zip(job.slices, (run.hashes for run in opened), strict=True):
         start, stop = slice_.live.intersect(job.hash_range).rows_of(hashes)
         runs.append((hashes[start:stop], slice_.file.bytes / slice_.file.rows))
     size = sum(len(hashes) * row_bytes for hashes, row_bytes in runs)
     return cut_evenly(job.hash_range, runs, max(1, -(-int(size) // file_bytes)))
+
+
+def _access(manifest: Manifest, job: Job) -> Access:
+    """Return what a job reads of its runs."""
+    return Access(hash_range=job.hash_range, has_hot_prefixes=manifest.schema.hash_prefix > 0)
 
 
 class _Piece(NamedTuple):
@@ -216,7 +224,9 @@ def _droppable_tombstones(
     newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)
     above = Snapshot(snapshot.store, replace(snapshot.manifest, slices=newer))
     shadowed = above.find(
-        rows.hashes[winners[row_indices]], rows.take(schema.identity, winners[row_indices])
+        rows.hashes[winners[row_indices]],
+        rows.take(schema.identity, winners[row_indices]),
+        columns=(),
     )
     dead[row_indices[shadowed.present]] = False
     return dead
@@ -239,7 +249,8 @@ def _reduce_range(
     """Return a job's reduced entries in a hash range, and their source slices."""
     schema = manifest.schema
     slices = [slice_ for slice_ in job.slices if not slice_.live.intersect(hash_range).is_empty]
-    opened = RUNS.open_all(store, [slice_.file for slice_ in slices])
+    files = [slice_.file for slice_ in slices]
+    opened = REMOTE_RUNS.open_all(store, files, _access(manifest, job))
     parts = [
         RunPart(Span.within(run, slice_.live.intersect(hash_range)))
         for slice_, run in zip(slices, opened, strict=True)

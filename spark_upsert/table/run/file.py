@@ -333,7 +333,8 @@ class Run:
     on_damage : callable, optional
         Called before a damaged block is reported.
     fetch : callable, optional
-        Fetches the blocks into the buffer before their verification (`table.run.remote`).
+        Fetches blocks and their checksums into the buffer before their verification
+        (`table.run.remote`). The tail's checksum covers bytes not fetched, and is not verified.
     """
 
     def __init__(
@@ -359,11 +360,8 @@ class Run:
                 f"{file.bytes} bytes",
             )
         view = memoryview(buffer)
-        tail_crc = zlib.crc32(view[file.body_bytes :])
-        if tail_crc != file.tail_crc:
-            raise CorruptionError.in_file(
-                file.path, f"checksum {file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
-            )
+        if fetch is None:
+            self._require_tail(view[file.body_bytes :])
         sums = np.frombuffer(view, dtype="<u4", count=count, offset=begin)
         self._blocks = Blocks(view[: file.body_bytes], sums, fetch)
         self._verify_head()
@@ -387,6 +385,14 @@ class Run:
         """Release the mapped file's memory; pages are read again when touched."""
         if self._release is not None:
             self._release(self._buffer)
+
+    def _require_tail(self, tail: memoryview) -> None:
+        """Verify the tail's checksum."""
+        tail_crc = zlib.crc32(tail)
+        if tail_crc != self.file.tail_crc:
+            raise CorruptionError.in_file(
+                self.file.path, f"checksum {self.file.tail_crc:08x} of its tail", f"{tail_crc:08x}"
+            )
 
     def _verify_head(self) -> None:
         """Verify the schema and the first batch's header before Arrow parses the header.

@@ -1,14 +1,16 @@
-"""Remote runs: a look-up in a large object fetches only the touched blocks.
+"""Remote runs: a step fetches only the blocks that it reads from a large object.
 
-The bytes are a zero-filled mapping, filled before blocks are verified. `share_limits` divides memory
-bounds among the readers of one thread.
+The bytes are a zero-filled mapping, filled before blocks are verified. A step declares what it reads
+(`Access`), and `RemoteRunCache.open_all` chooses between ranges and a local copy by cost.
+`share_limits` divides memory bounds among the readers of one thread.
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.core.key_hash import HashRange
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.schema import HASH
@@ -26,60 +28,79 @@ from spark_upsert.core.threads import ROWS_PER_THREAD, map_in_order, run_in_back
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store
 from spark_upsert.table.run.file import RUNS, HashSearch, Run, RunFile
-from spark_upsert.table.run.format import BLOCK_BYTES, block_count, blocks_of
+from spark_upsert.table.run.format import (
+    BLOCK_BYTES,
+    END_OF_STREAM,
+    SUM_BYTES,
+    block_count,
+    blocks_of,
+)
 from spark_upsert.table.run.rows import Part, RunPart
 
 Hashes = npt.NDArray[np.uint64]
 
-HEAD_BYTES = 64 << 10
-"""Leading bytes fetched by the first request; they include the schema."""
+HEAD_BYTES = 16 << 10
+"""Leading bytes fetched by the first request; they include the schema of up to 50 columns."""
 
-_JOINED_BLOCKS = 64
+REQUEST_BYTES = 64 << 10
+"""A request costs as much as this many bytes."""
+
+_JOINED_BLOCKS = REQUEST_BYTES // BLOCK_BYTES
 """Maximum unrequested blocks fetched between two requested ones: cheaper than another request."""
 
-_DEVIATIONS = 4
-"""A hash deviates this many standard deviations from its expected position once in 30 000."""
+_JOINED_SUM_BLOCKS = 4
+"""The same for blocks of checksums: each one has those of 256 blocks, mostly not requested ones."""
+
+_DEVIATIONS = 3
+"""A hash deviates this many standard deviations from its expected position once in 400."""
+
+_REACH_MIN = 8
+"""Minimum rows to inspect on both sides of an expected position; near the ends the spread is 0."""
 
 _HASH_BYTES = 8
-_ROW_BYTES = 16 * BLOCK_BYTES
-"""Approximate bytes fetched per row."""
 
 _SPENT_KEPT = 4096
+
+_REOPENED_BYTES = 16 << 20
+"""Fetched bytes after which a run is opened again, so that a scan keeps only its last blocks."""
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class RemoteBytes:
-    """An object's bytes, zero until a block is requested and filled in."""
+    """A run file's bytes, zero until a block is requested and filled in."""
 
-    def __init__(self, store: Store, path: str, size: int) -> None:
+    def __init__(self, store: Store, file: RunFile) -> None:
         self._store = store
-        self._path = path
-        self._size = size
+        self._path = file.path
+        self._size = size = file.bytes
+        self._sums_begin = file.body_bytes + len(END_OF_STREAM)
         # Unwritten pages take no memory, even when read.
         self._memory = mmap.mmap(-1, size, flags=_PRIVATE)
         self._is_here = np.zeros(block_count(size), dtype=np.bool_)
         self.buffer: pa.Buffer = pa.py_buffer(self._memory)
+        self.requests = 0
+        """Number of requested ranges."""
 
     @property
     def filled(self) -> int:
         """Number of fetched bytes."""
         return int(self._is_here.sum()) * BLOCK_BYTES
 
-    def fetch(self, blocks: Positions) -> None:
-        """Fetch the missing ones among ascending blocks, with one store request."""
-        missing_blocks = blocks[~self._is_here[blocks]]
-        if not len(missing_blocks):
+    def fetch(self, *groups: tuple[Positions, int]) -> None:
+        """Fetch the missing ones among ascending blocks, with one call to the store.
+
+        Parameters
+        ----------
+        *groups : tuple of numpy.ndarray and int
+            Ascending blocks, and the maximum count of other blocks to fetch between two of them.
+        """
+        ranges = [each for blocks, gap in groups for each in self._missing_ranges(blocks, gap)]
+        if not ranges:
             return
-        parted = np.flatnonzero(np.diff(missing_blocks) > _JOINED_BLOCKS)
-        lows = missing_blocks[np.concatenate([[0], parted + 1])]
-        highs = missing_blocks[np.concatenate([parted, [len(missing_blocks) - 1]])] + 1
-        ranges = [
-            (low * BLOCK_BYTES, min(high * BLOCK_BYTES, self._size))
-            for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
-        ]
+        self.requests += len(ranges)
         try:
-            contents = self._store.read_ranges(self._path, ranges)
+            contents = self._store.read_ranges(self._path, ranges, self._size)
         except FileNotFoundError as error:
             raise CorruptionError.in_file(
                 f"{self._store.url}/{self._path}", f"{self._size} bytes", "no such file"
@@ -87,6 +108,29 @@ class RemoteBytes:
         for (low, high), data in zip(ranges, contents, strict=True):
             self._memory[low:high] = data
             self._is_here[low // BLOCK_BYTES : block_count(high)] = True
+
+    def fetch_body(self, blocks: Positions) -> None:
+        """Fetch ascending blocks of the body, and their checksums."""
+        sums = np.unique((self._sums_begin + blocks * SUM_BYTES) // BLOCK_BYTES)
+        self.fetch((blocks, _JOINED_BLOCKS), (sums, _JOINED_SUM_BLOCKS))
+
+    def missing_bytes(self, low: int, high: int) -> int:
+        """Return how many of the bytes ``low <= i < high`` are not fetched yet, in whole blocks."""
+        here = self._is_here[low // BLOCK_BYTES : block_count(high)]
+        return (len(here) - int(np.count_nonzero(here))) * BLOCK_BYTES
+
+    def _missing_ranges(self, blocks: Positions, gap: int) -> list[tuple[int, int]]:
+        """Return the byte ranges with the missing ones among ascending blocks."""
+        missing = blocks[~self._is_here[blocks]]
+        if not len(missing):
+            return []
+        parted = np.flatnonzero(np.diff(missing) > gap)
+        lows = missing[np.concatenate([[0], parted + 1])]
+        highs = missing[np.concatenate([parted, [len(missing) - 1]])] + 1
+        return [
+            (low * BLOCK_BYTES, min(high * BLOCK_BYTES, self._size))
+            for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+        ]
 
 
 class RemoteHashSearch(HashSearch):
@@ -112,13 +156,17 @@ class RemoteHashSearch(HashSearch):
         super().__init__(hashes)
         self._ends = float(first), float(last)
         self._verify = verify
+        self.is_complete = False
+        """Whether all hashes are verified, and a search fetches nothing."""
 
     def candidates(self, probes: Hashes) -> Positions:
         """Return the positions of all probes: none can be excluded without a read."""
-        return np.arange(len(probes))
+        return super().candidates(probes) if self.is_complete else np.arange(len(probes))
 
     def insertion_points(self, probes: Hashes) -> Positions:
         """Return each probe's leftmost insertion position, as `numpy.searchsorted` does."""
+        if self.is_complete:
+            return super().insertion_points(probes)
         count = len(self._hashes)
         low, high = np.zeros(len(probes), np.int64), np.full(len(probes), count, np.int64)
         lower, above = np.full(len(probes), self._ends[0]), np.full(len(probes), self._ends[1])
@@ -151,7 +199,9 @@ class RemoteHashSearch(HashSearch):
         """Return rows among which each probe is expected, never none."""
         rows = high - low
         share = np.clip((probes.astype(np.float64) - below) / np.maximum(above - below, 1.0), 0, 1)
-        reach = np.ceil(wider * _DEVIATIONS / 2 * np.sqrt(rows)).astype(np.int64) + 1
+        # The rows below a hash have a binomial distribution; at the ends it is narrower.
+        spread = np.sqrt(rows * share * (1 - share))
+        reach = np.ceil(wider * (_DEVIATIONS * spread + _REACH_MIN)).astype(np.int64)
         middle = low + (share * rows).astype(np.int64)
         begin = np.clip(middle - reach, low, high - 1)
         return begin, np.clip(middle + reach, begin + 1, high)
@@ -167,26 +217,97 @@ class RemoteHashSearch(HashSearch):
         return low
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a step reads of a version's runs."""
+
+    columns: Sequence[str] | None = None
+    """The columns; None: all of them."""
+    probes: Hashes | None = None
+    """The ascending key hashes looked up; None: all rows in the hash range."""
+    probe_ends: Hashes | None = None
+    """The last hash looked up per probe, for a look-up of hash ranges."""
+    hash_range: HashRange = ALL_HASHES
+    """The hashes read in all, possibly in several pieces."""
+    has_hot_prefixes: bool = False
+    """Whether the hashes have common prefixes (`TableSchema.hash_prefix`), so that a hash's
+    position cannot be estimated."""
+
+    def count_probes(self, hash_range: HashRange) -> int:
+        """Return how many probes may match hashes in a non-empty range."""
+        assert self.probes is not None
+        ends = self.probes if self.probe_ends is None else self.probe_ends
+        low = np.searchsorted(ends, np.uint64(hash_range.first), side="left")
+        return int(np.searchsorted(self.probes, np.uint64(hash_range.last), side="right") - low)
+
+
 class RemoteRun(Run):
-    """A run whose blocks are fetched as they are verified; head and tail are fetched on opening."""
+    """A run whose blocks and their checksums are fetched as they are verified."""
 
     def __init__(
         self, store: Store, file: RunFile, on_damage: Callable[[], None], *, spent: int = 0
     ) -> None:
         self._spent = spent
         self.place = store.url, file.path
-        self.bytes = RemoteBytes(store, file.path, file.bytes)
-        head = np.arange(block_count(min(HEAD_BYTES, file.body_bytes)))
-        tail = np.arange(file.body_bytes // BLOCK_BYTES, block_count(file.bytes))
-        self.bytes.fetch(np.union1d(head, tail))
-        super().__init__(file, self.bytes.buffer, on_damage=on_damage, fetch=self.bytes.fetch)
+        self.bytes = RemoteBytes(store, file)
+        tail_bytes = len(END_OF_STREAM) + block_count(file.body_bytes) * SUM_BYTES
+        if file.body_bytes + tail_bytes <= file.bytes:
+            self.bytes.fetch_body(np.arange(block_count(min(HEAD_BYTES, file.body_bytes))))
+        super().__init__(file, self.bytes.buffer, on_damage=on_damage, fetch=self.bytes.fetch_body)
         ends = file.hash_range.first, file.hash_range.last
-        self.search = RemoteHashSearch(self.hashes, *ends, self._verify_windows)
+        # By a weak reference: in a cycle, the fetched bytes would wait for the garbage collector.
+        this = weakref.ref(self)
+
+        def verify_windows(low: Positions, high: Positions) -> None:
+            run = this()
+            assert run is not None, "a search is used through its run"
+            run._verify_windows(low, high)
+
+        self.search: RemoteHashSearch = RemoteHashSearch(self.hashes, *ends, verify_windows)
 
     @property
     def spent(self) -> int:
-        """Bytes fetched for the run, including earlier openings."""
-        return self._spent + self.bytes.filled
+        """The cost of all reads, as in `cost`, including earlier openings."""
+        return self._spent + self.bytes.filled + self.bytes.requests * REQUEST_BYTES
+
+    def load_hashes(self) -> None:
+        """Fetch and verify all hashes, so that searches fetch nothing."""
+        if not self.search.is_complete:
+            self.slice([HASH], 0, self.file.rows)
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> list[pa.Array]:
+        self.fetch_rows(names, start, stop)
+        columns = super().slice(names, start, stop)
+        if not self.search.is_complete:
+            self.search.is_complete = self._layout(HASH).is_known
+        return columns
+
+    def fetch_rows(self, names: Sequence[str], start: int, stop: int) -> None:
+        """Fetch the columns' rows ``start <= i < stop``, with one call to the store.
+
+        Two calls if there are strings, whose offsets come first.
+        """
+        layouts = [self._layout(name) for name in names] if start < stop else []
+        layouts = [layout for layout in layouts if not layout.is_known]
+        if not layouts:
+            return
+        self._fetch_ranges(each for layout in layouts for each in layout.ranges_of(start, stop))
+        texts = [layout for layout in layouts if layout.is_text]
+        for layout in texts:
+            self._verify_range(layout.values + 4 * start, layout.values + 4 * start + 4)
+            self._verify_range(layout.values + 4 * stop, layout.values + 4 * stop + 4)
+        try:
+            self._fetch_ranges(
+                each for layout in texts for each in layout.text_ranges_of(start, stop)
+            )
+        except pa.ArrowException as error:
+            raise self._invalid_contents(error) from error
+
+    def _fetch_ranges(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Fetch the blocks with several byte ranges in the body."""
+        blocks = [np.arange(low // BLOCK_BYTES, block_count(high)) for low, high in ranges]
+        if blocks:
+            self.bytes.fetch_body(np.unique(np.concatenate(blocks)))
 
     def _verify_windows(self, low: Positions, high: Positions) -> None:
         """Verify the hashes in several non-empty row ranges."""
@@ -204,84 +325,162 @@ class RemoteRun(Run):
         start, stop = self.search.insertion_points(bounds)
         return int(start), int(stop)
 
+    def cost(self, access: Access) -> int:
+        """Estimate an access's cost: its missing bytes, and `REQUEST_BYTES` per request."""
+        stored = self._batch.schema.names
+        wanted = None if access.columns is None else {HASH, *access.columns}
+        share = _share_of(self.file, access.hash_range)
+        window = BLOCK_BYTES + int(_DEVIATIONS * self.file.rows**0.5) * _HASH_BYTES
+        count = 0 if access.probes is None else access.count_probes(self.file.hash_range)
+        cost = 0.0
+        for name in stored:
+            if wanted is not None and name not in wanted:
+                continue
+            layout = self._layout(name)
+            missing = sum(self.bytes.missing_bytes(*extent) for extent in layout.extents)
+            if layout.is_nested or (name == HASH and access.has_hot_prefixes):
+                cost += missing
+            elif access.probes is None:
+                cost += share * missing
+            else:
+                probe_bytes = REQUEST_BYTES + (window if name == HASH else BLOCK_BYTES)
+                cost += min(count * probe_bytes, missing)
+        return int(cost)
+
+
+def _share_of(file: RunFile, hash_range: HashRange) -> float:
+    """Return which share of a file's hashes lies in a range."""
+    return file.hash_range.intersect(hash_range).width / file.hash_range.width
+
 
 @dataclass
 class RemoteRunCache:
     """Least-recently-used cache for remote runs.
 
-    Once look-ups have cost as much as a copy, the run moves to `RUNS`.
+    A run is copied once its reads have cost about as much as a copy: in all, less than twice the
+    cost of the better choice.
     """
 
     bytes_min: int = 8 << 20
     """Minimum size for a remote run; a smaller run is fetched completely in one request."""
-    share: int = 32
-    """At most one in this many bytes is fetched from a remote run."""
-    count_max: int = 32
-    at_once: int = 8
+    copy_share: float = 0.75
+    """The share of a run's bytes that its reads must cost before it is copied; 0: never."""
+    count_max: int = 1024
+    fetched_bytes_max: int = 128 << 20
+    """Maximum fetched bytes in the idle runs."""
+    at_once: int = 16
     """Number of runs read in parallel."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._runs: LruMap[tuple[str, str], RemoteRun] = LruMap(self.count_max)
         self._spent: LruMap[tuple[str, str], int] = LruMap(_SPENT_KEPT)
-        """Bytes fetched for evicted runs, so a repeatedly returning run is eventually copied."""
+        """The cost of reads of evicted runs, so a repeatedly returning run is eventually copied."""
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def open_all(self, store: Store, files: Sequence[RunFile], *, sought: int) -> list[Run]:
-        """Return the files' open runs, for a look-up reading only the given key count."""
-        far = [file for file in files if self._stays_far(store, file, sought)]
-        if not far:
+    def open_all(
+        self, store: Store, files: Sequence[RunFile], access: Access | None = None
+    ) -> list[Run]:
+        """Return the files' open runs, for a step with the given access; by default, to all."""
+        access = access or Access()
+        remote_runs: dict[str, Run] = {}
+        files_to_try = [file for file in files if self._may_stay_remote(store, file, access)]
+        if not files_to_try:
             return RUNS.open_all(store, files)
-        paths = {file.path for file in far}
-        near = [file for file in files if file.path not in paths]
-        with run_in_background(lambda: RUNS.open_all(store, near), rows=ROWS_PER_THREAD) as opened:
-            runs = map_in_order(
-                lambda file: self._open(store, file), far, min(len(far), self.at_once)
-            )
-            run_by_path: dict[str, Run] = {
-                file.path: run for file, run in zip(far, runs, strict=True)
-            }
-        run_by_path |= {file.path: run for file, run in zip(near, opened(), strict=True)}
-        return [run_by_path[file.path] for file in files]
+        paths = {file.path for file in files_to_try}
+        others = [file for file in files if file.path not in paths]
+        opened = partial(self._open_or_reject, store, access)
+        with run_in_background(
+            lambda: RUNS.open_all(store, others), rows=ROWS_PER_THREAD
+        ) as local_runs:
+            threads = min(len(files_to_try), self.at_once)
+            for run in map_in_order(opened, files_to_try, threads):
+                if run is not None:
+                    remote_runs[run.file.path] = run
+            self._evict()
+        to_copy = [file for file in files_to_try if file.path not in remote_runs]
+        runs = {file.path: run for file, run in zip(others, local_runs(), strict=True)}
+        runs |= zip((file.path for file in to_copy), RUNS.open_all(store, to_copy), strict=True)
+        runs |= remote_runs
+        return [runs[file.path] for file in files]
 
-    def _stays_far(self, store: Store, file: RunFile, sought: int) -> bool:
-        """Return whether a look-up reads so little from a run that a copy would not pay off."""
-        if file.bytes < self.bytes_min or RUNS.has(store, file):
+    def _may_stay_remote(self, store: Store, file: RunFile, access: Access) -> bool:
+        """Return whether a run is large, has no local copy, and is not to be read completely."""
+        if file.bytes < self.bytes_min or RUNS.has(store, file) or not store.needs_fetch(file.path):
             return False
+        if access.columns is not None or access.probes is not None:
+            return True
+        return not access.hash_range.covers(file.hash_range) or not store.reserve(file.bytes)
+
+    def _open_or_reject(self, store: Store, access: Access, file: RunFile) -> RemoteRun | None:
+        """Return the open remote run; None if a copy is cheaper, and there is room for it."""
+        run = self._open(store, file, access)
+        if self._is_dear(run, access) and store.reserve(file.bytes):
+            with self._lock:
+                self._runs.pop(run.place)
+            return None
+        if access.has_hot_prefixes:
+            run.load_hashes()
+        return run
+
+    def _is_dear(self, run: RemoteRun, access: Access) -> bool:
+        """Return whether a copy is cheaper than this access, or than the earlier ones together.
+
+        Scans of several hash ranges read a run once in all, so they count only beyond its size.
+        """
+        cost, limit = run.cost(access), run.file.bytes * self.copy_share
+        if access.probes is None:
+            return 0 < limit <= max(cost, run.spent - run.file.bytes)
+        return 0 < limit <= cost + run.spent
+
+    def _open(self, store: Store, file: RunFile, access: Access) -> RemoteRun:
         key = (store.url, file.path)
         with self._lock:
             opened = self._runs.get(key)
             spent = (self._spent.get(key) or 0) if opened is None else opened.spent
-        spent += sought * (_window(file.rows) * _HASH_BYTES + _ROW_BYTES)
-        return spent * self.share < file.bytes and store.needs_fetch(file.path)
-
-    def _open(self, store: Store, file: RunFile) -> RemoteRun:
-        key = (store.url, file.path)
-        with self._lock:
-            opened = self._runs.get(key)
-            spent = self._spent.get(key) or 0
-        if opened is not None:
+        is_scan = access.probes is None and not access.has_hot_prefixes
+        if opened is not None and not (is_scan and opened.bytes.filled > _REOPENED_BYTES):
             return opened
 
         def on_damage() -> None:
+            # The damage may be in the blocks kept locally: the next attempt fetches them again.
+            store.forget(file.path)
             with self._lock:
                 self._runs.pop(key)
 
         run = RemoteRun(store, file, on_damage, spent=spent)
         with self._lock:
             for gone in self._runs.put(key, run):
-                self._spent.put(gone.place, gone.spent)
+                if gone.place != key:
+                    self._spent.put(gone.place, gone.spent)
         return run
+
+    def _evict(self) -> None:
+        """Drop the least recently used runs beyond the bound on bytes; readers keep theirs."""
+        with self._lock:
+            fetched = sum(run.bytes.filled for run in self._runs.values())
+            for run in self._runs.values():
+                if fetched <= self.fetched_bytes_max:
+                    return
+                fetched -= run.bytes.filled
+                self._runs.pop(run.place)
+                self._spent.put(run.place, run.spent)
 
     def prefetch(self, parts: Sequence[Part], hashes: Hashes, names: Sequence[str]) -> None:
         """Fetch a look-up's blocks in remote parts, in parallel."""
-        far = [
+        self._on_remote(partial(_fetch_matches, hashes=hashes, names=names), parts)
+
+    def prefetch_rows(self, parts: Sequence[Part], names: Sequence[str]) -> None:
+        """Fetch all rows of remote parts, in parallel."""
+        self._on_remote(partial(_fetch_rows, names=names), parts)
+
+    def _on_remote(self, touch: Callable[[RunPart], None], parts: Sequence[Part]) -> None:
+        remote_parts = [
             part for part in parts if isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
         ]
-        touch = partial(_fetch_matches, hashes=hashes, names=names)
-        for _ in map_in_order(touch, far, min(len(far), self.at_once)):
+        for _ in map_in_order(touch, remote_parts, min(len(remote_parts), self.at_once)):
             pass
 
 
@@ -292,15 +491,20 @@ REMOTE_RUNS = RemoteRunCache()
 def _fetch_matches(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:
     """Read the blocks needed by a look-up from a part."""
     first, last = part.first_and_last_hash
-    probes = hashes[(hashes >= np.uint64(first)) & (hashes <= np.uint64(last))]
+    low = np.searchsorted(hashes, np.uint64(first), side="left")
+    probes = hashes[low : np.searchsorted(hashes, np.uint64(last), side="right")]
+    if not len(probes):
+        return
     indices = part.insertion_points(probes)
     matches = indices[part.hashes_at(np.minimum(indices, len(part) - 1)) == probes]
     part.run.verify_at([name for name in names if part.has(name)], part.in_run(matches))
 
 
-def _window(rows: int) -> int:
-    """Return the row count to inspect for finding one among ``rows`` rows."""
-    return int(_DEVIATIONS * rows**0.5)
+def _fetch_rows(part: RunPart, names: Sequence[str]) -> None:
+    run = part.run
+    assert isinstance(run, RemoteRun)
+    start = int(part.in_run(np.zeros(1, np.int64))[0])
+    run.fetch_rows([name for name in names if part.has(name)], start, start + len(part))
 
 
 _SHARES: ContextVar[int] = ContextVar("shares", default=1)

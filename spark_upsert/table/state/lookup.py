@@ -18,10 +18,15 @@ from spark_upsert.errors import CorruptionError, OptionError, SchemaError
 from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.run.file import RUNS, Run
 from spark_upsert.table.run.format import BLOCK_BYTES
+from spark_upsert.table.run.remote import Access
 from spark_upsert.table.run.rows import Part, Rows
 from spark_upsert.table.state.reduce import EntryMatches, KeyMatches, merge_function_for
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
+
+_FEW_PROBES = 4
+"""Up to this many probes only their blocks are read, however small the part: it may be the part of
+a large run between the probes."""
 
 _RARE = 0.3
 """The match share below which filtering out absent probes first pays off."""
@@ -97,7 +102,7 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
     low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
     high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
     probes = hashes[low:high]
-    if is_sparse(len(probes), len(part_hashes)):
+    if len(probes) <= _FEW_PROBES or is_sparse(len(probes), len(part_hashes)):
         hit, indices = _search_few(part, probes)
         return hit + low, indices
     # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
@@ -232,6 +237,10 @@ class Prefixes:
     def spanning(self) -> HashRange:
         """The ranges and all between them."""
         return HashRange.spanning(self.firsts[0], self.lasts[-1])
+
+    def access(self, columns: Sequence[str]) -> Access:
+        """Return what a read of some columns by these prefixes reads of the runs."""
+        return Access(columns=columns, probes=self.firsts, probe_ends=self.lasts)
 
     def positions_in(self, run: Run, live: HashRange) -> RunRanges:
         """Return each hash range's rows in a run's live part, confirmed by verified entries."""

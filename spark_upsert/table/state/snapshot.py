@@ -21,6 +21,7 @@ from spark_upsert.core.schema import (
     DIFF,
     EPOCH,
     ERROR,
+    HASH,
     RAW_KEY,
     RAW_VALUE,
     REASON,
@@ -31,7 +32,7 @@ from spark_upsert.plan.join_keys import codes, first_occurrences
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, Slice
 from spark_upsert.table.run.file import RUNS, Run, Span
-from spark_upsert.table.run.remote import REMOTE_RUNS, share_of_limit
+from spark_upsert.table.run.remote import REMOTE_RUNS, Access, share_of_limit
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
 from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, merge_function_for
@@ -152,25 +153,31 @@ class Snapshot:
     manifest: Manifest
 
     def parts(
-        self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
+        self, hash_range: HashRange = ALL_HASHES, access: Access | None = None
     ) -> list[tuple[Part, int]]:
         """Return the entries with hashes in a range: parts with their epochs; as `opened`."""
         live_parts: list[tuple[Part, int]] = []
-        for slice_, run in self.opened(hash_range, sought):
+        for slice_, run in self.opened(hash_range, access):
             span = Span.within(run, slice_.live.intersect(hash_range))
             if len(span):
                 live_parts.append((RunPart(span), slice_.epochs.lower))
         return live_parts
 
     def opened(
-        self, hash_range: HashRange = ALL_HASHES, sought: int | None = None
+        self, hash_range: HashRange = ALL_HASHES, access: Access | None = None
     ) -> Iterator[tuple[Slice, Run]]:
-        """Yield the slices with hashes in a range, and their runs."""
+        """Yield the slices with hashes in a range, and their runs.
+
+        With an access by key, only the slices that may hold one of the keys.
+        """
+        access = access or Access(hash_range=hash_range)
+        if self.manifest.schema.hash_prefix:
+            access = replace(access, has_hot_prefixes=True)
         slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
-        files = [slice_.file for slice_ in slices]
-        if sought is None:
-            return zip(slices, RUNS.open_all(self.store, files), strict=True)
-        return zip(slices, REMOTE_RUNS.open_all(self.store, files, sought=sought), strict=True)
+        if access.probes is not None:
+            slices = [s for s in slices if access.count_probes(s.live.intersect(hash_range))]
+        runs = REMOTE_RUNS.open_all(self.store, [slice_.file for slice_ in slices], access)
+        return zip(slices, runs, strict=True)
 
     def find(
         self,
@@ -178,29 +185,22 @@ class Snapshot:
         keys: Sequence[pa.Array],
         columns: Sequence[str] | None = None,
     ) -> EntryMatches:
-        """Find entries by distinct keys (`lookup.find`)."""
+        """Find entries by distinct keys (`lookup.find`).
+
+        Parameters
+        ----------
+        columns : sequence of str, optional
+            The columns read of the entries, besides those that identify and order them; by default
+            all. It is a hint: others are fetched when they are read.
+        """
         schema = self.manifest.schema
         if not len(hashes):
             return EntryMatches(Rows(schema, []), np.empty(0, dtype=np.int64))
-        spanned = HashRange.spanning(hashes[0], hashes[-1])
-        if columns is None or not self._may_stay_far(spanned, columns):
-            return find(schema, self.parts(spanned), hashes, keys)
-        parts = self.parts(spanned, len(hashes))
-        REMOTE_RUNS.prefetch([part for part, _ in parts], hashes, [*schema.identity, *columns])
+        names = columns_to_find(schema, columns)
+        access = Access(columns=names, probes=hashes)
+        parts = self.parts(HashRange.spanning(hashes[0], hashes[-1]), access)
+        REMOTE_RUNS.prefetch([part for part, _ in parts], hashes, names)
         return find(schema, parts, hashes, keys)
-
-    def _may_stay_far(self, hash_range: HashRange, columns: Sequence[str]) -> bool:
-        """Return whether a run is remote and a look-up can read a row without much other data.
-
-        Keys with a common prefix have crowded hashes, whose positions are not predictable;
-        nested columns require all values.
-        """
-        schema = self.manifest.schema
-        types = (schema.run.field(name).type for name in columns)
-        if schema.hash_prefix or any(map(pa.types.is_nested, types)):
-            return False
-        paths = (slice_.file.path for slice_ in self.manifest.slices if slice_.overlaps(hash_range))
-        return any(map(self.store.needs_fetch, paths))
 
     def look_up(self, keys: Sequence[pa.Array], columns: Sequence[str] | None = None) -> RowsByKey:
         """Return the rows for the given keys.
@@ -240,8 +240,9 @@ class Snapshot:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows with hashes in a range, each key once, in any order."""
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
+        access = Access(columns=[*names, HASH, DIFF], hash_range=hash_range)
         for chunk in self.chunks(hash_range):
-            yield from self._winning_rows(self.parts(chunk), names)
+            yield from self._winning_rows(self.parts(chunk, access), names)
 
     def having_prefix(
         self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
@@ -261,21 +262,23 @@ class Snapshot:
         return sum(
             int(prefix.positions_in(run, slice_.occupied).counts.sum())
             for prefix in Prefixes.of(self.manifest.schema, values).split_by_hash_range()
-            for slice_, run in self.opened(prefix.spanning)
+            for slice_, run in self.opened(prefix.spanning, prefix.access(()))
         )
 
     def _having(self, wanted: Prefixes, names: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows for a bounded number of prefixes."""
         requested = set(names)
         read = [*names, *(name for name in wanted.names if name not in requested)]
-        for parts in self._parts_having(wanted):
+        for parts in self._parts_having(wanted, read):
             batches = map(wanted.filter, self._winning_rows(parts, read))
             yield from (batch.select(names) for batch in batches if batch.num_rows)
             RUNS.trim(rows=0)
 
-    def _parts_having(self, wanted: Prefixes) -> Iterator[list[tuple[Part, int]]]:
+    def _parts_having(
+        self, wanted: Prefixes, names: Sequence[str]
+    ) -> Iterator[list[tuple[Part, int]]]:
         """Yield the prefixes' entries, about `CHUNK_ROWS` at a time, with each key complete."""
-        opened = list(self.opened(wanted.spanning))
+        opened = list(self.opened(wanted.spanning, wanted.access([*names, DIFF])))
         bounds = [wanted.positions_in(run, slice_.occupied) for slice_, run in opened]
         counts = sum(
             (run_bounds.counts for run_bounds in bounds), np.zeros(len(wanted.firsts), np.int64)
@@ -298,6 +301,7 @@ class Snapshot:
         schema = self.manifest.schema
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
+        REMOTE_RUNS.prefetch_rows(rows.parts, [*names, DIFF])
         rows, wins = merge_function_for(schema).mark_winners(rows, [epoch for _, epoch in parts])
         pieces = [
             (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
@@ -323,13 +327,21 @@ class Snapshot:
     def _even_chunks(self, hash_range: HashRange, at_least: int) -> list[HashRange]:
         """Cut a hash range evenly by entry count, as sampled from the runs."""
         runs = []
-        for slice_, run in self.opened(hash_range):
+        for slice_, run in self.opened(hash_range, Access(columns=(HASH,), hash_range=hash_range)):
             start, stop = slice_.live.intersect(hash_range).rows_of(run.hashes)
             row_bytes = slice_.file.bytes / slice_.file.rows
             weight = max(1 / CHUNK_ROWS, row_bytes / share_of_limit(CHUNK_BYTES))
             runs.append((run.hashes[start:stop], weight))
         count = max(at_least, int(sum(len(hashes) * weight for hashes, weight in runs)))
         return cut_evenly(hash_range, runs, count)
+
+
+def columns_to_find(schema: TableSchema, columns: Sequence[str] | None) -> Sequence[str]:
+    """Return the columns read by a look-up; an engine that folds reads all."""
+    if columns is None or schema.engine.folds:
+        return schema.run.names
+    identity = () if schema.hash_is_identity else schema.identity
+    return [*dict.fromkeys((*identity, *schema.order_columns, DIFF, *columns))]
 
 
 def _together(pieces: list[_Piece]) -> list[_Piece]:

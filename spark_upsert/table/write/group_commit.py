@@ -31,12 +31,13 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
 from spark_upsert.table.log.properties import FULL_WAIT_MS, LateRows
+from spark_upsert.table.run.remote import Access
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.lookup import find
 from spark_upsert.table.state.observer import prepare
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.resolve import epochs_by_part
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, columns_to_find
 from spark_upsert.table.write.commands import Envelope
 from spark_upsert.table.write.form import envelope_of_rows
 from spark_upsert.table.write.guards import Admission, Guard, is_due
@@ -426,7 +427,8 @@ class _AppendDecider:
         manifest, everything = self._snapshot.manifest, np.arange(len(rows))
         if len(rows):
             spanned = HashRange.spanning(rows.hashes[0], rows.hashes[-1])
-            state = self._snapshot.parts(spanned)
+            names = columns_to_find(self._schema, ())
+            state = self._snapshot.parts(spanned, Access(columns=names, probes=rows.hashes))
         else:
             state = []
         before = (BatchPart(self._contested), manifest.upper)

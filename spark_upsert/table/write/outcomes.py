@@ -180,7 +180,7 @@ def outcomes_of(
     # The table may have gained columns since.
     manifest = replace(snapshot.manifest, schema=rows.schema)
     stored_rows = Snapshot(snapshot.store, manifest).find(
-        rows.hashes[chosen], rows.take(rows.schema.identity, chosen)
+        rows.hashes[chosen], rows.take(rows.schema.identity, chosen), columns=()
     )
     outcomes = classify(
         rows,
@@ -252,7 +252,7 @@ def recorded_position(snapshot: Snapshot) -> str:
     # Each epoch brings a marker and the newest one holds: mostly one run is asked, however many.
     for slice_ in _newest_first(manifest.slices):
         alone = replace(manifest, slices=(slice_,))
-        stored_rows = Snapshot(snapshot.store, alone).find(hashes, keys)
+        stored_rows = Snapshot(snapshot.store, alone).find(hashes, keys, [TO])
         if stored_rows.present[0]:
             [to] = stored_rows.rows.take([TO], stored_rows.at)
             return str(to[0].as_py())

@@ -261,6 +261,7 @@ def adopt_order_from_table(
     stored_rows = Snapshot(snapshot.store, manifest).find(
         np.asarray(unplaced_rows.column(HASH)),
         [unplaced_rows.column(name) for name in schema.identity],
+        columns=(),
     )
     hit = np.flatnonzero(stored_rows.present)
     is_error = np.asarray(unplaced_rows.column(DIFF))[hit] == ERROR
