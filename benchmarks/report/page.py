@@ -29,6 +29,7 @@ from benchmarks.report.plans import (
     views_section,
 )
 from benchmarks.report.plots import draw_plots
+from benchmarks.report.storage import object_storage_section
 from benchmarks.report.streams import (
     discovery_section,
     flood_section,
@@ -85,6 +86,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *indexing_section(sections),
         *point_reads_section(sections),
         *wide_section(sections),
+        *object_storage_section(sections),
         *mirror_section(sections),
         *operators_section(sections),
         *tasks_section(sections),

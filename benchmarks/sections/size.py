@@ -51,6 +51,10 @@ class Size:
     """What the program of a thousand topics is told."""
     wide: tuple[int, ...]
     """Columns of a table of few rows, ascending."""
+    bucket_tables: tuple[int, ...]
+    """Rows of tables behind a gateway that counts, ascending."""
+    manifest_files: tuple[int, ...]
+    """Made-up files of a table, ascending."""
     slow_s: float
     """How long a query is watched whose consumer is slow, or that has nothing to do: a fifth."""
 
@@ -76,6 +80,8 @@ QUICK = Size(
     each=25,
     topics=("--topics=200", "--new=5", "--minutes=1.5", "--rate=60000", "--kills=1"),
     wide=(1 * K, 3 * K, 10 * K),
+    bucket_tables=(200 * K, 2 * M),
+    manifest_files=(K, 10 * K),
     slow_s=15,
 )
 
@@ -101,6 +107,8 @@ FULL = Size(
     each=250,
     topics=("--seed=7", "--minutes=5", "--kills=3"),
     wide=(1 * K, 3 * K, 10 * K),
+    bucket_tables=(2 * M, 20 * M),
+    manifest_files=(K, 10 * K, 100 * K, M),
     slow_s=30,
 )
 
@@ -126,5 +134,7 @@ TINY = Size(
     each=2,
     topics=("--topics=5", "--new=1", "--minutes=0.2", "--rate=3000", "--kills=0"),
     wide=(10, 20),
+    bucket_tables=(20 * K, 40 * K),
+    manifest_files=(100,),
     slow_s=2,
 )

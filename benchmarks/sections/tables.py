@@ -135,6 +135,17 @@ def wide(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def object_storage(place: Place, size: Size) -> dict[str, Any]:
+    """Count bytes and requests of tables in a bucket, for one machine and for several."""
+    from benchmarks.object_storage import measure
+
+    folder = place.work / "object-storage"
+    try:
+        return measure(folder, size.bucket_tables, files=size.manifest_files)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def flood(place: Place, size: Size) -> dict[str, Any]:
     """Measure how long small tables wait while others are flooded, in one query over all."""
     tables, seconds = size.flooded

@@ -18,9 +18,13 @@ Storage = Mapping[str, str]
 
 
 @contextmanager
-def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Start processes without a common past: obstore does not survive a fork."""
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
+def worker_processes(count: int, *, tasks_each: int | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Start processes without a common past: obstore does not survive a fork.
+
+    After ``tasks_each`` tasks a process is replaced by a new one.
+    """
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn, max_tasks_per_child=tasks_each) as pool:
         yield pool
 
 

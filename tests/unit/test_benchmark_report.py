@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from benchmarks import indexing, offsets, operators, routing, wide
+from benchmarks import indexing, object_storage, offsets, operators, routing, wide
 from benchmarks.bare import Bare, bare
 from benchmarks.figures import figures, written
 from benchmarks.limits import limits
@@ -23,6 +23,7 @@ from benchmarks.report.tables import (
     wide_section,
 )
 from spark_upsert.table.table import Table
+from tests.support.counted_s3 import counted_s3
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
 
@@ -131,3 +132,15 @@ def test_bare_calls_find_every_row_that_a_table_has(tmp_path: Path) -> None:
     found = bare(files, [asked] * 2, keys=["k"], seed=table.schema.hash_seed)
     assert set(found) == {"upsert", "changelog"}
     assert not list(tmp_path.rglob("bare.arrow"))
+
+
+@pytest.mark.slow
+def test_costs_in_a_bucket_are_counted(tmp_path: Path) -> None:
+    with counted_s3(tmp_path / "s3") as gateway:
+        bench = object_storage.Bench(gateway, tmp_path)
+        measured = object_storage.operations(bench, 4_000)
+        shared = object_storage.executors(bench, 4_000)
+    fetched = [counts["bytes"] for counts in measured["operations"].values()]
+    assert len(fetched) == 6
+    assert min(fetched) > 1_000, "no process has copies of another one"
+    assert shared["by hash"]["requests"] > 4 * 10

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import obstore.store
@@ -19,6 +20,8 @@ from spark_upsert.store import Store, local
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.object_store import RANGE_BYTES, ObjectStore
 from spark_upsert.store.open import open_store
+from spark_upsert.store.protocol import PROBE
+from tests.support.counted_s3 import Traffic, counted_s3
 from tests.support.stores import MemoryStore
 
 MakeStore = Callable[[Path], Store]
@@ -43,11 +46,20 @@ STORES: dict[str, MakeStore] = {
 }
 
 
-@pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    store = STORES[request.param](tmp_path)
-    store.prepare("_log")
-    return store
+COUNTED = "the gateway that counts"
+
+
+@pytest.fixture(params=[*STORES, COUNTED])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    with ExitStack() as stack:
+        if request.param == COUNTED:
+            gateway = stack.enter_context(counted_s3(tmp_path / "s3"))
+            store = open_store(gateway.url("table"), gateway.storage(tmp_path / "cache"))
+        else:
+            store = STORES[request.param](tmp_path)
+        store.prepare("_log")
+        store.delete(PROBE)
+        yield store
 
 
 def paths(store: Store, prefix: str, *, after: str = "") -> list[str]:
@@ -290,3 +302,33 @@ def test_a_store_does_not_show_its_secrets() -> None:
 def test_options_that_make_no_connection_are_an_option_error() -> None:
     with pytest.raises(OptionError, match="service account file"):
         open_store("gs://bucket/table", {"service_account": "/nowhere/key.json"})
+
+
+def test_the_gateway_counts_requests_and_bytes(tmp_path: Path) -> None:
+    with counted_s3(tmp_path / "s3") as gateway:
+        store = open_store(gateway.url("table"), gateway.storage(tmp_path / "cache"))
+        store.put("data/a", bytes(80_000))
+        assert store.put_if_absent("_log/0.json", b"first")
+        gateway.take()
+        assert not store.put_if_absent("_log/0.json", b"second")
+        assert store.read("_log/0.json") == b"first"
+        store.read_ranges("data/a", [(0, 1_024), (75_776, 80_000)], 80_000)
+        assert len(paths(store, "data")) == 1
+        with pytest.raises(FileNotFoundError):
+            store.read("data/b")
+        store.delete("data/a")
+        counted = gateway.take()
+        assert counted == Traffic(
+            gets=4,
+            puts=1,
+            lists=1,
+            deletes=1,
+            refused=1,
+            get_bytes=5 + 1_024 + 4_224,
+            data_bytes=1_024 + 4_224,
+            at_once=counted.at_once,
+        )
+        write(store, "data/c", bytes(RANGE_BYTES + 1))
+        assert gateway.take().put_bytes == RANGE_BYTES + 1
+        assert store.map("data/c").size == RANGE_BYTES + 1
+        assert gateway.take().data_bytes >= RANGE_BYTES + 1
