@@ -22,7 +22,7 @@ from spark_upsert.core.casts import convert
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
 from spark_upsert.core.keys import Mask, Positions, ordered_words
 from spark_upsert.core.precedence import Epoch, Interval
-from spark_upsert.core.schema import DIFF, TableSchema, is_live
+from spark_upsert.core.schema import DIFF, HASH, TableSchema, is_live
 from spark_upsert.core.source_positions import with_logs
 from spark_upsert.errors import DataError
 from spark_upsert.store import Store
@@ -40,6 +40,7 @@ from spark_upsert.table.log.manifest import (
 )
 from spark_upsert.table.log.properties import LateRows, encode_mark, higher_mark, is_at_or_below
 from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
+from spark_upsert.table.run.remote import REMOTE_RUNS, Access
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.resolve import epochs_by_part
@@ -248,11 +249,16 @@ class WriteSet:
             ]
         newer = Snapshot(self.base.store, replace(head, slices=slices))
         for hash_range, pairs in _pieces(groups):
-            rows = self._rows(head, [file for _, file in pairs], hash_range)
+            access = Access(
+                columns=None if is_all else [HASH],
+                hash_range=hash_range,
+                has_hot_prefixes=head.schema.hash_prefix > 0,
+            )
+            rows = self._rows(head, [file for _, file in pairs], access)
             if is_all:
                 chosen = np.arange(len(rows))
             else:
-                others = [part.hashes for part, _ in newer.parts(hash_range)]
+                others = [part.hashes for part, _ in newer.parts(hash_range, access)]
                 contested = shared_hashes(rows.hashes, others)
                 if is_any_unordered:
                     contested |= ~are_ordered(rows, np.arange(len(rows)))
@@ -260,10 +266,10 @@ class WriteSet:
             if len(chosen):
                 yield rows, [staged_task for staged_task, _ in pairs], chosen
 
-    def _rows(self, head: Manifest, files: Sequence[RunFile], hash_range: HashRange) -> Rows:
+    def _rows(self, head: Manifest, files: Sequence[RunFile], access: Access) -> Rows:
         """Return the staged commands with hashes in a range, one part per file."""
-        runs = RUNS.open_all(self.base.store, files)
-        return Rows(head.schema, [RunPart(Span.within(run, hash_range)) for run in runs])
+        runs = REMOTE_RUNS.open_all(self.base.store, files, access)
+        return Rows(head.schema, [RunPart(Span.within(run, access.hash_range)) for run in runs])
 
     def _base_of(self, staged: StagedRuns) -> Snapshot:
         """Return the version used for a task's counts."""
