@@ -53,7 +53,9 @@ def running_cluster(folder: Path, environ: Mapping[str, str]) -> Iterator[Cluste
             own, ui = folder / f"worker-{number}", free_port()
             size = ["--cores", "1", "--memory", "1g", "--work-dir", str(own)]
             arguments = ["--host", host, *size, "--webui-port", str(ui), f"spark://{host}:{port}"]
-            program = _program("worker.Worker", own, environ, arguments)
+            # By default local copies of a bucket's objects are there: each worker has its own.
+            environ_of_worker = {**environ, "TMPDIR": str(own)}
+            program = _program("worker.Worker", own, environ_of_worker, arguments)
             worker = stack.enter_context(running(program))
             workers.append(worker)
         yield Cluster(f"spark://{host}:{port}", master, workers)
