@@ -13,11 +13,12 @@ from pyspark_upsertflow.writers import _part_numbers
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
+from spark_upsert.table.compaction.policy import choose, choose_all
 from spark_upsert.table.log.manifest import Commit
 from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
-from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.stage import SPILL_BYTES, Stash, stage_sealed
 from spark_upsert.table.write.write_set import WriteSet, overlaps
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 
@@ -57,21 +58,23 @@ def split_by_hash(schema: TableSchema, ids: Sequence[int], count: int) -> list[l
 
 
 def staged(
-    base: Snapshot, tasks: Sequence[Sequence[int]], number: int, *, overwrite: bool = False
+    base: Snapshot,
+    tasks: Sequence[Sequence[int]],
+    number: int,
+    *,
+    overwrite: bool = False,
+    spill_bytes: int = SPILL_BYTES,
 ) -> WriteSet:
     schema = base.manifest.schema
     sources = {name: name for name in COLUMNS.names}
     envelope = UpsertEnvelope(schema=schema, sources=sources, order=(), deletes=None)
-    return WriteSet(
-        base=base,
-        staged=tuple(
-            stage(
-                base, map(envelope.commands, rows_of(ids, number).to_batches()), overwrite=overwrite
-            )
-            for ids in tasks
-        ),
-        overwrite=overwrite,
-    )
+    staged_runs = []
+    for ids in tasks:
+        with Stash(schema, compact_bytes=spill_bytes // 3, spill_bytes=spill_bytes) as stash:
+            for batch in rows_of(ids, number).to_batches(max_chunksize=1000):
+                stash.add(envelope.commands(batch))
+            staged_runs.append(stage_sealed(base, stash, overwrite=overwrite))
+    return WriteSet(base=base, staged=tuple(staged_runs), overwrite=overwrite)
 
 
 def committed(store: CountingStore, write_set: WriteSet) -> Commit:
@@ -123,6 +126,29 @@ def test_a_commit_reads_only_files_that_overlap(store: CountingStore, table: Tab
     assert {own[path] for path in read_paths & own.keys()} == {2, 3, 6}
     assert commit.counters["superseded"] == 1
     assert table.snapshot().num_rows == ROWS
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_after_a_bulk_load_nothing_is_to_be_compacted(
+    store: CountingStore, table: Table, overwrite: bool
+) -> None:
+    if not overwrite:
+        store.objects.clear()
+        table = Table(store)
+        table.ensure(TableSchema.of(COLUMNS, keys=["id"]))
+    base, spill_bytes = table.at(), 120_000
+    tasks = split_by_hash(base.manifest.schema, range(ROWS), 4)
+    write_set = staged(base, tasks, 2, overwrite=overwrite, spill_bytes=spill_bytes)
+    committed(store, write_set)
+    assert not store.read_bytes.keys() & {file.path for file in write_set.files}
+    slices = Table(store).log.head().slices
+    # More than memory holds: several files, of which none overlaps another one.
+    assert all(len(staged_runs.files) > 2 for staged_runs in write_set.staged)
+    assert max(slice_.file.bytes for slice_ in slices) < spill_bytes
+    assert not list(overlaps([slice_.occupied for slice_ in slices], ()))
+    manifest = Table(store).log.head()
+    assert (choose(manifest), choose_all(manifest)) == ([], [])
+    assert Table(store).snapshot().num_rows == ROWS
 
 
 @pytest.mark.parametrize("prefix", [0, 1])

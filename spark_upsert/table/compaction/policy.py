@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.precedence import Interval
@@ -167,7 +168,7 @@ def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
             for run in runs
             for s in run
         )
-        if len(runs) > 1 or any(len(run) > 1 for run in runs) or forgettable:
+        if len(runs) > 1 or any(map(_are_overlapping, runs)) or forgettable:
             job = _job(runs, hash_range, is_oldest=True)
             jobs.append(replace(job, forget_before=forget_before))
     return jobs
@@ -184,6 +185,12 @@ def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
     for slice_ in slices:
         runs.setdefault(slice_.epochs, []).append(slice_)
     return list(runs.values())
+
+
+def _are_overlapping(run: list[Slice]) -> bool:
+    """Return whether two files of a run share a hash; those of a bulk load do not."""
+    ranges = sorted((slice_.occupied for slice_ in run), key=lambda range_: range_.first)
+    return any(left.overlaps(right) for left, right in pairwise(ranges))
 
 
 def _tier(size: float, fanout: int) -> int:

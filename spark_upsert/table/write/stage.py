@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.core.threads import map_in_order, run_in_background, useful_threads
@@ -178,12 +178,16 @@ class Stash:
                 yield batch
 
     def _pieces(self) -> list[HashRange]:
-        """Cut the hash range so each piece's spilled commands fit into memory."""
+        """Cut the task's hash range so each piece's spilled commands fit into memory."""
         count = 1 + 2 * sum(run.file.bytes for run in self._spilled) // self._spill_bytes
+        ends = [end for run in self._spilled for end in (run.hashes[0], run.hashes[-1])]
+        if self._compacted is not None:
+            ends += [self._compacted.hashes[0], self._compacted.hashes[-1]]
+        hash_range = HashRange.spanning(min(ends), max(ends))
         if not self._schema.hash_prefix:
-            return ALL_HASHES.cut(count)
+            return hash_range.cut(min(count, hash_range.width))
         weighed = [(run.hashes, run.file.bytes / run.file.rows) for run in self._spilled]
-        return cut_evenly(ALL_HASHES, weighed, count)
+        return cut_evenly(hash_range, weighed, count)
 
     def _compact_buffer(self) -> None:
         """Resolve the pending batches with the resolved part; spill the result if it is large."""
@@ -199,6 +203,8 @@ class Stash:
 
     def _resolve(self, rows: Rows) -> tuple[pa.RecordBatch, Counters]:
         """Return the winners, and count the losers."""
+        if len(rows.parts) > 1:
+            rows = rows.gathered(self._schema.run.names)
         reduced = merge_function_for(self._schema).reduce(rows, is_one_task=True)
         counters, examples = count_losers(rows, reduced)
         self.examples |= examples
