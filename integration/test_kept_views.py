@@ -19,6 +19,7 @@ from pyspark_upsertflow.views import SparkView
 from spark_upsert.errors import OptionError, PlanError
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.write_set import overlaps
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -177,3 +178,16 @@ def test_a_view_of_rows_is_kept_in_any_order_of_its_batches(
     assert [lease.consumer for lease in shop.orders.consumers()] == [
         f"view-{kept.log.head().table_id}"
     ]
+
+
+def test_the_tasks_of_a_first_load_write_disjoint_hash_ranges(
+    spark: SparkSession, shop: Shop
+) -> None:
+    shop.order(*((number, 1, number) for number in range(2000)))
+    big = view(str(shop.root / "orders")).filter("amount >= 100").select("id", "amount")
+    run(spark, shop, big, "big", splits="4")
+    kept = Table.open(str(shop.root / "kept"))
+    slices = kept.log.head().slices
+    assert len(slices) == 4
+    assert not list(overlaps([slice_.occupied for slice_ in slices], ()))
+    assert kept.snapshot().num_rows == 1900

@@ -139,7 +139,9 @@ def planned(
         changes, puts = _row_options(view)
         reads, writes = {**reads, **changes}, {**writes, **puts}
         shown = to_arrow_columns(read_schema({**reads, **storage_options}))
-        reads |= _consumer_option(create_rows_table(table, text, WriteOptions.parse(writes), shown))
+        seed = view.log(view.paths[0]).head().schema.hash_seed
+        head = create_rows_table(table, text, WriteOptions.parse(writes), shown, hash_seed=seed)
+        reads |= _consumer_option(head)
     else:
         reads |= _group_options(MaterializedView.create(table, view.grouping, text))
     reads, deferred_writes = _deferred_options({**reads, **options}, text)

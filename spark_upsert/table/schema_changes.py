@@ -167,7 +167,7 @@ def unborn_manifest(
 ) -> Manifest:
     """Return an uncreated table's manifest (`Table.unborn`)."""
     seed = secrets.randbits(64) if table_id is None else int(table_id[:16], 16)
-    seeded = replace(schema, hash_seed=seed)
+    seeded = replace(schema, hash_seed=schema.hash_seed or seed)
     checked_properties = checked(properties)
     require_consistent(seeded, checked_properties)
     return Manifest.unborn(seeded, checked_properties, table_id=table_id or new_token())

@@ -266,7 +266,8 @@ class Table(TableReader):
         (`commit`).
 
         It gets a random identity and hash seed, unless an identity is given with at least 16
-        hexadecimal digits: then all tables created from it are one table.
+        hexadecimal digits: then all tables created from it are one table. A schema with a hash seed
+        keeps it.
         """
         return schema_changes.unborn_manifest(schema, properties, table_id)
 

@@ -7,7 +7,7 @@ materialized table in a plan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -206,9 +206,12 @@ class MaterializedBase:
 
 
 def create_rows_table(
-    table: Table, plan: str, options: WriteOptions, incoming: pa.Schema
+    table: Table, plan: str, options: WriteOptions, incoming: pa.Schema, *, hash_seed: int = 0
 ) -> Manifest:
     """Return the table materializing a view's rows; create it if it does not exist.
+
+    With the seed of the view's leftmost table, rows with its key have its hash: then tasks, which
+    read by hash range, also write disjoint hash ranges.
 
     Rows are ordered by their step's version, so only one query may write: another query may process
     epochs in another order (`table.write.guards`).
@@ -217,7 +220,8 @@ def create_rows_table(
     if head is None:
         step = plan_write(None, options, incoming)
         assert isinstance(step, Create)
-        head = table.ensure(step.schema, step.properties, internal={VIEW_PLAN: plan})
+        schema = replace(step.schema, hash_seed=hash_seed)
+        head = table.ensure(schema, step.properties, internal={VIEW_PLAN: plan})
     recorded = head.properties.get(VIEW_PLAN)
     if recorded not in (None, plan):
         raise PlanError(
