@@ -6,7 +6,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,8 @@ def _watched(path: str, watchers: int, stuck: int, commits: int) -> dict[str, fl
     took: list[float] = []
     put, is_over = table.log._try_put, threading.Event()
 
-    def stamped(commit: Commit) -> bool:
-        done = put(commit)
+    def stamped(commit: Commit, recent: Sequence[Commit] = ()) -> bool:
+        done = put(commit, recent)
         put_s[commit.version] = time.perf_counter()
         return done
 

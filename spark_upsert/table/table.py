@@ -108,7 +108,9 @@ class Table(TableReader):
         sleep: Sleep = time.sleep,
         pressure: Callable[[], float] | None = None,
     ) -> None:
-        super().__init__(store, clock=clock, threads=threads, compact_index=self._compact_index)
+        super().__init__(
+            store, clock=clock, threads=threads, sleep=sleep, compact_index=self._compact_index
+        )
         self._sleep = sleep
         self._clock = clock
         self._backlog = BacklogCounter()

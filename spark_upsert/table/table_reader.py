@@ -54,6 +54,8 @@ class TableReader:
         Returns seconds since 1970, for the times of index commits.
     threads : int
         Maximum threads of one read.
+    sleep : callable, optional
+        Sleeps for the given seconds.
     compact_index : callable
         Runs at most one due compaction in an index, given its store.
     """
@@ -64,11 +66,12 @@ class TableReader:
         *,
         clock: Clock = time.time,
         threads: int = 1,
+        sleep: Callable[[float], None] = time.sleep,
         compact_index: Callable[[Store], object],
     ) -> None:
         self.store = store
         self.threads = whole_argument("threads", threads, least=1)
-        self.log = Log(store, clock=clock)
+        self.log = Log(store, clock=clock, sleep=sleep)
         self._watchers = Watchers(self.log, self.changes)
         self._indexes = Indexes(self.log, store, clock=clock, compact=compact_index)
 

@@ -19,6 +19,7 @@ from spark_upsert.table.log.codec import HINT_PATH, checkpoint_path, commit_path
 from spark_upsert.table.retention.leases import lease_path
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now
+from tests.support.lived import body
 from tests.support.stores import FaultyStore, MemoryStore, Steps
 
 NEWEST = 11
@@ -175,8 +176,18 @@ def test_table_that_another_process_creates_between_two_requests_is_no_rest(use:
 
 
 def test_version_below_the_last_checkpoint_is_needed_by_the_past_alone() -> None:
+    """If no other version repeats it, as in a table of an earlier release."""
     store = written(every=EVERY)
     store.delete(commit_path(7))
+    whole = opened(store)
+    with patch.object(storage, "CHECKPOINT_EVERY", EVERY):
+        assert whole.snapshot(8).num_rows == 8
+    with pytest.raises(CorruptionError, match=commit_path(7)):
+        whole.check()
+    for path in [path for path in store.objects if path.startswith("_log/0")]:
+        record = body(store.objects[path])
+        record.pop("recent", None)
+        store.objects[path] = encode(record)
     table = opened(store)
     assert table.snapshot().num_rows == NEWEST
     append(table, NEWEST + 1)

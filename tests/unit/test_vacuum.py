@@ -17,8 +17,9 @@ from spark_upsert.table.log.manifest import Draft, Kind, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.clocked import DAY_S, ClockedStore
-from tests.support.lived import EVERY, MANY, Lived
+from tests.support.lived import EVERY, MANY, Lived, body
 from tests.support.model import Command
+from tests.support.stores import FaultyStore, Steps
 from tests.support.tables import append, plan_epoch, rows_at, schema_of
 
 
@@ -279,3 +280,33 @@ def test_cut_log_is_read_without_its_hint_and_not_without_its_checkpoints() -> N
         lived.store.delete(path)
     with pytest.raises(CorruptionError, match=checkpoint_path(2 * EVERY)):
         lived.reopened().log.head()
+
+
+# -- requests ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("are_blocks_repeated", [True, False], ids=["", "by an earlier release"])
+def test_reads_of_a_vacuum_grow_with_checkpoints_and_not_with_versions(
+    are_blocks_repeated: bool,
+) -> None:
+    """Of 40 versions, half of them readable, it reads one object per checkpoint."""
+    lived = Lived(7)
+    lived.table.compact(full=True)  # Its runs are in no checkpoint: they are merged again.
+    lived.live(1)
+    lived.table.compact(full=True)
+    lived.live(40 - lived.version)
+    rows = {version: rows_at(lived.table, version) for version in (20, 22, 31, 40)}
+    lived.table.expire(retain_versions=20)
+    if not are_blocks_repeated:
+        for path in lived.files("_log"):
+            record = body(lived.store.objects[path])
+            record.pop("recent", None)
+            lived.store.objects[path] = encode(record)
+    steps = Steps()
+    done = Table(FaultyStore(lived.store, steps), clock=lived.now).vacuum()
+    assert len(done.expired) == 7 + 2
+    reads = {name for name in steps.names if name.startswith("read _log/0")}
+    reads = {name for name in reads if "checkpoint" not in name}
+    around = 9  # The first versions, the end of the log, and what is after the last checkpoint.
+    assert (len(reads) <= 40 // EVERY + around) is are_blocks_repeated, sorted(reads)
+    assert {version: rows_at(lived.reopened(), version) for version in rows} == rows

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from spark_upsert.core.key_hash import HashRange
@@ -75,6 +77,8 @@ def commit_to_json(commit: Commit) -> dict[str, Any]:
         record["writers_before_ms"] = commit.writers_before_ms
     if commit.wrong_from is not None:
         record["wrong_from"] = commit.wrong_from
+    if commit.committer:
+        record["committer"] = commit.committer
     return record
 
 
@@ -106,7 +110,26 @@ def commit_from_json(record: dict[str, Any]) -> Commit:
         fence=whole(record.get("fence", 0)),
         writers_before_ms=whole(record.get("writers_before_ms", 0), most=TIME_MS_MAX),
         wrong_from=optional(whole, record.get("wrong_from")),
+        committer=text(record.get("committer", "")),
     )
+
+
+def commits_to_json(commits: Sequence[Commit]) -> dict[str, Any]:
+    """Return the log record for the last commit; it repeats the others, the versions before it."""
+    *recent, commit = commits
+    record = commit_to_json(commit)
+    if recent:
+        record["recent"] = [commit_to_json(each) for each in recent]
+    return record
+
+
+def commits_from_json(record: dict[str, Any]) -> list[Commit]:
+    """Rebuild a record's commit, after the earlier ones that it repeats."""
+    commits = [*map(commit_from_json, record.get("recent", ())), commit_from_json(record)]
+    for earlier, later in pairwise(commits):
+        if (earlier.version + 1, earlier.token) != (later.version, later.previous):
+            raise ValueError(f"version {later.version} does not continue version {earlier.version}")
+    return commits
 
 
 def manifest_to_json(manifest: Manifest) -> dict[str, Any]:

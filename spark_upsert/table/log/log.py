@@ -7,20 +7,25 @@ it took effect; the version's token decides. Proofs and gaps: docs/adr/0015.
 from __future__ import annotations
 
 import logging
+import random
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import islice
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.errors import ContentionError, CorruptionError, OtherTableError, UpsertFlowError
 from spark_upsert.store import Store
 from spark_upsert.store.protocol import new_token
-from spark_upsert.store.records import checked_record, read_record
+from spark_upsert.store.records import checked_record, encode, read_record
 from spark_upsert.table.log.codec import (
     FOLDER,
     checkpoint_path,
     commit_from_json,
     commit_path,
     commit_to_json,
+    commits_from_json,
+    commits_to_json,
     entries,
     require_no_rest,
 )
@@ -86,11 +91,118 @@ COMMIT_TRIES_MAX = 1000
 """After each lost race, another writer has succeeded; a thousand in a row is a fault."""
 
 
-class Log(LogReader):
-    """The versions of one table, with commits. Safe for threads."""
+_COMMITTER_BYTES = 4
 
-    def __init__(self, store: Store, *, clock: Clock = time.time) -> None:
+WRITERS_MAX = 64
+"""Maximum concurrent writers in an estimate."""
+
+RECENT_BYTES_MAX, BLOCK_BYTES_MAX = 1 << 16, 1 << 20
+"""Maximum bytes of repeated commits: in any version, for reads as fast as of a small object; in the
+last version of a block (`Log._recent`)."""
+
+_SLOT_S_MAX, _DELAY_S_MAX = 1.0, 10.0
+"""Maximum duration of one attempt in an estimate, and maximum delay before one attempt."""
+
+_BUSY_SLOTS = 2
+"""Attempts per version below which a log counts as contended: half of the time is in use."""
+
+
+class CommitTurns:
+    """Round robin among a log's concurrent writers: a policy without requests.
+
+    Without contention there is no delay. After a lost race, a writer waits until each writer that
+    committed in the previous round has committed in this one, for the duration of an attempt each.
+    All writers take the rounds from the log, so their turns differ. A wrong estimate costs a lost
+    race or an unused slot.
+
+    Parameters
+    ----------
+    clock : callable, optional
+        Returns seconds from any beginning.
+    draw : callable, optional
+        Returns a random number from 0 to 1.
+    """
+
+    def __init__(
+        self, clock: Clock = time.monotonic, draw: Callable[[], float] = random.random
+    ) -> None:
+        self._clock = clock
+        self._draw = draw
+        self._begun_s: float | None = None
+        self._won_s = clock()
+        self._slot_s = 0.0
+        self._losses = 0
+        self._load = 1.0
+        self.last_version: int | None = None
+        """This writer's newest version."""
+        self.rivals: frozenset[str] = frozenset()
+        """The other writers in the previous round, while the log is contended."""
+        self.is_contended = False
+
+    def delay_s(self, committed: Set[str]) -> float:
+        """Return how long to wait for this writer's turn in a contended log.
+
+        ``committed``: the other writers since `last_version`.
+        """
+        # A new writer has no place yet: the longer it loses, the wider it spreads its attempts.
+        spread = len(committed) if self.last_version is None else 2
+        slots = self._load * len(self.rivals - committed)
+        slots += self._draw() * min(self._losses, spread)
+        return min(slots * self._slot_s, _DELAY_S_MAX)
+
+    def begin(self) -> None:
+        """Start an attempt, with the read of the newest version."""
+        self._begun_s = self._clock()
+
+    def lose(self) -> None:
+        """Record a lost race."""
+        self._measure()
+        self._losses += 1
+        self.is_contended = True
+
+    def win(self, version: int, committed: Set[str]) -> None:
+        """Record a commit; ``committed`` as for `delay_s`."""
+        now_s = self._measure()
+        count = 1 if self.last_version is None else version - self.last_version
+        used_s = _BUSY_SLOTS * count * self._slot_s
+        self._load = min(1.0, used_s / max(now_s - self._won_s, used_s, 1e-9))
+        self.is_contended = bool(committed) and (self._losses > 0 or self._load == 1.0)
+        self.rivals = frozenset(committed if self.is_contended else ())
+        self.last_version, self._won_s, self._losses = version, now_s, 0
+
+    def _measure(self) -> float:
+        """Include an attempt in the estimated duration; return the time."""
+        now_s, begun_s = self._clock(), self._begun_s
+        self._begun_s = None
+        if begun_s is not None:
+            duration_s = min(now_s - begun_s, _SLOT_S_MAX)
+            self._slot_s += (duration_s - self._slot_s) * (0.25 if self._slot_s else 1.0)
+        return now_s
+
+
+class Log(LogReader):
+    """The versions of one table, with commits. Safe for threads.
+
+    Parameters
+    ----------
+    store : Store
+    clock : callable, optional
+        Returns seconds since 1970.
+    sleep : callable, optional
+        Sleeps for the given seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         super().__init__(store, clock=clock)
+        self._sleep = sleep
+        self._turns = CommitTurns()
+        self._committer = secrets.token_hex(_COMMITTER_BYTES)
         self._listeners: tuple[Callable[[Commit], None], ...] = ()
         self._checkpointed: tuple[Slice, ...] = ()
 
@@ -118,8 +230,16 @@ class Log(LogReader):
         raise AssertionError("the attempts end with an error")
 
     def commit_attempts(self) -> Iterator[Manifest]:
-        """Yield the newest manifest, read again for each attempt to commit after it."""
+        """Yield the newest manifest, read again for each attempt to commit after it.
+
+        While other writers commit often, this waits for the writer's turn before each attempt.
+        """
         for _ in range(COMMIT_TRIES_MAX):
+            if self._turns.is_contended:
+                delay_s = self._turns.delay_s(self._writers_since_own(self.cached_head))
+                if delay_s > 0:
+                    self._sleep(delay_s)
+            self._turns.begin()
             yield self.head()
         raise ContentionError(
             f"{COMMIT_TRIES_MAX} attempts to commit to '{self._store.url}' lost against others.",
@@ -141,11 +261,15 @@ class Log(LogReader):
             timestamp_ms=timestamp_ms,
             token=new_token(),
             previous=head.token,
+            committer=self._committer if self.is_contended else "",
         )
-        if self._has_later(head) or not self._try_put(commit):
+        if self._has_later(head) or not self._try_put(commit, self._recent(head)):
+            self._turns.lose()
             return None
+        self._turns.win(commit.version, self._writers_since_own(head))
         if self._stored.contains(head):
             self._remember(apply(head, commit), head)
+            self._stored.keep([commit])
         elif not self._is_effective(commit, head):
             return None
         for listener in self._listeners:
@@ -156,6 +280,8 @@ class Log(LogReader):
 
     def _has_later(self, head: Manifest) -> bool:
         """Return whether other writers were faster by two versions or more."""
+        if self._is_listed_newest(head):
+            return False
         if self._stored.mark(head.version + 2) is None:
             return False
         self.require_no_gap(head)
@@ -201,9 +327,10 @@ class Log(LogReader):
                 return commit
         raise AssertionError("the attempts end with an error")
 
-    def _try_put(self, commit: Commit) -> bool:
+    def _try_put(self, commit: Commit, recent: Sequence[Commit] = ()) -> bool:
         path = commit_path(commit.version)
-        record = checked_record(path, commit, commit_to_json(commit), commit_from_json)
+        commits = [*recent, commit]
+        record = checked_record(path, commits, commits_to_json(commits), commits_from_json)
         # A put may take effect before it fails, and a client repeating it automatically meets its
         # own object: only the token identifies its writer.
         try:
@@ -269,6 +396,55 @@ class Log(LogReader):
             write_hint(self._store, version)
         except (OSError, UpsertFlowError):
             return
+
+    # -- contention ------------------------------------------------------------------
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether this writer has lost a race to writers that still commit often.
+
+        Then a request for the newest version lists the log, and versions repeat recent commits.
+        """
+        return self._turns.is_contended and self._store.needs_fetch(commit_path(0))
+
+    def _iter_cached_back(self, head: Manifest | None) -> Iterator[Commit]:
+        """Yield the cached commits from a version back, without version 0."""
+        token = "" if head is None else head.token
+        for version in range(0 if head is None else head.version, 0, -1):
+            commit = self._stored.cached(version)
+            if commit is None or commit.token != token:
+                return
+            yield commit
+            token = commit.previous
+
+    def _writers_since_own(self, head: Manifest | None) -> set[str]:
+        """Return the other committers since this writer's newest version."""
+        last = self._turns.last_version
+        writers: set[str] = set()
+        for commit in islice(self._iter_cached_back(head), 2 * WRITERS_MAX):
+            if last is not None and commit.version <= last:
+                break
+            writers.add(commit.committer)
+        return writers - {self._committer}
+
+    def _recent(self, head: Manifest) -> list[Commit]:
+        """Return the commits to repeat in the next version, so that processes read few objects.
+
+        A version with a checkpoint repeats the versions since the last one, its *block*. A
+        contended writer repeats about two rounds.
+        """
+        count = 2 * (len(self._turns.rivals) + 1) if self.is_contended else 0
+        bytes_left = RECENT_BYTES_MAX
+        if last_checkpoint_due(head.version + 1) == head.version + 1:
+            count = max(count, head.version - last_checkpoint_due(head.version))
+            bytes_left = BLOCK_BYTES_MAX
+        recent: list[Commit] = []
+        for commit in islice(self._iter_cached_back(head), count):
+            bytes_left -= len(encode(commit_to_json(commit)))
+            if bytes_left < 0:
+                break
+            recent.append(commit)
+        return recent[::-1]
 
 
 LOG_SECONDS_MIN = 3600.0

@@ -171,13 +171,20 @@ class Draft:
             return bool(self.counters)
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
 
-    def committed(self, *, version: int, timestamp_ms: int, token: str, previous: str) -> Commit:
+    def committed(
+        self, *, version: int, timestamp_ms: int, token: str, previous: str, committer: str = ""
+    ) -> Commit:
         """Return the version for this draft with the values assigned by the log."""
         proposed = {
             draft_field.name: getattr(self, draft_field.name) for draft_field in fields(Draft)
         }
         return Commit(
-            **proposed, version=version, timestamp_ms=timestamp_ms, token=token, previous=previous
+            **proposed,
+            version=version,
+            timestamp_ms=timestamp_ms,
+            token=token,
+            previous=previous,
+            committer=committer,
         )
 
 
@@ -192,6 +199,8 @@ class Commit(Draft):
     the table's id."""
     previous: str = ""
     """The previous version's token, which identifies the extended log."""
+    committer: str = ""
+    """Random digits of the committing `Log`, if it competes with others; for their turns only."""
 
     @property
     def paths(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.codec import commit_path, no_table, require_no_rest
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
 from spark_upsert.table.log.snapshot import LogSnapshot
-from spark_upsert.table.log.storage import AT_ONCE, Clock, StoredLog, last_checkpoint
+from spark_upsert.table.log.storage import Clock, StoredLog, iter_windows, last_checkpoint
 
 POLLS_PER_LISTING = 100
 """Polls without news between two log listings. A poll is two reads and a listing costs as much as
@@ -117,6 +117,9 @@ LOGS = LogMemory()
 _SEVERAL = 2
 """New versions indicating a long pause since the last poll."""
 
+LISTED_S_MAX = 10.0
+"""Maximum age of a listing that proves a version to be the newest: a few requests."""
+
 READ_TRIES_MAX = 1000
 """Maximum polls in a row. A cut during a poll fails it; a thousand in a row is a fault."""
 
@@ -141,7 +144,7 @@ class LogReader:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._stored = StoredLog(store)
+        self._stored = StoredLog(store, reads_each=memory is None)
         self._memory = memory
         self._lock = threading.RLock()
         self._head: Manifest | None = None
@@ -151,6 +154,8 @@ class LogReader:
         self._idle_polls = 0
         self._reported: TableVersion | None = None
         """The newest version received from another process (`try_refresh`)."""
+        self._listed = "", 0.0
+        """The newest version's token in the last listing, and the time (`_prove_listed`)."""
         self._pinned = threading.local()
 
     def without_cache(self) -> LogReader:
@@ -163,6 +168,11 @@ class LogReader:
     def now_ms(self) -> int:
         """Return the time by the log's clock, in milliseconds since 1970."""
         return int(self._clock() * 1000)
+
+    @property
+    def is_contended(self) -> bool:
+        """Whether each poll lists the log, because many versions come between two polls (`Log`)."""
+        return False
 
     @property
     def stored(self) -> StoredLog:
@@ -332,10 +342,9 @@ class LogReader:
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
-        for version in range(lower, upper):
-            if (version - lower) % AT_ONCE == 0:
-                self._stored.prefetch(version, min(version + AT_ONCE, upper))
-            yield self.commit(version)
+        for window in iter_windows(lower, upper):
+            self._stored.prefetch_blocks(window)
+            yield from map(self.commit, window)
 
     def require_changes(self, lower: int) -> None:
         """Raise unless changes from a version on can be read (`LogSnapshot.require_changes`)."""
@@ -379,6 +388,7 @@ class LogReader:
         with self._lock:
             base = self._head or self._cached_version()
             is_remembered = base is not None and self._idle_polls < POLLS_PER_LISTING
+            is_remembered &= not self.is_contended
             base = base or last_checkpoint(self._store)
             for _ in range(READ_TRIES_MAX):
                 head = self._end_at_reported(base)
@@ -387,7 +397,10 @@ class LogReader:
                     newest = -1 if is_remembered else self._stored.newest_listed(base)
                     if base is None and newest < 0 and self._head is None:
                         return None
-                    head = self._prove_end(base, newest)
+                    if self.is_contended and base is not None:
+                        head = self._prove_listed(base, newest)
+                    else:
+                        head = self._prove_end(base, newest)
                 if head is not None:
                     is_idle = is_remembered and head is base
                     self._idle_polls = self._idle_polls + 1 if is_idle else 0
@@ -450,6 +463,30 @@ class LogReader:
             self._require_newer_checkpoint(head, newest)
             return None
         return head
+
+    def _prove_listed(self, base: Manifest, newest: int) -> Manifest | None:
+        """Return the newest version of a listing; None if it is not proven to continue the base.
+
+        An object read after the listing proves it: the newest, whose tokens lead to the base.
+        """
+        if newest == base.version:
+            head = base if self._stored.contains(base) else None
+        else:
+            self._stored.forget(newest)
+            self._stored.commit(newest)  # It may repeat those before it.
+            try:
+                head = self._stored.apply_commits(base, newest)
+            except CorruptionError:
+                head = None
+        if head is None or head.version < newest:
+            return self._prove_end(base, newest)
+        self._listed = head.token, time.monotonic()
+        return head
+
+    def _is_listed_newest(self, manifest: Manifest) -> bool:
+        """Return whether a listing has just found a version to be the newest."""
+        token, listed_s = self._listed
+        return token == manifest.token and time.monotonic() - listed_s <= LISTED_S_MAX
 
     def _newest_probed(self, version: int) -> int:
         """Return the newest version by reading the one after the next."""

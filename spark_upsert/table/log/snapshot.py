@@ -23,7 +23,12 @@ from spark_upsert.errors import (
 )
 from spark_upsert.table.log.codec import checkpoint_path
 from spark_upsert.table.log.manifest import Commit, Manifest, TableVersion
-from spark_upsert.table.log.storage import AT_ONCE, StoredLog, newest_checkpoint_up_to
+from spark_upsert.table.log.storage import (
+    StoredLog,
+    block_after,
+    iter_windows,
+    newest_checkpoint_up_to,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -140,6 +145,7 @@ class LogSnapshot:
             return newest
         self._has_read = True
         store = self._stored.store
+        self._stored.prefetch_blocks(block_after(version, head.version))
         manifest = self._stored.apply_commits(newest_checkpoint_up_to(store, version), version)
         if manifest is None or manifest.version != version:
             raise self._gone(version, missing=0 if manifest is None else manifest.version + 1)
@@ -179,12 +185,10 @@ class LogSnapshot:
 
     def commits(self, lower: int, upper: int) -> Iterator[Commit]:
         """Yield the commits of the versions ``lower <= v < upper``."""
-        for version in range(lower, upper):
-            if (version - lower) % AT_ONCE == 0:
-                stop = range(version, min(version + AT_ONCE, upper))
-                self._has_read |= not all(map(self._stored.is_cached, stop))
-                self._stored.prefetch(stop.start, stop.stop)
-            yield self.commit(version)
+        for window in iter_windows(lower, upper):
+            self._has_read |= not all(map(self._stored.is_cached, window))
+            self._stored.prefetch_blocks(window)
+            yield from map(self.commit, window)
 
     def require_changes(self, lower: int) -> None:
         """Raise unless changes from version ``lower`` on can be read.

@@ -9,9 +9,9 @@ import itertools
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, takewhile
+from itertools import compress, islice, takewhile
 from typing import Any, TypeAlias
 
 from spark_upsert.core.durations import render_time
@@ -20,6 +20,7 @@ from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import ClockError, CorruptionError, OtherTableError
 from spark_upsert.store import Store
 from spark_upsert.store.records import (
+    UNREADABLE,
     checked_data,
     checked_record,
     encode,
@@ -32,8 +33,8 @@ from spark_upsert.table.log.codec import (
     HINT_PATH,
     LogEntry,
     checkpoint_path,
-    commit_from_json,
     commit_path,
+    commits_from_json,
     entries,
     manifest_from_json,
     manifest_to_json,
@@ -47,6 +48,27 @@ CHECKPOINT_EVERY = 50
 def last_checkpoint_due(version: int) -> int:
     """Return the newest checkpoint version at or below a version, if no checkpoint failed."""
     return version - version % CHECKPOINT_EVERY
+
+
+def iter_windows(lower: int, upper: int) -> Iterator[range]:
+    """Cut a range of existing versions for `StoredLog.prefetch`: blocks, one and then more at once.
+
+    A block ends with a version that repeats the others (`Log`).
+    """
+    for count in itertools.count():
+        if lower >= upper:
+            return
+        blocks = min(1 << count, AT_ONCE)
+        stop = min(last_checkpoint_due(lower - 1) + blocks * CHECKPOINT_EVERY + 1, upper)
+        yield range(lower, stop)
+        lower = stop
+
+
+def block_after(version: int, newest: int) -> range:
+    """Return the last version of a version's block, as a range; empty if it would save no read."""
+    last = last_checkpoint_due(version - 1) + CHECKPOINT_EVERY
+    saves_reads = version > last_checkpoint_due(version) + 1 and last <= newest
+    return range(last, last + int(saves_reads))
 
 
 def read_checkpoint(store: Store, version: int) -> Manifest | None:
@@ -131,17 +153,24 @@ class StoredLog:
     Parameters
     ----------
     store : Store
+    reads_each : bool
+        Whether to read each version's object, although another version repeats it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, reads_each: bool = False) -> None:
         self.store = store
+        self._reads_each = reads_each
         self._lock = threading.Lock()
         self._commits: LruMap[int, Commit] = LruMap(_COMMITS_KEPT)
 
     def is_cached(self, version: int) -> bool:
         """Return whether a version's commit is cached."""
+        return self.cached(version) is not None
+
+    def cached(self, version: int) -> Commit | None:
+        """Return a version's commit if it is cached."""
         with self._lock:
-            return self._commits.peek(version) is not None
+            return self._commits.peek(version)
 
     def forget(self, version: int | None = None) -> None:
         """Evict a version's commit, or all: the stored log may have changed."""
@@ -157,11 +186,9 @@ class StoredLog:
             cached = self._commits.get(version)
         if cached is not None:
             return cached
-        commit = self._read(version)
-        if commit is not None:
-            with self._lock:
-                self._commits.put(version, commit)
-        return commit
+        commits = self._read(version)
+        self.keep(commits)
+        return commits[-1] if commits else None
 
     def prefetch(self, lower: int, upper: int) -> bool:
         """Cache the missing commits ``lower <= v < upper``, read in parallel if storage is remote.
@@ -173,21 +200,44 @@ class StoredLog:
         ]
         if len(missing_versions) < 2 or not self.store.needs_fetch(commit_path(lower)):
             return True
-        commits = list(
-            map_in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE))
-        )
+        commits = map_in_order(self._read, missing_versions, min(len(missing_versions), AT_ONCE))
         # A commit after a gap was written meanwhile, and is read again later.
-        there = takewhile(
-            lambda each: each[1] is not None, zip(missing_versions, commits, strict=True)
-        )
-        with self._lock:
-            for version, commit in there:
-                assert commit is not None
-                self._commits.put(version, commit)
+        for read_commits in takewhile(bool, list(commits)):
+            self.keep(read_commits)
         return self.is_cached(lower)
 
-    def _read(self, version: int) -> Commit | None:
-        return read_record(self.store, commit_path(version), commit_from_json)
+    def prefetch_blocks(self, versions: range) -> None:
+        """Cache the missing commits of existing versions: first those that repeat others."""
+        if not versions:
+            return
+        block_ends = [v for v in versions if v == last_checkpoint_due(v) and not self.is_cached(v)]
+        threads = min(len(block_ends), AT_ONCE)
+        if not self.store.needs_fetch(commit_path(versions.start)):
+            threads = 1
+        for commits in map_in_order(self._try_read, block_ends, threads):
+            self.keep(commits)
+        missing_versions = [version for version in versions if not self.is_cached(version)]
+        for start in range(0, len(missing_versions), AT_ONCE):
+            chunk = missing_versions[start : start + AT_ONCE]
+            self.prefetch(chunk[0], chunk[-1] + 1)
+
+    def _try_read(self, version: int) -> list[Commit]:
+        """Return a block's commits; empty if they are unreadable, which matters if one is needed."""
+        try:
+            return self._read(version)
+        except UNREADABLE:
+            return []
+
+    def _read(self, version: int) -> list[Commit]:
+        """Return a version's commit after the earlier ones that it repeats; empty if absent."""
+        commits = read_record(self.store, commit_path(version), commits_from_json) or []
+        return commits[-1:] if self._reads_each else commits
+
+    def keep(self, commits: Iterable[Commit]) -> None:
+        """Cache commits in the log."""
+        with self._lock:
+            for commit in commits:
+                self._commits.put(commit.version, commit)
 
     def mark(self, version: int) -> CommitMark | None:
         """Return the identifying part of a version's stored commit; None if there is none."""
@@ -258,14 +308,20 @@ class StoredLog:
 
     def files_before(self, version: int) -> set[str]:
         """Return the run files named by versions before ``version`` still in the log."""
+        listed = [entry for entry in self.entries() if entry.version < version]
         files = set()
-        for entry in self.entries():
-            if entry.version >= version:
-                continue
-            slices = _slices_of_checkpoint if entry.is_checkpoint else _slices_of_commit
-            named = read_record(self.store, entry.path, slices)
-            files |= {slice_.file.path for slice_ in named or ()}
-        return files
+        checkpoints = (entry.path for entry in listed if entry.is_checkpoint)
+        for path in islice(checkpoints, 1):  # The next ones add only files from later commits.
+            slices = read_record(self.store, path, _slices_of_checkpoint) or ()
+            files |= {slice_.file.path for slice_ in slices}
+        versions = {entry.version for entry in listed if not entry.is_checkpoint}
+        for window in iter_windows(min(versions - {0}, default=version), version):
+            self.prefetch_blocks(window)
+            for each in versions.intersection(window):
+                commit = self.commit(each)
+                files |= frozenset() if commit is None else commit.paths
+        first = self.commit(0) if 0 in versions else None
+        return files | (frozenset() if first is None else first.paths)
 
     def _no_beginning(self, listed: Sequence[LogEntry]) -> CorruptionError:
         """Return the error for a cut log without its first checkpoint."""
@@ -290,10 +346,6 @@ class StoredLog:
 
 def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
     return manifest_from_json(record).slices
-
-
-def _slices_of_commit(record: dict[str, Any]) -> tuple[Slice, ...]:
-    return commit_from_json(record).slices()
 
 
 Clock: TypeAlias = Callable[[], float]

@@ -125,6 +125,7 @@ def _commit_at_once(
     head = log.cached_head
     if (
         head is None
+        or log.is_contended
         or write_set.truncated is not None
         or not write_set.is_lateness_decided_for(head)
     ):
