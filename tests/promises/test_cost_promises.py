@@ -196,7 +196,9 @@ def test_p7_local_copies_keep_within_their_bound(cluster: Cluster, tmp_path: Pat
     options = cluster.gateway.storage(tmp_path, f"{bound}")
     url = cluster.gateway.url(cluster.copied(LARGE))
     for seed in range(3):
-        Table.open(url, storage_options=options).upsert(rows_of(drawn(LARGE, 2_000) ^ seed))
+        table = Table.open(url, storage_options=options)
+        assert sum(batch.num_rows for batch in table.scan()) >= LARGE
+        table.upsert(rows_of(drawn(LARGE, 2_000) ^ seed))
         files = [file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file()]
         maps = Path("/proc/self/maps").read_text().splitlines()
         removed = [line.split()[0] for line in maps if f"{tmp_path}" in line and "(del" in line]
