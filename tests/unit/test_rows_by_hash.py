@@ -15,6 +15,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.store.protocol import OBJECT_BYTES_MAX
 from spark_upsert.table.compaction.policy import choose, choose_all
 from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.run.remote import REMOTE_RUNS
 from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
@@ -47,7 +48,8 @@ class CountingStore(MemoryStore):
 
 
 def rows_of(ids: Sequence[int], number: int = 0) -> pa.Table:
-    return pa.table([ids, [number] * len(ids), [f"text {i}" for i in ids]], schema=COLUMNS)
+    texts = [f"{i:0{40}}" for i in ids]
+    return pa.table([ids, [number] * len(ids), texts], schema=COLUMNS)
 
 
 def split_by_hash(schema: TableSchema, ids: Sequence[int], count: int) -> list[list[int]]:
@@ -126,6 +128,23 @@ def test_a_commit_reads_only_files_that_overlap(store: CountingStore, table: Tab
     assert {own[path] for path in read_paths & own.keys()} == {2, 3, 6}
     assert commit.counters["superseded"] == 1
     assert table.snapshot().num_rows == ROWS
+
+
+def test_a_commit_reads_the_hashes_of_remote_files_and_the_contested_rows(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(store)
+    table.ensure(TableSchema.of(COLUMNS, keys=["id"]))
+    store.are_far = True
+    monkeypatch.setattr(REMOTE_RUNS, "bytes_min", 0)
+    shared = range(ROWS, ROWS + 2)
+    tasks = [[*range(0, ROWS, 2), *shared], [*range(1, ROWS, 2), *shared]]
+    write_set = staged(table.at(), tasks, 1)
+    commit = committed(store, write_set)
+    assert commit.counters["superseded"] == len(shared)
+    for file in write_set.files:
+        # Up to 64 KiB between two rows are one request.
+        assert 8 * file.rows < store.read_bytes[file.path] < 0.4 * file.bytes
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
