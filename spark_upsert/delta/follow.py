@@ -54,6 +54,16 @@ STEP_ROWS = 1 << 20
 _TIMES = 4
 """Alternative limit: a multiple of the newest epoch's rows. The larger limit applies."""
 
+VECTOR_BYTES_PER_ROW = 2
+"""Maximum bytes of deletion vectors per written row, averaged, without ``publishInterval``: each
+publication writes those of all changed files again."""
+
+FREE_VECTOR_BYTES = 1 << 16
+"""Deletion vectors up to this size are always published: they cost less than the requests."""
+
+DEFERRED_MS_MAX = 600_000
+"""Maximum age of the shown version at a commit, whatever the deletion vectors cost."""
+
 _KEPT_MAX = 256
 """Maximum mirrors cached per process; each takes a bit per table row."""
 
@@ -204,9 +214,10 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
 
 
 def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
-    interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
+    interval = head.properties.get(PUBLISH_INTERVAL)
     # A clock set back does not make the interval longer.
-    if 0 <= table.log.now_ms() - (mirror.published_ms or 0) < interval_ms:
+    age_ms = table.log.now_ms() - (mirror.published_ms or 0)
+    if interval is not None and 0 <= age_ms < parse_interval(interval):
         return
     if is_grouped(head):
         # A materialized view, large before its publication, is settled as a whole.
@@ -216,6 +227,8 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
         rows = _count_rows_without_data_file(mirror, head, mirror.prepared_data_files(head))
     newest = max((slice_.epochs.lower for slice_ in head.slices), default=0)
     written = sum(s.file.rows for s in head.slices if s.epochs.lower == newest)
+    if interval is None and 2 * rows <= STEP_ROWS and _is_deferred(mirror, head):
+        return
     if rows > max(STEP_ROWS, _TIMES * written):
         fields = Fields(path=table.store.url, place=mirror.place, rows=rows)
         _LOGGER.warning("mirror left behind, run 'upsertflow publish': %s", fields)
@@ -224,6 +237,30 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
     if is_grouped(head):
         update_result_table(table)
     mirror.publish(NO_CHANGES.with_defaults(head.properties))
+
+
+def _is_deferred(mirror: Mirror, head: Manifest) -> bool:
+    """Return whether the deletion vectors would cost too much for the rows written so far.
+
+    A mirror with a change feed shows each epoch, as does one with ``publishInterval=0 seconds``.
+    """
+    state = mirror.seen or mirror.state()
+    shown = None if state is None else shown_version(state, head.table_id)
+    if state is None or shown is None or is_grouped(head):
+        return False
+    settings = mirror_settings(state)
+    is_changed = NO_CHANGES.with_defaults(head.properties).applied_to(settings) != settings
+    is_recent = 0 <= mirror.log.now_ms() - state.time_ms < DEFERRED_MS_MAX
+    if is_changed or settings.change_feed or not is_recent:
+        return False
+    try:
+        pending = mirror.pending(shown, head)
+    except DataLossError:
+        return False
+    vector_bytes = pending.vector_bytes(state.live.values())
+    return pending.is_countable and vector_bytes > max(
+        FREE_VECTOR_BYTES, VECTOR_BYTES_PER_ROW * pending.written
+    )
 
 
 def _count_rows_without_data_file(mirror: Mirror, head: Manifest, ahead: Collection[str]) -> int:

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -239,6 +239,47 @@ def mirror_consumer(place: str) -> str:
     return f"mirror-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}"
 
 
+@dataclass(frozen=True, slots=True)
+class PendingRows:
+    """Rows written in the versions after a mirror's shown version."""
+
+    shown: int
+    upper: int
+    """The first version that is not counted yet."""
+    written: int = 0
+    superseded: int = 0
+    """Written rows with an earlier row of their key."""
+    is_countable: bool = True
+    """Whether the deletion vectors grow by the superseded rows only."""
+
+    def including(self, commit: Commit) -> PendingRows:
+        """Return the rows with those of the next version."""
+        counters = commit.counters
+        return PendingRows(
+            shown=self.shown,
+            upper=commit.version + 1,
+            written=self.written + sum(file.rows for file in commit.added),
+            superseded=self.superseded + counters.get("updates", 0) + counters.get("deletes", 0),
+            is_countable=self.is_countable
+            and commit.kind is not Kind.OVERWRITE
+            and commit.schema is None,
+        )
+
+    def vector_bytes(self, live: Iterable[DeltaAction]) -> int:
+        """Estimate the bytes of all deletion vectors if these rows are published.
+
+        Rows are deleted at random: two bytes each, up to a bit per row in whole containers.
+        """
+        counts = [
+            (json.loads(add["stats"])["numRecords"], add.get("deletionVector") or {})
+            for add in live
+        ]
+        files = [(rows, vector.get("cardinality", 0)) for rows, vector in counts]
+        share = self.superseded / max(1, sum(rows - dead for rows, dead in files))
+        dead_rows = [(rows, dead + min(1.0, share) * (rows - dead)) for rows, dead in files]
+        return round(sum(min(2 * dead, -(-rows >> 16) * 8192) for rows, dead in dead_rows))
+
+
 class Mirror:
     """One table's mirror at one location.
 
@@ -267,6 +308,7 @@ class Mirror:
         self.published_ms: int | None = None
         """Time of this object's last commit."""
         self._held_ms: int | None = None
+        self._pending: PendingRows | None = None
         self._is_in_doubt = False
         """Whether a commit attempt's outcome is unknown."""
         self._lock = threading.Lock()
@@ -318,6 +360,16 @@ class Mirror:
         """Return the mirror's shown version; None if there is no mirror for this table."""
         state = self.state()
         return None if state is None else shown_version(state, self.log.head().table_id)
+
+    def pending(self, shown: int, head: Manifest) -> PendingRows:
+        """Return the rows to publish after the shown version; raises `DataLossError`."""
+        pending = self._pending
+        if pending is None or pending.shown != shown or pending.upper > head.upper:
+            pending = PendingRows(shown, shown + 1)
+        for commit in self.log.commits(pending.upper, head.upper):
+            pending = pending.including(commit)
+        self._pending = pending
+        return pending
 
     def publish(
         self, settings: PublicationSettings = NO_CHANGES, *, rebuild: bool = False

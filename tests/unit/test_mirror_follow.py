@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
@@ -262,3 +265,102 @@ def test_a_clock_that_went_back_is_cleaned_behind_an_hour_later() -> None:
         for now_ms in (begin_ms, begin_ms - 100 * CLEAN_EVERY_MS, begin_ms - 99 * CLEAN_EVERY_MS):
             mirror.upkeep.follow(now_ms=now_ms, retention_ms=CLEAN_EVERY_MS)
     assert [call.kwargs["now_ms"] for call in old.mock_calls] == [begin_ms - 99 * CLEAN_EVERY_MS]
+
+
+# -- deferral while deletion vectors cost too much -------------------------------------------
+
+TABLE_ROWS, BATCH_ROWS = 20_000, 400
+
+
+class Batches:
+    """A published table, and batches of random existing keys, every second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
+        monkeypatch.setattr(follow, "FREE_VECTOR_BYTES", 0)
+        self.now, self.dice = Now(), np.random.default_rng(1)
+        self.store = KnownStore(self.now)
+        self.table = Table(self.store, clock=self.now)
+        schema = TableSchema.of(COLUMNS, keys=["id"])
+        self.table.ensure(schema, {"publish": "delta", **properties})
+        self.target = open_mirror_store(self.store, None)
+        self.shown: list[int] = []
+        self.append(np.arange(TABLE_ROWS))
+
+    def append(self, ids: npt.NDArray[np.int64]) -> None:
+        self.now.advance(1)
+        x = [f"x{self.now()}"] * len(ids)
+        self.table.upsert(pa.table({"id": ids, "x": x}, schema=COLUMNS))
+        state = Mirror(self.table.log, self.store, self.target).state()
+        assert state is not None
+        assert state.shown is not None
+        self.shown.append(state.shown.version)
+        if self.shown[-1] == self.table.log.head().version:
+            assert canonical(DeltaTable(self.target).rows()) == canonical(self.table.snapshot())
+
+    def update(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.append(self.dice.choice(TABLE_ROWS, BATCH_ROWS, replace=False))
+
+    @property
+    def vector_bytes(self) -> int:
+        """The bytes of all deletion vectors in the log."""
+        commits = [path for path in self.store.objects if path.startswith("_delta/_delta_log/0")]
+        lines = [
+            json.loads(line)
+            for path in commits
+            if path.endswith("0.json") or path[-6].isdigit()
+            for line in self.store.objects[path].splitlines()
+        ]
+        adds = [line["add"] for line in lines if "add" in line]
+        return sum(add.get("deletionVector", {}).get("sizeInBytes", 0) for add in adds)
+
+
+def test_deletion_vectors_cost_two_bytes_for_a_written_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = Batches(monkeypatch)
+    batches.update(40)
+    assert batches.vector_bytes <= 2 * 40 * BATCH_ROWS + 100 * len(set(batches.shown))
+    assert 4 <= len(set(batches.shown)) <= 12
+    batches.now.advance(600)
+    batches.update()
+    newest = batches.table.log.head().version
+    assert batches.shown[-1] == newest, "it lags for more than ten minutes"
+    batches.update()
+    assert batches.shown[-1] == newest
+    batches.table.publish()
+    assert canonical(DeltaTable(batches.target).rows()) == canonical(batches.table.snapshot())
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"publishInterval": "0 seconds"}, {"publishChangeFeed": "true"}],
+    ids=["each commit is asked for", "with a change feed"],
+)
+def test_each_epoch_is_published_if_it_is_asked_for(
+    properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = Batches(monkeypatch, **properties)
+    batches.update(5)
+    assert batches.shown == [*range(1, 7)]
+
+
+def test_what_is_cheap_or_changes_the_mirror_is_published_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = Batches(monkeypatch)
+    for number in range(3):  # New keys have no deletion vectors.
+        batches.append(np.arange(BATCH_ROWS) + TABLE_ROWS * (number + 2))
+    assert batches.shown == [1, 2, 3, 4]
+    batches.update(2)
+    assert batches.shown[-2:] == [5, 5]
+    table = batches.table
+    table.alter(table.log.head().schema, {"publishRetention": "2 hours"})
+    batches.update()
+    assert batches.shown[-1] == table.log.head().version, "the retention is changed"
+    batches.update()
+    assert batches.shown[-1] < table.log.head().version
+    table.restore(3)
+    batches.update()
+    assert batches.shown[-1] == table.log.head().version, "rows came back"
+    monkeypatch.setattr(follow, "FREE_VECTOR_BYTES", 1 << 16)
+    batches.update(2)
+    assert batches.shown[-1] == table.log.head().version, "they are small"
