@@ -126,11 +126,11 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 45, _append),
-    Trip("latestOffset", 22, _latest_offset),
-    Trip("split", 33, _split),
-    Trip("view step", 68, _view_step),
-    Trip("publish", 38, _publish),
+    Trip("append", 46, _append),
+    Trip("latestOffset", 23, _latest_offset),
+    Trip("split", 34, _split),
+    Trip("view step", 69, _view_step),
+    Trip("publish", 39, _publish),
 )
 
 

@@ -13,9 +13,10 @@ from spark_upsert.core.key_hash import HashRange
 from spark_upsert.table import table_reader
 from spark_upsert.table.changelog import changes, render
 from spark_upsert.table.changelog import changes as changes_module
-from spark_upsert.table.log import manifest, snapshot
+from spark_upsert.table.log import snapshot
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
+from spark_upsert.table.log.slices import SliceList
 from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.run import file as run
 from spark_upsert.table.state import reduce
@@ -70,9 +71,9 @@ def _() -> Patch:
         return []
 
     def taken(original: Any, slices: Any, gone: Any) -> Any:
-        return original(slices[1:], gone)
+        return original(SliceList.of(slices[1:]), gone)
 
-    return wrapped(manifest, "_remove_ranges", taken)
+    return wrapped(SliceList, "without", taken)
 
 
 @bug("the last hash of a range is left out", promises.test_p2_however_the_hashes_are_cut)

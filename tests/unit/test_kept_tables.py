@@ -74,7 +74,7 @@ def stored(table: Table) -> int:
 
 def merge(table: Table, first: int, end: int) -> None:
     """Compact some runs by their places in the order of their epochs."""
-    slices = table.log.head().slices[first:end]
+    slices = tuple(table.log.head().slices[first:end])
     job = Job(hash_range=ALL_HASHES, slices=slices, is_oldest=first == 0)
     assert table.commit_compactions([compact_runs(table.store, table.log.head(), job)]) == 1
 

@@ -203,7 +203,7 @@ class Place(MemoryStore):
 def version(number: int, table_id: str = "t", slices: int = 0) -> Manifest:
     head = filled(MemoryStore(), 1).log.head()
     token = f"{table_id}-{number}"
-    many = head.slices * slices
+    many = tuple(head.slices) * slices
     return replace(head, version=number, table_id=table_id, token=token, slices=many)
 
 

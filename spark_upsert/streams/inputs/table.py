@@ -751,7 +751,7 @@ class TableInput(Input):
 
         return ReadPiece(
             steps=remainder.steps,
-            rows=remainder.of_all(sum(slice_.file.rows for slice_ in manifest.slices)),
+            rows=remainder.of_all(manifest.slice_list.rows),
             bytes=remainder.of_all(manifest.bytes),
             after=after,
         )

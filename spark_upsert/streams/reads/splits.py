@@ -20,6 +20,7 @@ from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges, fully_scanned_slices
 from spark_upsert.table.changelog.render import Deduplication, HistoryOptions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
+from spark_upsert.table.log.slices import SliceList
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.scan import IndexOf, RowFilter, hashes_of
 from spark_upsert.table.state.lookup import Prefixes
@@ -152,7 +153,7 @@ def queries_of(writers: Iterable[str]) -> frozenset[str]:
 def cut_rows(manifest: Manifest, options: ReadOptions, hash_range: HashRange) -> list[HashRange]:
     """Cut a hash range into split ranges, by its share in the row count."""
     share = hash_range.width / ALL_HASHES.width
-    rows = int(share * sum(slice_.file.rows for slice_ in manifest.slices))
+    rows = int(share * manifest.slice_list.rows)
     is_uniform = not manifest.schema.hash_prefix
     count = _split_count(options, rows)
     return cut_by_files(hash_range, manifest.slices, count, is_uniform=is_uniform)
@@ -165,16 +166,19 @@ def _split_count(options: ReadOptions, rows: int) -> int:
 
 
 def _stretch_within(stretch: EpochRange, hash_range: HashRange) -> EpochRange:
-    return replace(stretch, before=restrict_manifest(stretch.before, hash_range))
+    return replace(
+        stretch,
+        before=restrict_manifest(stretch.before, hash_range),
+        after=SliceList.of(stretch.after).within(hash_range),
+    )
 
 
 def restrict_manifest(manifest: Manifest, hash_range: HashRange) -> Manifest:
     """Return a manifest with only the slices in a range, to keep a pickled split small."""
-    slices = tuple(slice_ for slice_ in manifest.slices if slice_.overlaps(hash_range))
-    return replace(manifest.without_writers(), slices=slices)
+    return manifest.without_writers().within(hash_range)
 
 
-def slices_read(split: Split) -> Iterator[tuple[Slice, ...]]:
+def slices_read(split: Split) -> Iterator[Sequence[Slice]]:
     """Yield the slices read completely by a split; it only searches others."""
     if isinstance(split, ChangesSplit):
         yield fully_scanned_slices(split.stretches)

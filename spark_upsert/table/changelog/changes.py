@@ -145,7 +145,7 @@ class EpochRange:
     """The table just before the first epoch."""
     times_ms: Mapping[int, int]
     """Commit time per epoch, in ms since 1970."""
-    after: tuple[Slice, ...]
+    after: Sequence[Slice]
     """Slices added by the epochs; in a comparison, all slices after them."""
     cut: RangeBoundary
     """The reason for its start."""
@@ -223,7 +223,7 @@ def _make_range(
     cut: RangeBoundary,
     first: Commit,
     shown: Sequence[Commit],
-    after: tuple[Slice, ...],
+    after: Sequence[Slice],
     schema: TableSchema,
 ) -> EpochRange:
     return EpochRange(

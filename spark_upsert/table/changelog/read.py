@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -89,6 +89,6 @@ def changes_by_piece(
     yield from map_in_order(changed, pieces, useful)
 
 
-def _snapshot(store: Store, epoch_range: EpochRange, slices: tuple[Slice, ...]) -> Snapshot:
+def _snapshot(store: Store, epoch_range: EpochRange, slices: Sequence[Slice]) -> Snapshot:
     """Return a snapshot with only the given slices, in the changes' schema."""
     return Snapshot(store, replace(epoch_range.before, slices=slices, schema=epoch_range.schema))

@@ -153,7 +153,7 @@ def _cost(index: Index, commit: Commit) -> int:
 
 
 def _rows(manifest: Manifest | None) -> int:
-    return 0 if manifest is None else sum(slice_.file.rows for slice_ in manifest.slices)
+    return 0 if manifest is None else manifest.slice_list.rows
 
 
 def _is_within(rows: int, rows_max: int | None) -> bool:

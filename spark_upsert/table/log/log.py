@@ -204,7 +204,7 @@ class Log(LogReader):
         self._turns = CommitTurns()
         self._committer = secrets.token_hex(_COMMITTER_BYTES)
         self._listeners: tuple[Callable[[Commit], None], ...] = ()
-        self._checkpointed: tuple[Slice, ...] = ()
+        self._checkpointed: Sequence[Slice] = ()
 
     def listen(self, on_commit: Callable[[Commit], None]) -> None:
         """Register a listener for each version committed here, once it is durable.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
 from spark_upsert.core.durations import render_time
-from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
+from spark_upsert.core.key_hash import HASH_END, HashRange
 from spark_upsert.core.precedence import Epoch, Interval
 from spark_upsert.core.python_values import whole_argument
 from spark_upsert.core.schema import TableSchema
@@ -22,6 +22,9 @@ from spark_upsert.core.source_positions import BINLOG_NAMES, parse_binlog_names
 from spark_upsert.errors import CorruptionError, DataError, OptionError
 from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.store.records import text as text_in
+from spark_upsert.table.log.slices import RemovedRange as RemovedRange
+from spark_upsert.table.log.slices import Slice as Slice
+from spark_upsert.table.log.slices import SliceList
 from spark_upsert.table.run.file import RunFile
 
 
@@ -35,56 +38,6 @@ class Kind(Enum):
     ALTER = "alter"
     EXPIRE = "expire"
     CLOCK = "clock"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """The live part of a run file."""
-
-    file: RunFile
-    live: HashRange = ALL_HASHES
-    epochs: Interval
-    index: int = 0
-    """Position among the files with the same epochs."""
-    is_held: bool = False
-    """Whether newer runs hold the keys for all its remaining deletes, so no delete can be forgotten
-    before it is merged with those runs."""
-
-    @property
-    def occupied(self) -> HashRange:
-        """The live hashes with possible entries."""
-        return self.live.intersect(self.file.hash_range)
-
-    def overlaps(self, hash_range: HashRange) -> bool:
-        """Return whether a range may contain the hash of a live entry."""
-        # Computed from bounds, without a range in between: planning asks each slice per split.
-        live, stored = self.live, self.file.hash_range
-        first = max(live.first, stored.first, hash_range.first)
-        return first < min(live.end, stored.end, hash_range.end)
-
-    def rows_within(self, hash_range: HashRange) -> int:
-        """Estimate the live entries in a hash range."""
-        return self._share(self.file.rows, hash_range)
-
-    def bytes_within(self, hash_range: HashRange) -> int:
-        """Estimate the live entries' bytes in a hash range."""
-        return self._share(self.file.bytes, hash_range)
-
-    def _share(self, amount: int, hash_range: HashRange) -> int:
-        """Return an amount's live share in a hash range; all entries in a file weigh the same."""
-        read = self.occupied.intersect(hash_range)
-        return sum(
-            amount * rows * part.intersect(read).width // (part.width * self.file.rows)
-            for part, rows in self.file.spread()
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemovedRange:
-    """A hash range removed from a file by a compaction."""
-
-    path: str
-    hash_range: HashRange
 
 
 QUERY = "query:"
@@ -242,7 +195,8 @@ class Manifest:
     version: int
     timestamp_ms: int
     schema: TableSchema
-    slices: tuple[Slice, ...] = ()
+    slices: Sequence[Slice] = ()
+    """In epoch and task order; stored as `SliceList`."""
     transactions: Mapping[str, int] = field(default_factory=dict)
     """Each writer's last committed number, unless the writer is forgotten."""
     written_ms: Mapping[str, int] = field(default_factory=dict)
@@ -269,6 +223,7 @@ class Manifest:
     """The oldest base version for staging; files only for older ones may be gone."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "slices", SliceList.of(self.slices))
         if (names := self.properties.get(BINLOG_NAMES)) is not None:
             schema = replace(self.schema, binlogs=parse_binlog_names(names))
             object.__setattr__(self, "schema", schema)
@@ -293,6 +248,15 @@ class Manifest:
             token=table_id,
             table_id=table_id,
         )
+
+    @property
+    def slice_list(self) -> SliceList:
+        """The slices, with their set operations."""
+        return SliceList.of(self.slices)
+
+    def within(self, hash_range: HashRange) -> Manifest:
+        """Return the manifest with only the slices that overlap a hash range."""
+        return replace(self, slices=self.slice_list.within(hash_range))
 
     @property
     def is_unborn(self) -> bool:
@@ -322,7 +286,7 @@ class Manifest:
     @property
     def bytes(self) -> int:
         """Total bytes in at least partly live files."""
-        return sum({slice_.file.path: slice_.file.bytes for slice_ in self.slices}.values())
+        return self.slice_list.file_bytes
 
     def has(self, transaction: Transaction) -> bool:
         """Return whether the table contains a writer's transaction."""
@@ -349,7 +313,7 @@ class Manifest:
     @property
     def run_count(self) -> int:
         """Maximum number of runs searched by a look-up: one per distinct epoch range."""
-        return len({slice_.epochs for slice_ in self.slices})
+        return self.slice_list.run_count
 
     def accepts(self, base_version: int) -> bool:
         """Return whether files staged on a version may still be committed."""
@@ -402,10 +366,8 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             "frontiers behind the version itself",
             f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
         )
-    remaining_slices = (
-        () if commit.kind is Kind.OVERWRITE else _remove_ranges(manifest.slices, commit.taken)
-    )
-    slices = _merge_in_order(remaining_slices, commit.slices())
+    kept = SliceList.of(()) if commit.kind is Kind.OVERWRITE else manifest.slice_list
+    slices = kept.without(commit.taken).with_added(commit.slices())
     since = max(manifest.since, commit.since)
     return replace(
         _with_writers(manifest, commit),
@@ -461,49 +423,15 @@ def _repairs(manifest: Manifest, commit: Commit, since: int) -> tuple[Repair, ..
     return (*repairs, own_repair)
 
 
-def _slice_order(slice_: Slice) -> tuple[int, int, int]:
-    return slice_.epochs.lower, slice_.index, slice_.live.first
-
-
-def _merge_in_order(kept: tuple[Slice, ...], new: tuple[Slice, ...]) -> tuple[Slice, ...]:
-    """Return all slices in order; ``kept`` is sorted already, and new epochs usually come last."""
-    new = tuple(sorted(new, key=_slice_order))
-    if not (kept and new) or _slice_order(kept[-1]) <= _slice_order(new[0]):
-        return kept + new
-    return tuple(sorted(kept + new, key=_slice_order))
-
-
 def is_applicable(manifest: Manifest, taken: Iterable[RemovedRange]) -> bool:
     """Return whether all ranges removed by a compaction are still live."""
+    taken = tuple(taken)
     live: dict[str, list[HashRange]] = {}
-    for slice_ in manifest.slices:
+    for slice_ in manifest.slice_list.of_paths(t.path for t in taken):
         live.setdefault(slice_.file.path, []).append(slice_.live)
     return all(
         any(live_range.covers(t.hash_range) for live_range in live.get(t.path, ())) for t in taken
     )
-
-
-def _remove_ranges(slices: tuple[Slice, ...], taken: tuple[RemovedRange, ...]) -> tuple[Slice, ...]:
-    """Remove hash ranges from slices; a slice may leave two pieces at its position."""
-    if not taken:  # As of every epoch: a table without compactions has a slice of each.
-        return slices
-    by_path: dict[str, list[HashRange]] = {}
-    for removal in taken:
-        by_path.setdefault(removal.path, []).append(removal.hash_range)
-    left: list[Slice] = []
-    for slice_ in slices:
-        pieces = [slice_]
-        for gone in by_path.get(slice_.file.path, ()):
-            pieces = [piece_left for piece in pieces for piece_left in _cut(piece, gone)]
-        left += pieces
-    return tuple(left)
-
-
-def _cut(slice_: Slice, gone: HashRange) -> list[Slice]:
-    if not slice_.live.overlaps(gone):
-        return [slice_]
-    pieces = (replace(slice_, live=range_left) for range_left in slice_.live.without(gone))
-    return [piece for piece in pieces if not piece.occupied.is_empty]
 
 
 VersionsByInput = Mapping[str, TableVersion]

@@ -24,9 +24,6 @@ POLLS_PER_LISTING = 100
 """Polls without news between two log listings. A poll is two reads and a listing costs as much as
 ten polls, so this adds a twentieth to the cost at rest."""
 
-_SLICE_BYTES = 1 << 10
-"""Estimated bytes per slice with its file, ranges and epochs; 611 were measured."""
-
 _WRITER_BYTES = 1 << 8
 """Estimated bytes per fingerprint, or writer with number and time; 196 were measured."""
 
@@ -107,7 +104,7 @@ class LogMemory:
 
 def _bytes_of(_: Hashable, manifest: Manifest) -> int:
     writers = len(manifest.transactions) + len(manifest.forgotten) + len(manifest.repairs)
-    return _TABLE_BYTES + _SLICE_BYTES * len(manifest.slices) + _WRITER_BYTES * writers
+    return _TABLE_BYTES + manifest.slice_list.memory_bytes + _WRITER_BYTES * writers
 
 
 LOGS = LogMemory()

@@ -344,7 +344,7 @@ class StoredLog:
         return OtherTableError.at(self.store.url, who, str(version_ref), found, hint=hint)
 
 
-def _slices_of_checkpoint(record: dict[str, Any]) -> tuple[Slice, ...]:
+def _slices_of_checkpoint(record: dict[str, Any]) -> Sequence[Slice]:
     return manifest_from_json(record).slices
 
 

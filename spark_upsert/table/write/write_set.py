@@ -459,7 +459,7 @@ class TruncatedVersion:
         return replace(
             rows,
             kind=Kind.OVERWRITE,
-            compacted=self.after.slices,
+            compacted=tuple(self.after.slices),
             low_water=self.after.low_water,
             counters=(counters + contents).to_json(),
         )
@@ -541,7 +541,7 @@ def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
     counters = Counters(retracted=head.live_rows, restored=old.live_rows)
     return Draft(
         kind=Kind.OVERWRITE,
-        compacted=old.slices,
+        compacted=tuple(old.slices),
         restored=old.version,
         low_water=old.low_water,
         counters=counters.to_json(),
