@@ -10,7 +10,7 @@ import logging
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -129,6 +129,23 @@ class SinkPlan:
     """Due compactions: the n-th task does the n-th one."""
     refusal: UpsertFlowError | None = None
     """Why the rows are refused, unless the table already contains them."""
+    is_reference: bool = False
+    """Whether the base's slices are left out; tasks read them from the log."""
+
+    def for_tasks(self) -> SinkPlan:
+        """Return the plan to be pickled: without the base's slices if there are many."""
+        base = self.write.base
+        if not base.slice_list.leaves:
+            return self
+        write = replace(self.write, base=replace(base, slices=()))
+        return replace(self, write=write, is_reference=True)
+
+    def with_slices(self) -> WritePlan:
+        """Return the write's plan with the base's slices, in a task."""
+        if not self.is_reference:
+            return self.write
+        base = self.table().log.at_planned(self.write.base.version_ref, "the batch")
+        return replace(self.write, base=base)
 
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
@@ -232,16 +249,16 @@ class _Write:
     def __getstate__(self) -> dict[str, Any]:
         freeze_loaded_objects()
         with passing_pickle():
-            return {**self.__dict__, "_plan": self._plan}
+            return {**self.__dict__, "_plan": self._plan.for_tasks()}
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage this task's rows, and do its share of the compaction."""
         context = TaskContext.get()
         task_index = context.partitionId() if context else 0
-        plan, write = self._plan, self._plan.write
+        plan = self._plan
         if plan.refusal is not None and self._is_uncommitted():
             raise plan.refusal
-        store = open_store(plan.path, plan.storage)
+        store, write = open_store(plan.path, plan.storage), plan.with_slices()
         view, query_id = self._options.deferred, query_of_task()
         if view is not None:
             batches = read_deferred_rows(batches, view, self._incoming, query_id)

@@ -345,7 +345,7 @@ def mirror_settings(state: DeltaState | None) -> MirrorSettings:
     )
 
 
-_OWN_FOLDERS = ("data", "_log", "_index", "_consumers", "_mirror")
+_OWN_FOLDERS = ("data", "_log", "_manifest", "_index", "_consumers", "_mirror")
 """A table's own folders, which must not contain a mirror."""
 
 

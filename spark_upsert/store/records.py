@@ -159,8 +159,12 @@ def read_record(
     build: Callable[[dict[str, Any]], T],
     *,
     bytes_max: int | None = None,
+    format_max: int = FORMAT_VERSION,
 ) -> T | None:
-    """Return a record decoded by ``build``, or None if there is no such object."""
+    """Return a record decoded by ``build``, or None if there is no such object.
+
+    ``format_max``: the newest format that ``build`` decodes.
+    """
     try:
         data = store.read(path, bytes_max=RECORD_BYTES_MAX if bytes_max is None else bytes_max)
     except FileNotFoundError:
@@ -176,7 +180,7 @@ def read_record(
     try:
         record = json.loads(body)
         version = whole(record.get("format", FORMAT_VERSION))
-        if version == FORMAT_VERSION:
+        if FORMAT_VERSION <= version <= format_max:
             return build(record)
     except NewerFormatError:
         raise
@@ -188,7 +192,7 @@ def read_record(
         )
         raise damage from error
     kind = NewerFormatError if version > FORMAT_VERSION else EarlierFormatError
-    raise kind.of(f"'{where}'", version, FORMAT_VERSION)
+    raise kind.of(f"'{where}'", version, format_max)
 
 
 # -- values: each returns its argument, or raises ValueError -----------------------------

@@ -17,7 +17,12 @@ from spark_upsert.store import Store
 from spark_upsert.store.records import MALFORMED, checked_record, read_record, whole
 from spark_upsert.table.compaction import CompactionResult, Job, compact_runs, due_jobs
 from spark_upsert.table.index.index import Index, check_index
-from spark_upsert.table.log.codec import commit_from_json, entries, manifest_from_json
+from spark_upsert.table.log.codec import (
+    CHECKPOINT_FORMAT,
+    checkpoint_from_json,
+    commit_from_json,
+    entries,
+)
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest
 from spark_upsert.table.log.properties import INTERNAL
@@ -171,7 +176,7 @@ def _correct_records(store: Store) -> list[str]:
         if _correct(
             store,
             entry.path,
-            manifest_from_json if entry.is_checkpoint else commit_from_json,
+            checkpoint_from_json if entry.is_checkpoint else commit_from_json,
             _corrected_version,
         )
     ]
@@ -193,7 +198,7 @@ def _correct(
     A record with a wrong checksum is damaged and remains.
     """
     try:
-        record = read_record(store, path, dict)
+        record = read_record(store, path, dict, format_max=CHECKPOINT_FORMAT)
     except CorruptionError:
         return False
     if record is None or _is_accepted(build, record):

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from spark_upsert.core.schema import Scope
-from spark_upsert.table.log import storage
-from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.log import slices, storage
+from spark_upsert.table.log.codec import LEAVES, commit_path
 from spark_upsert.table.log.manifest import Draft, Kind
 from spark_upsert.table.table import Table
 from tests.support.clocked import DAY_S, HOUR_S, ClockedStore, Now
@@ -28,9 +28,10 @@ EVERY = 5
 RETAIN = 4
 
 
-@pytest.fixture(autouse=True)
-def _many_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[slices.LEAF_SLICES, 3], ids=["slices", "leaves"])
+def _many_checkpoints(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(storage, "CHECKPOINT_EVERY", EVERY)
+    monkeypatch.setattr(slices, "LEAF_SLICES", request.param)
 
 
 class PreparationCache:
@@ -131,7 +132,8 @@ def _strike(prepared: PreparationCache, whole: ClockedStore, fault: Fault) -> bo
     prepared.verify(store)
     quiet_nights(store, 3)
     prepared.verify(store)
-    assert paths(store, "data") == paths(whole, "data"), str(fault)
+    for folder in ("data", LEAVES):
+        assert paths(store, folder) == paths(whole, folder), str(fault)
     oldest = [min(paths(each, "_log") - {commit_path(0)}) for each in (store, whole)]
     assert oldest[0] == oldest[1], str(fault)
     return steps.struck

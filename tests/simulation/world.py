@@ -29,7 +29,7 @@ import pyarrow as pa
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.table.compaction import CompactionResult, choose
-from spark_upsert.table.log import storage
+from spark_upsert.table.log import slices, storage
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.table.log.properties import INDEX_BY, PROPERTY, PUBLISH, PUBLISH_FEED
 from spark_upsert.table.table import Table
@@ -52,6 +52,7 @@ ACTS_MAX = 5000
 """A world that has not come to rest by then is stuck."""
 
 CHECKPOINT_EVERY = 4
+LEAF_SLICES = slices.LEAF_SLICES
 FOREVER = "forever"
 RETENTIONS = ("0 epochs", "0 epochs", "1 epoch", "2 epochs", "3 seconds", "7 days", FOREVER)
 
@@ -144,6 +145,7 @@ class World:
         what it draws."""
         self.lives = random.Random(f"lives of writers of {self.seed}")
         """Draws what writers change when they start again."""
+        self._life_count = 0
         self.unordered = random.Random(f"rows without an order of {self.seed}")
         """Draws which rows have neither a key that can be read nor an order."""
         self._processes = random.Random(f"processes of {self.seed}")
@@ -357,14 +359,22 @@ class World:
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))
             enter(patch.object(secrets, "randbits", names.getrandbits))
             enter(patch.object(storage, "CHECKPOINT_EVERY", CHECKPOINT_EVERY))
+            enter(patch.object(slices, "LEAF_SLICES", self._leaf_slices))
             enter(patch.object(choose, "__kwdefaults__", self._fanout))
             enter(under(conditions))
             self._sizes = enter(ExitStack())
             yield
 
+    @property
+    def _leaf_slices(self) -> int:
+        """The size of leaves for this process: another release may have another one."""
+        return (LEAF_SLICES, 2, 5)[(self.seed + self._life_count // 2) % 3]
+
     def change_sizes(self) -> None:
         """Let a life begin with other sizes of runs and stashes, which must not matter."""
         self._fanout["fanout"] = self.lives.choice([2, 3, 8])
+        self._life_count += 1
+        slices.LEAF_SLICES = self._leaf_slices
         self._sizes.pop_all().close()
         if self.lives.random() < 0.15:
             self._sizes.enter_context(tiny_pieces())

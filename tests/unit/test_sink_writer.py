@@ -88,6 +88,25 @@ def test_overlapping_tasks_are_a_warning_once_per_query(
     assert [write(batch, task, task) for batch in (3, 4)] == [1, 0]
 
 
+def test_tasks_read_many_slices_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_upsert.table.log.slices.LEAF_SLICES", 2)
+    path = tmp_path / "t"
+    for batch in range(5):
+        writer(path).commit([sent(path).write(iter([rows((batch, 0), (9, batch))]))], batch)
+    task = sent(path)
+    plan = task._write._plan
+    assert plan.is_reference
+    assert not plan.write.base.slices
+    table = Table.open(str(path))
+    assert plan.with_slices().base.slices == table.log.head().slices
+    table.upsert(pa.table({"id": [9], "n": [100]}))
+    writer(path).commit([task.write(iter([rows((9, 5))]))], 5)
+    assert rows_of(table) == {**dict.fromkeys(range(5), 0), 9: 5}
+    assert table.check().is_sound
+
+
 def test_an_abort_plans_nothing(tmp_path: Path, plans: Recorded) -> None:
     messages = [sent(tmp_path / "t").write(iter([rows((1, 1))])), None]
     assert list((tmp_path / "t").rglob("*.arrow"))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.precedence import Epoch, Interval
@@ -33,6 +37,7 @@ from spark_upsert.table.log.manifest import (
     Transaction,
     fingerprints,
 )
+from spark_upsert.table.log.slices import LEAF_FIELDS, ROW, Leaf, LeafFile, SliceRows
 from spark_upsert.table.run.file import RunFile
 
 TIME_MS_MAX = 253_402_300_800_000
@@ -183,6 +188,117 @@ def manifest_from_json(record: dict[str, Any]) -> Manifest:
         since=whole(record.get("since", 0)),
         fence=whole(record.get("fence", 0)),
     )
+
+
+CHECKPOINT_FORMAT = 3
+"""Format of a checkpoint with leaves; one with slices has `FORMAT_VERSION`."""
+
+LEAVES = "_manifest"
+"""Folder for leaves."""
+
+_LEAF = re.compile(LEAVES + r"/\d{20}-[0-9a-f]{32}\.arrow")
+
+
+def leaf_path(version: int, digest: str) -> str:
+    """Return the path for a leaf made by a version; ``digest`` has 32 hexadecimal digits."""
+    return f"{LEAVES}/{version:020d}-{digest}.arrow"
+
+
+def is_leaf_path(path: str) -> bool:
+    """Return whether our writers create such leaf names, so a vacuum may remove the file."""
+    return _LEAF.fullmatch(path) is not None
+
+
+def checkpoint_to_json(manifest: Manifest, files: Sequence[LeafFile]) -> dict[str, Any]:
+    """Return the checkpoint record for a manifest with leaves; its other fields are the same."""
+    record = manifest_to_json(replace(manifest, slices=()))
+    del record["slices"]
+    leaves = [[f.path, f.slices, f.bytes, f"{f.crc:08x}", *f.span.to_json()] for f in files]
+    return {**record, "format": CHECKPOINT_FORMAT, "leaves": leaves}
+
+
+def checkpoint_from_json(record: dict[str, Any]) -> tuple[Manifest, tuple[LeafFile, ...]]:
+    """Decode a checkpoint: the manifest without the leaves' slices, and the leaves."""
+    if record.get("format") != CHECKPOINT_FORMAT:
+        return manifest_from_json(record), ()
+    leaves = tuple(_leaf_file(*fields) for fields in record["leaves"])
+    return manifest_from_json({**record, "slices": ()}), leaves
+
+
+def _leaf_file(path: Any, slices: Any, size: Any, crc: Any, *span: Any) -> LeafFile:
+    if not is_leaf_path(text(path)):
+        raise ValueError(f"{path!r:.80} is no path of a leaf")
+    return LeafFile(
+        path=path,
+        slices=whole(slices, least=1),
+        bytes=whole(size, least=1),
+        crc=whole(int(text(crc), 16), most=2**32 - 1),
+        span=HashRange.from_json(span),
+    )
+
+
+_IRREGULAR = "slice"
+"""Column with the JSON form of slices not representable as records; absent if there are none."""
+
+
+def leaf_to_arrow(leaf: Leaf) -> bytes:
+    """Return a leaf as an Arrow stream with one batch: the fields of `slices.ROW`."""
+    columns = {name: pa.array(np.ascontiguousarray(leaf.rows[name])) for name in LEAF_FIELDS}
+    if leaf.irregular is not None:
+        texts = [
+            None if slice_ is None else json.dumps(slice_to_json(slice_), separators=(",", ":"))
+            for slice_ in leaf.irregular
+        ]
+        columns[_IRREGULAR] = pa.array(texts, pa.string())
+    batch = pa.record_batch(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def leaf_from_arrow(data: bytes) -> Leaf:
+    """Decode a leaf; raises one of `MALFORMED`."""
+    batches = list(pa.ipc.open_stream(data))
+    if len(batches) != 1:
+        raise ValueError(f"{len(batches)} batches in place of one")
+    batch = batches[0]
+    rows = np.zeros(batch.num_rows, ROW)
+    for name in LEAF_FIELDS:
+        column = batch.column(name)
+        if column.type != pa.from_numpy_dtype(ROW[name]) or column.null_count:
+            raise ValueError(f"the column '{name}' has nulls or another type")
+        rows[name] = column.to_numpy()
+    irregular = None
+    is_regular = np.ones(len(rows), np.bool_)
+    if _IRREGULAR in batch.schema.names:
+        irregular = np.array(
+            [
+                None if item is None else slice_from_json(json.loads(text(item)))
+                for item in batch.column(_IRREGULAR).to_pylist()
+            ],
+            np.object_,
+        )
+        is_regular = np.array([item is None for item in irregular])
+        odd = Leaf.of([item for item in irregular if item is not None])
+        if not np.array_equal(odd.rows, rows[~is_regular]):
+            raise ValueError("a slice with another record")
+    _require_valid(rows[is_regular])
+    return Leaf(rows, irregular)
+
+
+def _require_valid(rows: SliceRows) -> None:
+    """Raise for a record that `slice_from_json` would refuse."""
+    pairs = [("one", "rows"), ("tombstones", "rows"), ("errors", "rows"), ("tail_bytes", "bytes")]
+    pairs += [("hash_first", "hash_last"), ("live_first", "live_last"), ("lower", "upper")]
+    pairs += [(name, "most") for name in ("rows", "bytes", "upper", "index")]
+    pairs += [("is_held", "one")]
+    limits = {"one": np.uint64(1), "most": np.uint64(2**63 - 1)}
+    for least, most in pairs:
+        lower = limits[least] if least in limits else rows[least]
+        upper = limits[most] if most in limits else rows[most]
+        if not (lower <= upper).all():
+            raise ValueError(f"a slice with '{least}' above '{most}'")
 
 
 def slice_to_json(slice_: Slice) -> dict[str, Any]:

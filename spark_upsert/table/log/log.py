@@ -20,6 +20,7 @@ from spark_upsert.store.protocol import new_token
 from spark_upsert.store.records import checked_record, encode, read_record
 from spark_upsert.table.log.codec import (
     FOLDER,
+    LEAVES,
     checkpoint_path,
     commit_from_json,
     commit_path,
@@ -27,10 +28,12 @@ from spark_upsert.table.log.codec import (
     commits_from_json,
     commits_to_json,
     entries,
+    is_leaf_path,
     require_no_rest,
 )
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Slice, apply
 from spark_upsert.table.log.reader import LogReader
+from spark_upsert.table.log.slices import LeafFile
 from spark_upsert.table.log.storage import (
     AHEAD_MS,
     Clock,
@@ -41,6 +44,7 @@ from spark_upsert.table.log.storage import (
     read_hint,
     require_clock,
     storage_ms,
+    stored_leaves,
     write_checkpoint,
     write_hint,
 )
@@ -391,7 +395,11 @@ class Log(LogReader):
         try:
             with self.cached_snapshot() as snapshot:  # It was committed just now.
                 manifest = snapshot.at(version)
-            write_checkpoint(self._store, manifest, self._checkpointed)
+            reusable: frozenset[LeafFile] = frozenset()
+            if manifest.slice_list.leaves:
+                # In the log just now; a vacuum removes leaves at the earliest an hour later.
+                reusable = stored_leaves(self._store, read_hint(self._store))
+            write_checkpoint(self._store, manifest, self._checkpointed, reusable=reusable)
             self._checkpointed = manifest.slices
             write_hint(self._store, version)
         except (OSError, UpsertFlowError):
@@ -475,22 +483,50 @@ def cut(
         if entry.version >= lower or entry.modified_s > limit_s:
             break
         gone.append(entry.path)
+    leaves = _unused_leaves(store, limit_s)
     if gone and not dry_run:
         _start_log_at(store, log, lower)
-        for path in gone:
+    if not dry_run:
+        for path in (*gone, *leaves):
             store.delete(path)
-    return gone
+    return [*gone, *leaves]
+
+
+def _unused_leaves(store: Store, limit_s: float) -> list[str]:
+    """Return the leaves older than a time and in no checkpoint.
+
+    Checkpoints to be cut now still retain their leaves until the next vacuum, since another process
+    may be reusing those leaves for its checkpoint.
+    """
+    leaves = [
+        info.path
+        for info in store.list(LEAVES)
+        if is_leaf_path(info.path) and info.modified_s <= limit_s and not info.is_link
+    ]
+    if not leaves:
+        return []
+    used: set[str] = set()
+    # Read after the listing.
+    for entry in entries(store):
+        if entry.is_checkpoint:
+            used |= {file.path for file in stored_leaves(store, entry.version)}
+    return [path for path in leaves if path not in used]
 
 
 def _start_log_at(store: Store, log: LogReader, version: int) -> None:
     """Make a checkpoint the log's first entry: steps 1 and 2 of a cut."""
     # From older checkpoints and later commits; None if the log begins here already.
     manifest = log.stored.apply_commits(newest_checkpoint_up_to(store, version - 1), version)
+    has_leaves = False
     if manifest is not None and manifest.version == version:
-        write_checkpoint(store, manifest)
-    elif read_checkpoint(store, version) is None:
+        files = frozenset(leaf.file for leaf in manifest.slice_list.leaves if leaf.file)
+        write_checkpoint(store, manifest, reusable=files, is_replacing=True)
+        has_leaves = bool(manifest.slice_list.leaves)
+    if (has_leaves or manifest is None or manifest.version != version) and (
+        read_checkpoint(store, version) is None
+    ):
         raise CorruptionError.in_file(
-            f"{store.url}/{checkpoint_path(version)}", "a checkpoint", "none"
+            f"{store.url}/{checkpoint_path(version)}", "a checkpoint with its leaves", "none"
         )
     # Else the log begins here already; older objects come from a crash or a suspended process.
     last = read_hint(store)

@@ -367,7 +367,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
             f"{frontiers}, and writers before {render_time(commit.writers_before_ms)}",
         )
     kept = SliceList.of(()) if commit.kind is Kind.OVERWRITE else manifest.slice_list
-    slices = kept.without(commit.taken).with_added(commit.slices())
+    slices = kept.without(commit.taken).with_added(commit.slices()).stamped(commit.version)
     since = max(manifest.since, commit.since)
     return replace(
         _with_writers(manifest, commit),

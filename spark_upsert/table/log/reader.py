@@ -40,7 +40,7 @@ class LogMemory:
     """
 
     count_max: int = 4096
-    bytes_max: int = 64 << 20
+    bytes_max: int = 256 << 20
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -229,6 +229,19 @@ class LogReader:
             self._record_reported(version_ref)
             self._remember(manifest, base)
             return self._snapshot_from(manifest)
+
+    def at_planned(self, version_ref: TableVersion, who: str) -> Manifest:
+        """Return the manifest of a version that another process received from the log.
+
+        For the tasks of a plan: they read the log instead of a pickled manifest with many slices.
+        Raises `OtherTableError`; ``who`` names the plan's operation in its message.
+        """
+        snapshot = self.snapshot_at(version_ref)
+        if snapshot is None:
+            raise self._stored.other_table_error(version_ref, "no table", who)
+        with snapshot as look:
+            look.require(version_ref, who)
+            return look.at(version_ref.version)
 
     def _record_reported(self, reported: TableVersion | None) -> None:
         """Record a version that another process read from the log and made durable."""

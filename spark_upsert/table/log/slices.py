@@ -89,9 +89,29 @@ ROW = np.dtype(
 )
 """One slice. The path is ``data/<high><low>.arrow``; both ranges end with their last hash."""
 
+LEAF_FIELDS = ROW.names or ()
+
 _ORDER = ("live_first", "hash_first", "index", "lower")
 """Sort fields, the most significant one last. Slices with the same epochs and index are disjoint,
 so their order is free; the file's first hash keeps its place when a range is removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafFile:
+    """A stored leaf's entry in a checkpoint."""
+
+    path: str
+    """Contains the leaf's version and a hash of its bytes, so all processes use the same name."""
+    slices: int
+    bytes: int
+    crc: int
+    """CRC-32 of the file."""
+    span: HashRange
+
+    @property
+    def version(self) -> int:
+        """The table version that made the leaf."""
+        return int(self.path.rpartition("/")[2].partition("-")[0])
 
 
 class Leaf:
@@ -110,6 +130,10 @@ class Leaf:
             irregular = None
         self.rows = rows
         self.irregular = irregular
+        self.version: int | None = None
+        """The table version that made this leaf; None if it is not part of a version yet."""
+        self.file: LeafFile | None = None
+        """Set once it was read or encoded."""
 
     @classmethod
     def of(cls, slices: Sequence[Slice]) -> Leaf:
@@ -344,6 +368,13 @@ class SliceList(Sequence[Slice]):
     def leaves(self) -> tuple[Leaf, ...]:
         """The leaves; empty for a list of objects."""
         return self._leaves
+
+    def stamped(self, version: int) -> SliceList:
+        """Set the version for new leaves, which the caller has just made; return the list."""
+        for leaf in self._leaves:
+            if leaf.version is None:
+                leaf.version = version
+        return self
 
     @property
     def memory_bytes(self) -> int:

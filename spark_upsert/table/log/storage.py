@@ -5,22 +5,28 @@ The end of the log is decided in `reader`; a checkpoint is only a shortcut.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import compress, islice, takewhile
+from functools import partial
+from itertools import compress, takewhile
 from typing import Any, TypeAlias
 
 from spark_upsert.core.durations import render_time
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.threads import map_in_order
-from spark_upsert.errors import ClockError, CorruptionError, OtherTableError
+from spark_upsert.errors import ClockError, CorruptionError, OtherTableError, UpsertFlowError
 from spark_upsert.store import Store
 from spark_upsert.store.records import (
+    MALFORMED,
+    RECORD_BYTES_MAX,
     UNREADABLE,
+    CheckedRecord,
     checked_data,
     checked_record,
     encode,
@@ -29,17 +35,24 @@ from spark_upsert.store.records import (
     whole,
 )
 from spark_upsert.table.log.codec import (
+    CHECKPOINT_FORMAT,
     FOLDER,
     HINT_PATH,
     LogEntry,
+    checkpoint_from_json,
     checkpoint_path,
+    checkpoint_to_json,
     commit_path,
     commits_from_json,
     entries,
+    leaf_from_arrow,
+    leaf_path,
+    leaf_to_arrow,
     manifest_from_json,
     manifest_to_json,
 )
 from spark_upsert.table.log.manifest import Commit, Manifest, Slice, TableVersion, apply
+from spark_upsert.table.log.slices import Leaf, LeafFile, SliceList
 
 CHECKPOINT_EVERY = 50
 """Versions between checkpoints: a fresh reader replays at most this many small objects."""
@@ -74,12 +87,55 @@ def block_after(version: int, newest: int) -> range:
 def read_checkpoint(store: Store, version: int) -> Manifest | None:
     """Return the manifest in a version's checkpoint; None if there is none."""
     path = checkpoint_path(version)
-    manifest = read_record(store, path, manifest_from_json)
+    manifest = read_manifest(store, path)
     if manifest is not None and manifest.version != version:
         raise CorruptionError.in_file(
             f"{store.url}/{path}", f"version {version}", f"version {manifest.version}"
         )
     return manifest
+
+
+def read_manifest(store: Store, path: str) -> Manifest | None:
+    """Return a checkpoint's manifest; None if the checkpoint or one of its leaves is missing.
+
+    A checkpoint without a leaf is the rest of a removed one, or was written by a process suspended
+    for longer than its leaves were retained. The log replaces it, as it replaces a missing one.
+    """
+    root = read_record(store, path, checkpoint_from_json, format_max=CHECKPOINT_FORMAT)
+    if root is None:
+        return None
+    manifest, files = root
+    if not files:
+        return manifest
+    leaves = []
+    for leaf in map_in_order(partial(_read_leaf, store), files, min(len(files), AT_ONCE)):
+        if leaf is None:
+            return None
+        leaves.append(leaf)
+    return replace(manifest, slices=SliceList.of_leaves(leaves))
+
+
+def _read_leaf(store: Store, file: LeafFile) -> Leaf | None:
+    """Return a leaf; None if it does not exist."""
+    where = f"{store.url}/{file.path}"
+    try:
+        data = store.read(file.path, bytes_max=RECORD_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    if (len(data), zlib.crc32(data)) != (file.bytes, file.crc):
+        raise CorruptionError.in_file(
+            where, f"{file.bytes} bytes with the CRC-32 {file.crc:08x}", "other bytes"
+        )
+    try:
+        leaf = leaf_from_arrow(data)
+        if (len(leaf), leaf.span) != (file.slices, file.span):
+            raise ValueError("other slices than the checkpoint lists")
+    except (*MALFORMED, UpsertFlowError) as error:
+        raise CorruptionError.in_file(
+            where, "a leaf as docs/format.md tells", str(error)
+        ) from error
+    leaf.version, leaf.file = file.version, file
+    return leaf
 
 
 def newest_checkpoint_up_to(store: Store, version: int) -> Manifest | None:
@@ -105,8 +161,28 @@ def read_hint(store: Store) -> int | None:
         return None  # Only a shortcut is lost.
 
 
-def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] = ()) -> None:
-    """Write a version's checkpoint. ``checked``: slices without need for another decoding check."""
+def write_checkpoint(
+    store: Store,
+    manifest: Manifest,
+    checked: Iterable[Slice] = (),
+    *,
+    reusable: Set[LeafFile] = frozenset(),
+    is_replacing: bool = False,
+) -> None:
+    """Write a version's checkpoint.
+
+    ``checked``: slices without need for another decoding check. ``reusable``: leaves found in the
+    storage just now; others are written again. ``is_replacing``: for a vacuum, which has found
+    the leaves; another process may have been suspended until its leaves were removed, so it must
+    not replace the vacuum's checkpoint.
+    """
+    if manifest.slice_list.leaves:
+        root = _write_leaves(store, manifest, reusable)
+        if is_replacing:
+            root.put(store)
+        else:
+            root.put_if_absent(store)
+        return
     record = manifest_to_json(manifest)
     checked_ids = {id(slice_) for slice_ in checked}
     is_new = [id(slice_) not in checked_ids for slice_ in manifest.slices]
@@ -117,6 +193,41 @@ def write_checkpoint(store: Store, manifest: Manifest, checked: Iterable[Slice] 
         lambda: encode(record),
         lambda _: manifest_from_json(json.loads(encode(part))),
     ).put(store)
+
+
+def _write_leaves(store: Store, manifest: Manifest, reusable: Set[LeafFile]) -> CheckedRecord:
+    """Write a checkpoint's missing leaves; return the record that lists all leaves."""
+    files = []
+    for leaf in manifest.slice_list.leaves:
+        file = leaf.file
+        if file is None or file not in reusable:
+            file = _write_leaf(store, leaf, manifest.version)
+        files.append(file)
+    value = replace(manifest, slices=()), tuple(files)
+    record = checkpoint_to_json(*value)
+    return checked_record(checkpoint_path(manifest.version), value, record, checkpoint_from_json)
+
+
+def _write_leaf(store: Store, leaf: Leaf, version: int) -> LeafFile:
+    """Write a leaf under its name, again if it exists."""
+    data = leaf_to_arrow(leaf)
+    made = version if leaf.version is None else leaf.version
+    path = leaf_path(made, hashlib.blake2b(data, digest_size=16).hexdigest())
+    checked_data(path, leaf, lambda: data, leaf_from_arrow).put(store)
+    leaf.version = made
+    leaf.file = file = LeafFile(
+        path=path, slices=len(leaf), bytes=len(data), crc=zlib.crc32(data), span=leaf.span
+    )
+    return file
+
+
+def stored_leaves(store: Store, version: int | None) -> frozenset[LeafFile]:
+    """Return the leaves in a version's checkpoint; empty without one."""
+    if version is None:
+        return frozenset()
+    path = checkpoint_path(version)
+    root = read_record(store, path, checkpoint_from_json, format_max=CHECKPOINT_FORMAT)
+    return frozenset() if root is None else frozenset(root[1])
 
 
 def write_hint(store: Store, version: int) -> None:
@@ -311,9 +422,10 @@ class StoredLog:
         listed = [entry for entry in self.entries() if entry.version < version]
         files = set()
         checkpoints = (entry.path for entry in listed if entry.is_checkpoint)
-        for path in islice(checkpoints, 1):  # The next ones add only files from later commits.
-            slices = read_record(self.store, path, _slices_of_checkpoint) or ()
-            files |= {slice_.file.path for slice_ in slices}
+        # The checkpoints after the first one add only files from later commits.
+        for manifest in filter(None, (read_manifest(self.store, path) for path in checkpoints)):
+            files |= {slice_.file.path for slice_ in manifest.slices}
+            break
         versions = {entry.version for entry in listed if not entry.is_checkpoint}
         for window in iter_windows(min(versions - {0}, default=version), version):
             self.prefetch_blocks(window)
@@ -344,8 +456,6 @@ class StoredLog:
         return OtherTableError.at(self.store.url, who, str(version_ref), found, hint=hint)
 
 
-def _slices_of_checkpoint(record: dict[str, Any]) -> Sequence[Slice]:
-    return manifest_from_json(record).slices
 
 
 Clock: TypeAlias = Callable[[], float]
