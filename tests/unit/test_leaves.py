@@ -74,7 +74,8 @@ def grow(table: Table, store: ClockedStore, versions: int) -> None:
 
 
 def test_a_checkpoint_writes_only_the_touched_leaves_whoever_writes_it() -> None:
-    _, store = filled(40)
+    table, store = filled(40)
+    head = table.log.head()
     for _ in range(3):
         forget_runs_and_logs()
         store.puts.clear()

@@ -465,14 +465,14 @@ class SliceList(Sequence[Slice]):
         """Total bytes in the files; each file counts once."""
         if not self._leaves:
             return sum({s.file.path: s.file.bytes for s in self._objects or ()}.values())
-        rows = np.concatenate(
-            [leaf.rows[["path_high", "path_low", "bytes"]] for leaf in self._leaves]
+        # The pieces of a file are neighbours.
+        high, low, size = (
+            np.concatenate([leaf.rows[name] for leaf in self._leaves])
+            for name in ("path_high", "path_low", "bytes")
         )
-        order = np.lexsort([rows["path_low"], rows["path_high"]])
-        high, low = rows["path_high"][order], rows["path_low"][order]
-        is_first = np.ones(len(rows), np.bool_)
+        is_first = np.ones(len(high), np.bool_)
         is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        return int(rows["bytes"][order][is_first].sum())
+        return int(size[is_first].sum())
 
     @property
     def run_count(self) -> int:
