@@ -11,5 +11,6 @@ CASES = (
     routed.CASE,
     streams.CASE,
     tables.CASE,
+    tables.LARGE_CASE,
     texts.CASE,
 )

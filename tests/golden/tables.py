@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -13,7 +14,7 @@ from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
 from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.log import storage
+from spark_upsert.table.log import slices, storage
 from spark_upsert.table.log.codec import manifest_to_json
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import LateRows
@@ -214,11 +215,19 @@ TABLES: dict[str, Made] = {
 """By the names of their folders."""
 
 
-def build() -> Seen:
-    """Write all tables."""
-    for name, made in TABLES.items():
-        every = 2 if name == "checkpointed" else storage.CHECKPOINT_EVERY
-        with patch.object(storage, "CHECKPOINT_EVERY", every):
+LARGE: dict[str, Made] = {"leaves": _made({})}
+"""Tables whose checkpoints have leaves, as those with many files have."""
+
+
+def build(tables: Mapping[str, Made]) -> Seen:
+    """Write tables."""
+    are_large = tables is LARGE
+    for name, made in tables.items():
+        every = 2 if are_large or name == "checkpointed" else storage.CHECKPOINT_EVERY
+        with (
+            patch.object(storage, "CHECKPOINT_EVERY", every),
+            patch.object(slices, "LEAF_SLICES", 1 if are_large else slices.LEAF_SLICES),
+        ):
             Table.create(name, made.columns, **made.how)
             for number, rows in enumerate(made.epochs):
                 append(name, made, rows, number)
@@ -226,15 +235,15 @@ def build() -> Seen:
     return {}
 
 
-def see(_: Seen) -> Seen:
+def see(tables: Mapping[str, Made], _: Seen) -> Seen:
     """Return what each table shows at each version that can be read."""
-    return {name: _seen(name) for name in TABLES}
+    return {name: _seen(name) for name in tables}
 
 
-def go_on(kept: Seen) -> Seen:
+def go_on(tables: Mapping[str, Made], kept: Seen) -> Seen:
     """Append to each table once more, and compact it; return the texts of its log as well."""
     found: Seen = {}
-    for name, made in TABLES.items():
+    for name, made in tables.items():
         last = max(int(path.stem) for path in Path(name, "_log").glob("?" * 20 + ".json"))
         rows = made.one_more
         if name == "altered":
@@ -272,4 +281,7 @@ def _seen(name: str) -> Seen:
     }
 
 
-CASE = Case("tables", build, see, go_on)
+CASE, LARGE_CASE = (
+    Case(name, partial(build, tables), partial(see, tables), partial(go_on, tables))
+    for name, tables in (("tables", TABLES), ("leaves", LARGE))
+)
