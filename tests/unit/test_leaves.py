@@ -16,6 +16,7 @@ from spark_upsert.errors import CorruptionError, NewerFormatError
 from spark_upsert.store.records import MALFORMED, encode, read_record
 from spark_upsert.table.log import slices, storage
 from spark_upsert.table.log.codec import (
+    HINT_PATH,
     LEAVES,
     checkpoint_path,
     leaf_from_arrow,
@@ -76,10 +77,9 @@ def grow(table: Table, store: ClockedStore, versions: int) -> None:
 def test_a_checkpoint_writes_only_the_touched_leaves_whoever_writes_it() -> None:
     table, store = filled(40)
     head = table.log.head()
-    for _ in range(3):
-        forget_runs_and_logs()
+    for writer in (None, table, None, table):
         store.puts.clear()
-        other = Table(store, clock=store.now)
+        other = writer or Table(store, clock=store.now)
         grow(other, store, EVERY)
         head = other.log.head()
         assert len([path for path in store.puts if path.startswith(LEAVES)]) <= EVERY // 4 + 2
@@ -120,6 +120,14 @@ def test_without_a_leaf_the_checkpoint_is_none_and_the_log_is_read() -> None:
     assert rows_at(Table(store, clock=store.now)) == rows
     grow(table, store, EVERY)
     assert read_checkpoint(store, 15) is not None, "it reuses no leaf that is gone"
+
+
+def test_a_writer_reuses_no_leaf_that_others_removed() -> None:
+    table, store = filled(10)
+    for path in (*store.leaves(), checkpoint_path(10), HINT_PATH):
+        del store.objects[path]
+    grow(table, store, EVERY)
+    assert read_checkpoint(store, 15) is not None
 
 
 def test_a_vacuum_retains_leaves_of_checkpoints_and_those_that_it_cuts() -> None:

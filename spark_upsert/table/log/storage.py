@@ -201,24 +201,26 @@ def _write_leaves(store: Store, manifest: Manifest, reusable: Set[LeafFile]) -> 
     for leaf in manifest.slice_list.leaves:
         file = leaf.file
         if file is None or file not in reusable:
-            file = _write_leaf(store, leaf, manifest.version)
+            file, record = _encode_leaf(leaf, manifest.version)
+            if file not in reusable:  # Else another writer has made the same leaf.
+                record.put(store)
         files.append(file)
     value = replace(manifest, slices=()), tuple(files)
-    record = checkpoint_to_json(*value)
-    return checked_record(checkpoint_path(manifest.version), value, record, checkpoint_from_json)
+    return checked_record(
+        checkpoint_path(manifest.version), value, checkpoint_to_json(*value), checkpoint_from_json
+    )
 
 
-def _write_leaf(store: Store, leaf: Leaf, version: int) -> LeafFile:
-    """Write a leaf under its name, again if it exists."""
+def _encode_leaf(leaf: Leaf, version: int) -> tuple[LeafFile, CheckedRecord]:
+    """Return a leaf's entry and its file; ``version`` made it if it has no version yet."""
     data = leaf_to_arrow(leaf)
-    made = version if leaf.version is None else leaf.version
-    path = leaf_path(made, hashlib.blake2b(data, digest_size=16).hexdigest())
-    checked_data(path, leaf, lambda: data, leaf_from_arrow).put(store)
-    leaf.version = made
-    leaf.file = file = LeafFile(
+    leaf.version = version if leaf.version is None else leaf.version
+    path = leaf_path(leaf.version, hashlib.blake2b(data, digest_size=16).hexdigest())
+    record = checked_data(path, leaf, lambda: data, leaf_from_arrow)
+    leaf.file = LeafFile(
         path=path, slices=len(leaf), bytes=len(data), crc=zlib.crc32(data), span=leaf.span
     )
-    return file
+    return leaf.file, record
 
 
 def stored_leaves(store: Store, version: int | None) -> frozenset[LeafFile]:
