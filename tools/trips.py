@@ -126,7 +126,7 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 46, _append),
+    Trip("append", 47, _append),
     Trip("latestOffset", 23, _latest_offset),
     Trip("split", 34, _split),
     Trip("view step", 69, _view_step),

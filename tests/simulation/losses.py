@@ -43,7 +43,7 @@ from tests.support.streams import Query, stream_of
 PER_WORLD = 6
 """Objects that one world loses, each apart."""
 
-LOSABLE = re.compile(r"(?:.*/)?(?:_log|_delta_log|_consumers)/[^/]+")
+LOSABLE = re.compile(r"(?:.*/)?(?:_log|_manifest|_delta_log|_consumers)/[^/]+")
 """Objects that may be lost."""
 
 _COMMIT = re.compile(r"_log/(\d{20})\.json")

@@ -161,6 +161,12 @@ def read_hint(store: Store) -> int | None:
         return None  # Only a shortcut is lost.
 
 
+def _missing_leaf(store: Store, version: int) -> LeafFile | None:
+    """Return a checkpoint's first missing leaf; None without one."""
+    leaves = sorted(stored_leaves(store, version), key=lambda file: file.path)
+    return next((file for file in leaves if _read_leaf(store, file) is None), None)
+
+
 def write_checkpoint(
     store: Store,
     manifest: Manifest,
@@ -440,6 +446,14 @@ class StoredLog:
     def _no_beginning(self, listed: Sequence[LogEntry]) -> CorruptionError:
         """Return the error for a cut log without its first checkpoint."""
         later = [entry for entry in listed if entry.version]
+        for entry in reversed(later):
+            leaf = _missing_leaf(self.store, entry.version) if entry.is_checkpoint else None
+            if leaf is not None:
+                return CorruptionError.in_file(
+                    f"{self.store.url}/{leaf.path}",
+                    f"a leaf of the checkpoint '{entry.path}', because the log was cut",
+                    "no such object",
+                )
         path = FOLDER
         if later:
             has_commit = not later[0].is_checkpoint
