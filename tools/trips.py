@@ -127,10 +127,10 @@ def _publish(folder: Path) -> set[str]:
 
 TRIPS = (
     Trip("append", 47, _append),
-    Trip("latestOffset", 23, _latest_offset),
+    Trip("latestOffset", 24, _latest_offset),
     Trip("split", 34, _split),
     Trip("view step", 69, _view_step),
-    Trip("publish", 39, _publish),
+    Trip("publish", 40, _publish),
 )
 
 

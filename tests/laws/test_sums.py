@@ -117,7 +117,7 @@ def test_a_merge_that_overflows_without_the_older_runs_is_left_out() -> None:
     for _ in range(2):
         add(table, most)
     head = table.log.head()
-    job = Job(hash_range=ALL_HASHES, slices=head.slices[1:], is_oldest=False)
+    job = Job(hash_range=ALL_HASHES, slices=tuple(head.slices[1:]), is_oldest=False)
     before = set(table.store.list("data"))
     assert table.commit_compactions([compact_runs(table.store, head, job)]) == 0
     assert set(table.store.list("data")) == before

@@ -472,8 +472,6 @@ class StoredLog:
         return OtherTableError.at(self.store.url, who, str(version_ref), found, hint=hint)
 
 
-
-
 Clock: TypeAlias = Callable[[], float]
 """Returns seconds since 1970."""
 
