@@ -28,6 +28,7 @@ from spark_upsert.core.schema import (
     TableSchema,
     is_live,
 )
+from spark_upsert.core.threads import map_in_order
 from spark_upsert.plan.join_keys import codes, first_occurrences
 from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Manifest, Slice
@@ -138,6 +139,9 @@ CHUNK_ROWS = 1 << 17
 CHUNK_BYTES = 64 << 20
 """Bytes per read chunk, by the runs' average row size; less if several readers share it."""
 
+_READ_AHEAD = 2
+"""Chunks fetched from remote runs while another one is processed."""
+
 _SMALL_BYTES = 1 << 20
 """Pieces below this are put together."""
 
@@ -241,8 +245,22 @@ class Snapshot:
         """Yield the rows with hashes in a range, each key once, in any order."""
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
         access = Access(columns=[*names, HASH, DIFF], hash_range=hash_range)
-        for chunk in self.chunks(hash_range):
-            yield from self._winning_rows(self.parts(chunk, access), names)
+
+        def fetched_parts(chunk: HashRange) -> list[tuple[Part, int]]:
+            parts = self.parts(chunk, access)
+            is_shared = len(parts) > 1  # Then rows of the same key are compared.
+            read = (
+                columns_to_find(self.manifest.schema, [*names, HASH])
+                if is_shared
+                else [*names, DIFF]
+            )
+            REMOTE_RUNS.prefetch_rows([part for part, _ in parts], read)
+            return parts
+
+        is_remote = any(self.store.needs_fetch(slice_.file.path) for slice_ in self.manifest.slices)
+        threads = _READ_AHEAD if is_remote else 1
+        for parts in map_in_order(fetched_parts, self.chunks(hash_range), threads):
+            yield from self._winning_rows(parts, names)
 
     def having_prefix(
         self, values: Sequence[pa.Array], columns: Sequence[str] | None = None
@@ -301,7 +319,6 @@ class Snapshot:
         schema = self.manifest.schema
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
-        REMOTE_RUNS.prefetch_rows(rows.parts, [*names, DIFF])
         rows, wins = merge_function_for(schema).mark_winners(rows, [epoch for _, epoch in parts])
         pieces = [
             (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
