@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
 from spark_upsert.core.precedence import Epoch, Interval
 from spark_upsert.table.log import slices as slices_module
-from spark_upsert.table.log.slices import Leaf, RemovedRange, Slice, SliceList
+from spark_upsert.table.log.slices import OBJECT_BYTES, Leaf, RemovedRange, Slice, SliceList
 from spark_upsert.table.run.file import HotPrefix, RunFile
 from tests.support.seeds import seeds
 
@@ -92,6 +93,12 @@ def test_leaves_are_equal_to_objects(seed: int) -> None:
         asked = some_range(random_)
         assert set(listed.within(asked)) == {s for s in plain if s.overlaps(asked)}
         assert listed.within(ALL_HASHES) == listed == pickle.loads(pickle.dumps(listed))
+        probes = np.array(sorted(random_.choices(range(16), k=2)), np.uint64) << np.uint64(60)
+        probed = {s for s in plain if any(int(h) in s.occupied.intersect(asked) for h in probes)}
+        assert set(listed.within(asked, (probes, probes))) == (
+            probed if listed.leaves else set(listed.within(asked))
+        )
+        assert listed.has_tombstones == any(s.file.tombstones for s in plain)
         assert listed.rows == sum(s.file.rows for s in plain)
         assert listed.file_bytes == sum({s.file.path: s.file.bytes for s in plain}.values())
         assert listed.run_count == len({s.epochs for s in plain})
@@ -114,7 +121,9 @@ def test_a_change_copies_only_touched_leaves_and_a_split_is_small() -> None:
         assert len(kept) == len(before.leaves) - 1
     assert moved[count // 2] == middle
     assert len(moved) == len(added) == count + 1
-    assert bottom.memory_bytes <= 120 * count
+    assert bottom.memory_bytes <= (112 + OBJECT_BYTES) * count
+    with patch.object(slices_module, "OBJECTS_MAX", count - 1):
+        assert bottom.memory_bytes <= 120 * count
     split = moved.within(ALL_HASHES.cut(100)[50])
     assert len(split) == count // 100 + 1
     assert len(pickle.dumps(split)) < 130 * len(split) + 1000

@@ -25,6 +25,11 @@ LEAF_SLICES = 4096
 """Maximum slices per leaf, and in a list of objects: a leaf is copied in 0.1 ms."""
 
 
+OBJECTS_MAX = 8 * LEAF_SLICES
+"""Maximum slices in a list whose leaves keep the objects made for an iteration, which takes 8 µs per
+object: 32 MiB. Lists after a commit share most leaves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """The live part of a run file."""
@@ -74,6 +79,9 @@ class RemovedRange:
     path: str
     hash_range: HashRange
 
+
+Probes: TypeAlias = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+"""Ascending disjoint ranges of hashes: their first and last hashes."""
 
 SliceRows: TypeAlias = npt.NDArray[np.void]
 """Slices as records with the fields of `ROW`."""
@@ -130,6 +138,7 @@ class Leaf:
             irregular = None
         self.rows = rows
         self.irregular = irregular
+        self._objects: list[Slice] | None = None
         self.version: int | None = None
         """The table version that made this leaf; None if it is not part of a version yet."""
         self.file: LeafFile | None = None
@@ -191,13 +200,16 @@ class Leaf:
         odd = sum(slice_ is not None for slice_ in self.irregular_slices)
         return int(self.rows.nbytes) + OBJECT_BYTES * odd
 
-    def slices(self) -> list[Slice]:
-        """Return the slices as objects."""
+    def slices(self, *, keep: bool = False) -> list[Slice]:
+        """Return the slices as objects, and keep them for the next call if requested."""
+        if self._objects is not None:
+            return self._objects
         intervals: dict[tuple[int, int], Interval] = {}
         slices = [_slice(record, intervals) for record in self.rows.tolist()]
         for position, slice_ in enumerate(self.irregular_slices):
             if slice_ is not None:
                 slices[position] = slice_
+        self._objects = slices if keep else None
         return slices
 
     def take(self, positions: npt.NDArray[Any]) -> Leaf:
@@ -205,14 +217,17 @@ class Leaf:
         irregular = None if self.irregular is None else self.irregular[positions]
         return Leaf(self.rows[positions], irregular)
 
-    def within(self, hash_range: HashRange) -> Leaf | None:
+    def within(self, hash_range: HashRange, probes: Probes | None = None) -> Leaf | None:
         """Return the slices that overlap a range; None if there are none, itself if all do."""
         if not self.span.overlaps(hash_range):
             return None
         first, last = self.bounds
-        is_in = np.maximum(first, np.uint64(hash_range.first)) <= np.minimum(
-            last, np.uint64(hash_range.last)
-        )
+        first = np.maximum(first, np.uint64(hash_range.first))
+        last = np.minimum(last, np.uint64(hash_range.last))
+        is_in = first <= last
+        if probes is not None:
+            firsts, lasts = probes
+            is_in &= np.searchsorted(firsts, last, "right") > np.searchsorted(lasts, first, "left")
         count = int(np.count_nonzero(is_in))
         if count == len(self):
             return self
@@ -378,10 +393,9 @@ class SliceList(Sequence[Slice]):
 
     @property
     def memory_bytes(self) -> int:
-        """Approximate bytes in memory."""
-        return sum(leaf.memory_bytes for leaf in self._leaves) + OBJECT_BYTES * len(
-            self._objects or ()
-        )
+        """Approximate bytes in memory, with the objects that may be made."""
+        objects = len(self) if len(self) <= OBJECTS_MAX else 0
+        return sum(leaf.memory_bytes for leaf in self._leaves) + OBJECT_BYTES * objects
 
     def __len__(self) -> int:
         return sum(map(len, self._leaves)) if self._objects is None else len(self._objects)
@@ -392,7 +406,8 @@ class SliceList(Sequence[Slice]):
         if len(self) <= LEAF_SLICES:
             self._objects = tuple(slice_ for leaf in self._leaves for slice_ in leaf.slices())
             return iter(self._objects)
-        return (slice_ for leaf in self._leaves for slice_ in leaf.slices())
+        keep = len(self) <= OBJECTS_MAX
+        return (slice_ for leaf in self._leaves for slice_ in leaf.slices(keep=keep))
 
     @overload
     def __getitem__(self, item: int) -> Slice: ...
@@ -430,11 +445,14 @@ class SliceList(Sequence[Slice]):
         """Return all slices as one leaf, for vectorized plans."""
         return Leaf.concatenated(self._leaves) if self._leaves else Leaf.of(self._objects or ())
 
-    def within(self, hash_range: HashRange) -> SliceList:
-        """Return the slices that overlap a range."""
+    def within(self, hash_range: HashRange, probes: Probes | None = None) -> SliceList:
+        """Return the slices that overlap a range.
+
+        ``probes``: ranges of wanted hashes. Slices without one are left out, if there are many.
+        """
         if not self._leaves:
             return SliceList((), tuple(s for s in self._objects or () if s.overlaps(hash_range)))
-        parts = (leaf.within(hash_range) for leaf in self._leaves)
+        parts = (leaf.within(hash_range, probes) for leaf in self._leaves)
         leaves = [leaf for leaf in parts if leaf is not None]
         if not leaves:
             return SliceList((), ())
@@ -473,6 +491,15 @@ class SliceList(Sequence[Slice]):
         is_first = np.ones(len(high), np.bool_)
         is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
         return int(size[is_first].sum())
+
+    @property
+    def has_tombstones(self) -> bool:
+        """Whether any file has tombstones."""
+        if not self._leaves:
+            return any(slice_.file.tombstones for slice_ in self._objects or ())
+        odd = (s for leaf in self._leaves for s in leaf.irregular_slices if s is not None)
+        regular = (leaf.rows["tombstones"].any() for leaf in self._leaves)
+        return any(regular) or any(slice_.file.tombstones for slice_ in odd)
 
     @property
     def run_count(self) -> int:

@@ -177,8 +177,14 @@ class Snapshot:
         access = access or Access(hash_range=hash_range)
         if self.manifest.schema.hash_prefix:
             access = replace(access, has_hot_prefixes=True)
-        slices = [slice_ for slice_ in self.manifest.slices if slice_.overlaps(hash_range)]
-        if access.probes is not None:
+        probes = access.probes
+        ranges = (
+            None
+            if probes is None
+            else (probes, probes if access.probe_ends is None else access.probe_ends)
+        )
+        slices: Sequence[Slice] = self.manifest.slice_list.within(hash_range, ranges)
+        if probes is not None:
             slices = [s for s in slices if access.count_probes(s.live.intersect(hash_range))]
         runs = REMOTE_RUNS.open_all(self.store, [slice_.file for slice_ in slices], access)
         return zip(slices, runs, strict=True)
@@ -332,12 +338,11 @@ class Snapshot:
         if self.manifest.schema.hash_prefix:
             return self._even_chunks(hash_range, at_least)
         rows = size = 0.0
-        for slice_ in self.manifest.slices:
-            if slice_.overlaps(hash_range):
-                stored = slice_.file.hash_range
-                share = stored.intersect(hash_range).width / stored.width
-                rows += slice_.file.rows * share
-                size += slice_.file.bytes * share
+        for slice_ in self.manifest.slice_list.within(hash_range):
+            stored = slice_.file.hash_range
+            share = stored.intersect(hash_range).width / stored.width
+            rows += slice_.file.rows * share
+            size += slice_.file.bytes * share
         count = max(at_least, int(rows // CHUNK_ROWS), int(size // share_of_limit(CHUNK_BYTES)))
         return hash_range.cut(count)
 

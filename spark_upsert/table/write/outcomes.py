@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -259,8 +260,10 @@ def recorded_position(snapshot: Snapshot) -> str:
     return NOTHING
 
 
-def _newest_first(slices: Iterable[Slice]) -> list[Slice]:
-    return sorted(slices, key=lambda each: each.epochs.lower, reverse=True)
+def _newest_first(slices: Sequence[Slice]) -> Iterator[Slice]:
+    """Yield slices by their first epoch, the newest first; others with the same one in order."""
+    for _, several in groupby(reversed(slices), key=lambda each: each.epochs.lower):
+        yield from reversed(list(several))
 
 
 def read_move(entries: pa.RecordBatch) -> list[Move]:

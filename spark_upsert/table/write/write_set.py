@@ -496,7 +496,7 @@ class _Piece(NamedTuple):
 
 def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -> _Piece:
     schema = snapshot.manifest.schema
-    slices = [slice_ for slice_ in snapshot.manifest.slices if slice_.overlaps(hashes)]
+    slices = snapshot.manifest.slice_list.within(hashes)
     parts = snapshot.parts(hashes)
     rows = Rows(schema, [part for part, _ in parts])
     if not len(rows):
