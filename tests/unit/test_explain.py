@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
 from spark_upsert.core.keys import Positions
-from spark_upsert.core.schema import ErrorPolicy
+from spark_upsert.core.schema import DIFF, HASH, ErrorPolicy
 from spark_upsert.options.inputs import UNNAMED
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.inputs.batch import BatchRead
@@ -25,6 +26,8 @@ from spark_upsert.streams.planner.stream import Stream
 from spark_upsert.streams.reads.columns import read_columns
 from spark_upsert.streams.reads.explain import explain
 from spark_upsert.streams.reads.splits import changes_splits, rows_splits
+from spark_upsert.table.run.file import RunFile
+from spark_upsert.table.run.remote import REMOTE_RUNS, Access, estimate_cost
 from spark_upsert.table.run.rows import Part
 from spark_upsert.table.state import lookup
 from spark_upsert.table.table import Table
@@ -296,3 +299,52 @@ def test_the_command_takes_any_option_of_the_read(table: Table) -> None:
     assert "number 1 of them, of 11 characters, is not of the form OPTION=VALUE." in text
     assert "nothing to explain" in command(path, "--set", "metadata=history")
     assert "no meaning in a batch read" in command(path, "--set", "maxRowsPerTrigger=1")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"versionAsOf": "1"}, ["1 file copied; of 0 files only what is read"]),
+        (
+            {"startingVersion": "3", "endingVersion": "3", "readChangeFeed": "true"},
+            # Of a file with 1 000 rows and of one with 100: of the latter few keys are looked up.
+            ["1 file copied; of 1 file only what is read"],
+        ),
+    ],
+    ids=str,
+)
+def test_what_a_read_fetches_of_a_bucket(
+    given: dict[str, str], expected: list[str], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "fetched " not in explained(table, **given)
+    monkeypatch.setattr("spark_upsert.streams.reads.explain.is_remote", lambda path: True)
+    monkeypatch.setattr(REMOTE_RUNS, "bytes_min", 0)
+    lines = [line for line in explained(table, **given).splitlines() if "fetched " in line]
+    assert [line.split(maxsplit=1)[1].split(" and ")[0] for line in lines] == expected
+
+
+def test_one_column_and_a_few_keys_of_a_large_file_are_read_by_ranges() -> None:
+    file = RunFile(
+        path="data/a.arrow",
+        rows=1_000_000,
+        tombstones=0,
+        bytes=130 << 20,
+        body_bytes=129 << 20,
+        tail_crc=0,
+        hash_range=ALL_HASHES,
+    )
+    types = {HASH: pa.uint64(), "k": pa.int64(), "text": pa.string(), DIFF: pa.int8()}
+    schema = pa.schema(types)
+    text_bytes = (129 << 20) - 17_000_000
+    half = HashRange(0, HASH_END // 2)
+    cases = [
+        (Access(columns=["k", DIFF]), None, 17_000_000),
+        (Access(columns=["k", DIFF], hash_range=half), None, 8_500_000),
+        (Access(), None, 17_000_000 + text_bytes),
+        (Access(columns=[DIFF]), 2, 2 * (66_560 + 24_000) + 2 * 66_560),
+        (Access(columns=[DIFF]), 10**6, 9_000_000),
+    ]
+    for access, probes, cost in cases:
+        assert estimate_cost(file, schema, access, probes) == cost, (access, probes)
+    assert REMOTE_RUNS.is_copied(file, cases[2][2])
+    assert not REMOTE_RUNS.is_copied(file, cases[0][2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from textwrap import indent
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.schema import DIFF, TableSchema
 from spark_upsert.merge import Seeded
 from spark_upsert.plan.nodes import Filter, Group, Join, Node, Project, Reverse, Scan, Unnest
+from spark_upsert.store.open import is_remote
 from spark_upsert.streams.reads.splits import (
     ChangesSplit,
     QuarantineSplit,
@@ -23,6 +25,7 @@ from spark_upsert.streams.reads.splits import (
 )
 from spark_upsert.table.changelog.changes import EpochRange, RangeBoundary
 from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.run.remote import REMOTE_RUNS, REQUEST_BYTES, Access, estimate_cost
 from spark_upsert.table.state.lookup import HASHES_PER_BLOCK, is_sparse
 
 if TYPE_CHECKING:
@@ -87,9 +90,9 @@ def explain(splits: Sequence[Split], options: ReadOptions, columns: Sequence[str
     lines: list[str] = []
     if rows:
         as_inserts = ", shown as insertions" if options.change_feed else ""
-        lines += _contents("rows", rows, as_inserts, columns)
+        lines += _contents("rows", rows, as_inserts, columns, options)
     if errors:
-        lines += _contents("error entries", errors, "", columns)
+        lines += _contents("error entries", errors, "", columns, options)
     if changes:
         lines += _changes(changes, options, columns)
     if not lines:
@@ -125,7 +128,11 @@ def log_read(splits: Sequence[Split], options: ReadOptions, columns: Sequence[st
 
 
 def _contents(
-    what: str, splits: Sequence[RowsSplit | QuarantineSplit], note: str, columns: Sequence[str]
+    what: str,
+    splits: Sequence[RowsSplit | QuarantineSplit],
+    note: str,
+    columns: Sequence[str],
+    options: ReadOptions,
 ) -> list[str]:
     manifest = splits[0].manifest
     slices = distinct_slices(split.manifest.slices for split in splits)
@@ -137,7 +144,34 @@ def _contents(
         *format_columns(columns),
         *format_field("files", _size(slices, hashes)),
         *format_field("runs", f"{runs}: {how}"),
+        *_fetched(options, slices, manifest.schema, Access([*columns, DIFF], hash_range=hashes)),
     ]
+
+
+def _fetched(
+    options: ReadOptions,
+    slices: Sequence[Slice],
+    schema: TableSchema,
+    access: Access,
+    probes: Callable[[Slice], int] | None = None,
+) -> list[str]:
+    """Return the field for what a read fetches of a table in a bucket, without local copies."""
+    if not is_remote(options.path):
+        return []
+    copied = ranged = copied_bytes = cost = 0
+    for slice_ in slices:
+        count = None if probes is None else probes(slice_)
+        file_cost = estimate_cost(slice_.file, schema.run, access, count)
+        if REMOTE_RUNS.is_copied(slice_.file, file_cost):
+            copied, copied_bytes = copied + 1, copied_bytes + slice_.file.bytes
+        else:
+            ranged, cost = ranged + 1, cost + file_cost
+    unit = f"bytes and {REQUEST_BYTES:,} per request"
+    return format_field(
+        "fetched",
+        f"{format_count(copied, 'file')} copied, {copied_bytes:,} bytes; "
+        f"of {format_count(ranged, 'file')} only what is read, {cost:,} {unit}",
+    )
 
 
 def _changes(
@@ -157,7 +191,11 @@ def _changes(
         f"{noun} of {versions}, in {format_count(len(stretches), 'stretch', 'stretches')}",
         *format_columns(columns),
         *fields,
-        *(line for numbered in enumerate(stretches[:SHOWN], 1) for line in _stretch(*numbered)),
+        *(
+            line
+            for number, stretch in enumerate(stretches[:SHOWN], 1)
+            for line in _stretch(number, stretch, options)
+        ),
         *format_omitted(len(stretches)),
     ]
 
@@ -179,9 +217,13 @@ def _stretches(splits: Sequence[ChangesSplit]) -> Iterator[EpochRange]:
             yield replace(pieces[0], before=replace(pieces[0].before, slices=slices))
 
 
-def _stretch(number: int, stretch: EpochRange) -> list[str]:
+def _stretch(number: int, stretch: EpochRange, options: ReadOptions) -> list[str]:
     before = stretch.before
     is_step = number > 1 and stretch.cut is RangeBoundary.START
+
+    def probes(slice_: Slice) -> int:
+        return sum(commands.rows_within(slice_.occupied) for commands in stretch.after)
+
     because = "an exact order takes epoch by epoch" if is_step else _CUTS[stretch.cut]
     return [
         f"stretch {number}: {_versions(before.version + 1, max(stretch.times_ms))}",
@@ -189,6 +231,13 @@ def _stretch(number: int, stretch: EpochRange) -> list[str]:
         *format_field("before", f"version {before.version}: {_size(before.slices)}"),
         *format_field("after" if stretch.is_comparison else "commands", _size(stretch.after)),
         *format_field("look-ups", *_look_ups(stretch)),
+        *_fetched(
+            options,
+            before.slices,
+            stretch.schema,
+            Access(),
+            None if stretch.is_comparison else probes,
+        ),
     ]
 
 
@@ -204,7 +253,7 @@ def _look_ups(stretch: EpochRange) -> Iterator[str]:
         yield "none: there is nothing before"
     slices_by_side: dict[bool, list[Slice]] = {False: [], True: []}
     for slice_ in stretch.before.slices:
-        commands = sum(slice_after.rows_within(slice_.occupied) for slice_after in stretch.after)
+        commands = sum(after.rows_within(slice_.occupied) for after in stretch.after)
         slices_by_side[is_sparse(commands, slice_.rows_within(slice_.occupied))].append(slice_)
     block = f"for {HASHES_PER_BLOCK} entries, a block of hashes, so that"
     if slices_by_side[False]:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -233,6 +234,10 @@ class Access:
     """Whether the hashes have common prefixes (`TableSchema.hash_prefix`), so that a hash's
     position cannot be estimated."""
 
+    def reads(self, name: str) -> bool:
+        """Return whether a column is read; hashes always are."""
+        return self.columns is None or name == HASH or name in self.columns
+
     def count_probes(self, hash_range: HashRange) -> int:
         """Return how many probes may match hashes in a non-empty range."""
         assert self.probes is not None
@@ -327,25 +332,52 @@ class RemoteRun(Run):
 
     def cost(self, access: Access) -> int:
         """Estimate an access's cost: its missing bytes, and `REQUEST_BYTES` per request."""
-        stored = self._batch.schema.names
-        wanted = None if access.columns is None else {HASH, *access.columns}
-        share = _share_of(self.file, access.hash_range)
-        window = BLOCK_BYTES + int(_DEVIATIONS * self.file.rows**0.5) * _HASH_BYTES
-        count = 0 if access.probes is None else access.count_probes(self.file.hash_range)
-        cost = 0.0
-        for name in stored:
-            if wanted is not None and name not in wanted:
-                continue
-            layout = self._layout(name)
-            missing = sum(self.bytes.missing_bytes(*extent) for extent in layout.extents)
-            if layout.is_nested or (name == HASH and access.has_hot_prefixes):
-                cost += missing
-            elif access.probes is None:
-                cost += share * missing
-            else:
-                probe_bytes = REQUEST_BYTES + (window if name == HASH else BLOCK_BYTES)
-                cost += min(count * probe_bytes, missing)
-        return int(cost)
+        count = None if access.probes is None else access.count_probes(self.file.hash_range)
+        cost = 0
+        for name in self._batch.schema.names:
+            if access.reads(name):
+                layout = self._layout(name)
+                missing = sum(self.bytes.missing_bytes(*extent) for extent in layout.extents)
+                cost += column_cost(self.file, layout.array.type, name, missing, access, count)
+        return cost
+
+
+def column_cost(
+    file: RunFile, type_: pa.DataType, name: str, size: int, access: Access, probes: int | None
+) -> int:
+    """Estimate the cost of an access to a column with ``size`` bytes not fetched yet.
+
+    ``probes``: the number of keys looked up in the file; None for a scan.
+    """
+    if pa.types.is_nested(type_) or (name == HASH and access.has_hot_prefixes):
+        return size
+    if probes is None:
+        return int(_share_of(file, access.hash_range) * size)
+    window = int(_DEVIATIONS * file.rows**0.5) * _HASH_BYTES if name == HASH else 0
+    return min(probes * (REQUEST_BYTES + BLOCK_BYTES + window), size)
+
+
+def estimate_cost(file: RunFile, schema: pa.Schema, access: Access, probes: int | None) -> int:
+    """Estimate an access's cost from the log alone, for a file of which nothing is kept locally.
+
+    The bytes of columns without a fixed width are divided evenly.
+    """
+    widths = {field.name: _fixed_bits(field.type) * file.rows // 8 for field in schema}
+    others = [name for name, size in widths.items() if not size]
+    rest = max(0, file.body_bytes - sum(widths.values())) // max(1, len(others))
+    return sum(
+        column_cost(file, field.type, field.name, widths[field.name] or rest, access, probes)
+        for field in schema
+        if access.reads(field.name)
+    )
+
+
+def _fixed_bits(type_: pa.DataType) -> int:
+    """Return a type's bits per value; 0 if values differ in length."""
+    try:
+        return type_.bit_width
+    except ValueError:
+        return 0
 
 
 def _share_of(file: RunFile, hash_range: HashRange) -> float:
@@ -430,10 +462,14 @@ class RemoteRunCache:
 
         Scans of several hash ranges read a run once in all, so they count only beyond its size.
         """
-        cost, limit = run.cost(access), run.file.bytes * self.copy_share
+        cost = run.cost(access)
         if access.probes is None:
-            return 0 < limit <= max(cost, run.spent - run.file.bytes)
-        return 0 < limit <= cost + run.spent
+            return self.is_copied(run.file, max(cost, run.spent - run.file.bytes))
+        return self.is_copied(run.file, cost + run.spent)
+
+    def is_copied(self, file: RunFile, cost: int) -> bool:
+        """Return whether a file is copied for reads of a cost."""
+        return file.bytes < self.bytes_min or 0 < file.bytes * self.copy_share <= cost
 
     def _open(self, store: Store, file: RunFile, access: Access) -> RemoteRun:
         key = (store.url, file.path)
@@ -477,15 +513,18 @@ class RemoteRunCache:
         self._on_remote(partial(_fetch_rows, names=names), parts)
 
     def _on_remote(self, touch: Callable[[RunPart], None], parts: Sequence[Part]) -> None:
-        remote_parts = [
-            part for part in parts if isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
-        ]
+        remote_parts = [part for part in parts if is_remote_part(part)]
         for _ in map_in_order(touch, remote_parts, min(len(remote_parts), self.at_once)):
             pass
 
 
 REMOTE_RUNS = RemoteRunCache()
 """This process's remote runs."""
+
+
+def is_remote_part(part: Part) -> TypeGuard[RunPart]:
+    """Return whether a part's rows are in a remote run."""
+    return isinstance(part, RunPart) and isinstance(part.run, RemoteRun)
 
 
 def _fetch_matches(part: RunPart, hashes: Hashes, names: Sequence[str]) -> None:

@@ -18,15 +18,14 @@ from spark_upsert.errors import CorruptionError, OptionError, SchemaError
 from spark_upsert.plan.join_keys import is_among
 from spark_upsert.table.run.file import RUNS, Run
 from spark_upsert.table.run.format import BLOCK_BYTES
-from spark_upsert.table.run.remote import Access
+from spark_upsert.table.run.remote import Access, is_remote_part
 from spark_upsert.table.run.rows import Part, Rows
 from spark_upsert.table.state.reduce import EntryMatches, KeyMatches, merge_function_for
 
 HASHES_PER_BLOCK = BLOCK_BYTES // 8
 
 _FEW_PROBES = 4
-"""Up to this many probes only their blocks are read, however small the part: it may be the part of
-a large run between the probes."""
+"""Up to this many probes only their blocks are fetched, however small the part of a remote run."""
 
 _RARE = 0.3
 """The match share below which filtering out absent probes first pays off."""
@@ -102,7 +101,8 @@ def _same_hashes(part: Part, hashes: npt.NDArray[np.uint64]) -> tuple[Positions,
     low = int(np.searchsorted(hashes, np.uint64(first), side="left"))
     high = int(np.searchsorted(hashes, np.uint64(last), side="right"))
     probes = hashes[low:high]
-    if len(probes) <= _FEW_PROBES or is_sparse(len(probes), len(part_hashes)):
+    is_few = len(probes) <= _FEW_PROBES and is_remote_part(part)
+    if is_few or is_sparse(len(probes), len(part_hashes)):
         hit, indices = _search_few(part, probes)
         return hit + low, indices
     # Nearly every block would be touched: all are verified, once, and nothing is left to prove.
