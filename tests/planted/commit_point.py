@@ -10,12 +10,13 @@ from unittest.mock import patch
 from spark_upsert.store.records import encode
 from spark_upsert.table import table
 from spark_upsert.table.log import log as log_module
-from spark_upsert.table.log.codec import commit_path, commit_to_json
+from spark_upsert.table.log.codec import LEAVES, commit_path, commit_to_json
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Manifest
 from spark_upsert.table.table import Table
 from spark_upsert.table.write import write_set
 from tests.planted.bug import Patch, applied_by, bug, together, wrapped
+from tests.promises import test_leaf_promises as leaf_promises
 from tests.promises import test_promises as promises
 from tests.promises import test_stream_promises as stream_promises
 from tests.support.stores import MemoryStore, forget_runs_and_logs
@@ -126,10 +127,41 @@ def _() -> Patch:
 
 @bug("a checkpoint loses a run", promises.test_p2_folding_the_changelog_gives_every_snapshot)
 def _() -> Patch:
-    def write(original: Any, store: Any, manifest: Manifest, *checked: Any) -> None:
-        original(store, replace(manifest, slices=manifest.slices[:-1]), *checked)
+    def write(original: Any, store: Any, manifest: Manifest, *checked: Any, **how: Any) -> None:
+        original(store, replace(manifest, slices=manifest.slices[:-1]), *checked, **how)
 
     return wrapped(log_module, "write_checkpoint", write)
+
+
+@bug(
+    "a checkpoint writes each leaf again",
+    leaf_promises.test_p7_a_checkpoint_writes_only_the_touched_leaves_whoever_writes_it,
+)
+def _() -> Patch:
+    return patch.object(log_module, "stored_leaves", lambda store, version: frozenset())
+
+
+@bug(
+    "a checkpoint lists leaves that were removed since this process read them",
+    leaf_promises.test_p6_a_writer_reuses_no_leaf_that_others_removed,
+)
+def _() -> Patch:
+    def write(original: Any, store: Any, manifest: Manifest, *checked: Any, **how: Any) -> None:
+        files = frozenset(leaf.file for leaf in manifest.slice_list.leaves if leaf.file)
+        original(store, manifest, *checked, **{**how, "reusable": files})
+
+    return wrapped(log_module, "write_checkpoint", write)
+
+
+@bug(
+    "a vacuum removes the leaves of checkpoints",
+    leaf_promises.test_p6_a_vacuum_retains_leaves_of_checkpoints_and_those_that_it_cuts,
+)
+def _() -> Patch:
+    def unused(original: Any, store: Any, limit_s: float) -> list[str]:
+        return [info.path for info in store.list(LEAVES) if info.modified_s <= limit_s]
+
+    return wrapped(log_module, "_unused_leaves", unused)
 
 
 @bug(
