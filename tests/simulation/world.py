@@ -353,7 +353,11 @@ class World:
             hash_values=self.random.choice([None, None, None, 1, 2, 3]),
             are_pieces_tiny=self.random.random() < 0.15,
         )
-        self._fanout = {"forget_before": 0, "fanout": self.random.choice([2, 3, 8])}
+        self._fanout = {
+            "forget_before": 0,
+            "fanout": self.random.choice([2, 3, 8]),
+            "bytes_max": None,
+        }
         with ExitStack() as stack:
             enter = stack.enter_context
             enter(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))))

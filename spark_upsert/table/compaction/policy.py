@@ -6,28 +6,48 @@ amplification is at most ``1 + log_FANOUT(table / epoch)``.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.precedence import Interval
 from spark_upsert.table.log.manifest import Manifest, RemovedRange, Slice
 from spark_upsert.table.log.properties import DEFAULT, PROPERTY, TombstoneRetention
+from spark_upsert.table.log.slices import widths
 from spark_upsert.table.log.snapshot import Versions
 
 FANOUT = 8
 """Run count triggering a compaction: eight searches and one write per tier."""
 
+FILES_PER_RUN = 8
+"""Number of files with equal epochs and common hashes counted like one run: as many files wait in
+the smallest tier if each epoch has several tasks."""
+
 JOB_BYTES = 128 << 20
 """Maximum input bytes per job."""
+
+JOB_FILES_MAX = 128
+"""Maximum files at one hash per job, so that a job reads large ranges. More files of one epoch are
+several jobs."""
 
 _TOMBSTONE_SHARE = 4
 """An oldest file is rewritten when a quarter of it is tombstones past their retention."""
 
+_PIECES_MAX = 64
+"""A range with less than this part of `JOB_BYTES` is not halved to leave out a run."""
+
 _TIER_BYTES = 64 << 10
 """Maximum size for tier zero: below it a run's overhead outweighs its bytes."""
+
+Sizes = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +61,15 @@ class Job:
     """Whether the range has nothing older, so tombstones hide nothing."""
     forget_before: int = 0
     """Tombstones from smaller epochs are past their retention."""
+
+    @property
+    def index(self) -> int | None:
+        """The index of all new files if the merged ones have equal epochs, else None.
+
+        Other files with these epochs may remain before and after them.
+        """
+        is_one_run = all(slice_.epochs == self.slices[0].epochs for slice_ in self.slices)
+        return self.slices[0].index if is_one_run else None
 
     @property
     def epochs(self) -> Interval:
@@ -69,12 +98,19 @@ class Job:
         )
 
 
-def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) -> list[Job]:
+def choose(
+    manifest: Manifest,
+    *,
+    forget_before: int = 0,
+    fanout: int = FANOUT,
+    bytes_max: int | None = None,
+) -> list[Job]:
     """Return the due jobs, the smallest first; no two touch the same entries.
 
     A run's tier is the logarithm, to the base `FANOUT`, of its bytes per hash. `FANOUT` adjacent
-    runs in one tier without a larger run between them are one job, halved by hash until it has at
-    most `JOB_BYTES`.
+    runs in one tier without a larger run between them are one job, and so are fewer runs with
+    ``FANOUT * FILES_PER_RUN`` files at one hash. A job is halved by hash until it has at most
+    `JOB_BYTES`, and no remaining run in its range has epochs between the job's.
 
     Source: O'Neil et al., "The log-structured merge-tree" (1996), and Cassandra's size tiers; here
     only runs adjacent in time are merged.
@@ -86,11 +122,13 @@ def choose(manifest: Manifest, *, forget_before: int = 0, fanout: int = FANOUT) 
         Tombstones from smaller epochs are past their retention (`table.log.properties`).
     fanout : int
         Number of adjacent runs per job, at least 2. With 2, any two runs in one tier suffice.
+    bytes_max : int, optional
+        Stop planning after this many bytes; lower tiers come first.
     """
-    jobs: list[Job] = []
-    _add_jobs(list(manifest.slices), ALL_HASHES, fanout, jobs)
+    planner = _Planner(manifest, fanout, math.inf if bytes_max is None else bytes_max)
+    jobs = planner.jobs()
     jobs += _tombstone_jobs(manifest, jobs, forget_before)
-    return sorted((replace(j, forget_before=forget_before) for j in jobs), key=lambda j: j.bytes)
+    return [replace(job, forget_before=forget_before) for job in jobs]
 
 
 def _tombstone_jobs(manifest: Manifest, jobs: list[Job], forget_before: int) -> list[Job]:
@@ -98,119 +136,243 @@ def _tombstone_jobs(manifest: Manifest, jobs: list[Job], forget_before: int) -> 
 
     A file is rewritten at most once: the remaining tombstones are then held (`Slice.is_held`).
     """
+    columns = manifest.columns
+    first = columns.lower.min(initial=np.iinfo(np.int64).max)
+    oldest = np.flatnonzero(columns.lower == first)
+    has_many = columns.tombstones[oldest] * _TOMBSTONE_SHARE > columns.rows[oldest]
     busy = {slice_.file.path for job in jobs for slice_ in job.slices}
-    first = min((slice_.epochs.lower for slice_ in manifest.slices), default=0)
     return [
-        Job(
-            hash_range=slice_.live,
-            slices=(slice_,),
-            is_oldest=True,
+        Job(hash_range=slice_.live, slices=(slice_,), is_oldest=True)
+        for slice_ in manifest.slice_list.at(
+            oldest[has_many & (columns.upper[oldest] <= forget_before)]
         )
-        for slice_ in manifest.slices
-        if slice_.epochs.lower == first
-        and slice_.epochs.upper <= forget_before
-        and slice_.index == 0
-        and not slice_.is_held
+        if not slice_.is_held
+        and not slice_.live.is_empty
         and slice_.file.path not in busy
-        and slice_.file.tombstones * _TOMBSTONE_SHARE > slice_.file.rows
-        and not any(
-            s.epochs.lower == first and s is not slice_ and s.overlaps(slice_.live)
-            for s in manifest.slices
-        )
+        and np.count_nonzero(columns.overlaps(oldest, slice_.live)) == 1
     ]
 
 
-def _add_jobs(slices: list[Slice], hash_range: HashRange, fanout: int, jobs: list[Job]) -> None:
-    """Add a range's jobs, or those for its halves if one job would be too large."""
-    runs = _runs(slices)
-    sizes = [sum(s.bytes_within(hash_range) for s in run) for run in runs]
-    scale = ALL_HASHES.width / hash_range.width
-    neighbors = _neighbours([_tier(size * scale, fanout) for size in sizes], fanout)
-    occupied = _occupied_range(slices, hash_range)
-    is_one_hash = occupied.width <= 1
-    if neighbors is not None and (
-        is_one_hash or sum(sizes[neighbors[0] : neighbors[1]]) <= JOB_BYTES
-    ):
-        jobs.append(
-            _job(runs[neighbors[0] : neighbors[1]], hash_range, is_oldest=neighbors[0] == 0)
-        )
-    elif (
-        sum(sizes) > JOB_BYTES
-        and not is_one_hash
-        and (neighbors is not None or not _is_uniform(slices, hash_range))
-    ):
-        for half in hash_range.split_at((occupied.first + occupied.end) // 2):
-            _add_jobs([s for s in slices if s.overlaps(half)], half, fanout, jobs)
+class _Planner:
+    """Searches the hash ranges of one manifest for due jobs, the lowest tiers first."""
+
+    def __init__(self, manifest: Manifest, fanout: int, bytes_max: float) -> None:
+        self._slices = manifest.slice_list
+        self._columns = manifest.columns
+        self._fanout = fanout
+        self._files_max = fanout * FILES_PER_RUN
+        self._bytes_left = bytes_max
+        self._jobs: list[tuple[float, HashRange, Positions, bool]] = []
+        self._pending: list[_Pending] = []
+
+    def jobs(self) -> list[Job]:
+        """Return the due jobs without tombstone jobs, the smallest first."""
+        everything = np.arange(len(self._slices))
+        self._add(0, ALL_HASHES, everything, np.zeros(len(everything), dtype=np.bool_))
+        while self._pending and self._bytes_left > 0:
+            self._visit(heapq.heappop(self._pending))
+        positions = [positions for _, _, positions, _ in self._jobs]
+        used = np.unique(np.concatenate([everything[:0], *positions]))
+        slices = dict(zip(used.tolist(), self._slices.at(used), strict=True))
+        return [
+            Job(
+                hash_range=hash_range,
+                slices=tuple(slices[at] for at in positions.tolist()),
+                is_oldest=is_oldest,
+            )
+            for _, hash_range, positions, is_oldest in sorted(self._jobs, key=itemgetter(0))
+        ]
+
+    def _add(self, tier: int, hash_range: HashRange, members: Positions, is_taken: Mask) -> None:
+        """Let a range be visited; ``members`` are slices that may overlap it."""
+        inside = self._columns.overlaps(members, hash_range)
+        is_taken = is_taken[inside]
+        if not is_taken.all():
+            pending = _Pending(tier, hash_range.first, hash_range, members[inside], is_taken)
+            heapq.heappush(self._pending, pending)
+
+    def _visit(self, visit: _Pending) -> None:
+        """Add a range's jobs in a tier; then continue with the next tier, or with the halves."""
+        tier_now, _, hash_range, members, is_taken = visit
+        columns = self._columns
+        sizes = columns.bytes_within(members, hash_range)
+        occupied = HashRange.spanning(
+            columns.first[members].min(), columns.last[members].max()
+        ).intersect(hash_range)
+        is_one_hash, total = occupied.width <= 1, float(sizes.sum())
+        scale = ALL_HASHES.width / hash_range.width
+        is_split = False
+        for tier, window in self._windows(members, sizes, is_taken, scale):
+            if tier > tier_now and not is_split:
+                heapq.heappush(self._pending, visit._replace(tier=tier))
+                return
+            if is_split:
+                break
+            is_large = total > JOB_BYTES // _PIECES_MAX
+            chosen, is_separable = self._close(members, window, occupied, is_large)
+            size = float(sizes[chosen].sum())
+            if is_taken[chosen].any():
+                continue
+            if is_separable or (size > JOB_BYTES and not is_one_hash):
+                is_split = True
+                continue
+            end = columns.upper[members[chosen]].max()
+            is_oldest = not (np.delete(columns.lower[members], chosen) < end).any()
+            self._jobs.append((size, hash_range, members[chosen], is_oldest))
+            self._bytes_left -= size
+            is_taken[chosen] = True
+        is_cut = total > JOB_BYTES and bool(columns.is_cut[members].any())
+        if (is_split or is_cut) and not is_one_hash:
+            for half in hash_range.split_at((occupied.first + occupied.end) // 2):
+                self._add(tier_now, half, members, is_taken)
+
+    def _close(
+        self, members: Positions, window: Positions, occupied: HashRange, is_large: bool
+    ) -> tuple[Positions, bool]:
+        """Add slices to a window until every other one is older or newer than all in it.
+
+        A new run's epochs would otherwise hide the order of its entries and theirs. Also returns
+        whether a large range must be halved instead, because most of it has no such slice.
+        """
+        columns = self._columns
+        lower, upper, run = columns.lower[members], columns.upper[members], columns.run[members]
+        chosen = np.zeros(len(members), dtype=np.bool_)
+        chosen[window] = True
+        while True:
+            crosses = (lower < upper[chosen].max()) & (upper > lower[chosen].min()) & ~chosen
+            own = run[chosen]
+            if (own == own[0]).all():
+                crosses &= run != own[0]  # Their order is their index.
+            crossing = members[crosses]
+            if not len(crossing):
+                return np.flatnonzero(chosen), False
+            first = np.maximum(columns.first[crossing], np.uint64(occupied.first))
+            last = np.minimum(columns.last[crossing], np.uint64(occupied.last))
+            covered = np.bincount(run[crosses], widths(first, last))
+            if is_large and covered[covered > 0].min(initial=math.inf) < occupied.width / 2:
+                return np.flatnonzero(chosen), True
+            chosen |= np.isin(run, run[crosses])
+
+    def _windows(
+        self, members: Positions, sizes: Sizes, is_taken: Mask, scale: float
+    ) -> Iterator[tuple[int, Positions]]:
+        """Yield due groups of slices: the tier, and positions among the members, ascending."""
+        columns = self._columns
+        numbers, run_of = np.unique(columns.run[members], return_inverse=True)
+        order, counts = np.argsort(run_of, kind="stable"), np.bincount(run_of)
+        by_run = np.split(order, counts.cumsum()[:-1])
+        depths = [1] * len(by_run)
+        for at in np.flatnonzero(columns.is_layered[numbers] & (counts > 1)).tolist():
+            depths[at] = columns.depth(members[by_run[at]])
+        taken = [bool(is_taken[at].any()) for at in by_run]
+        for at, depth in enumerate(depths):
+            if depth >= self._files_max and not taken[at]:
+                for tier, batches in self._batches(members, by_run[at], sizes * scale):
+                    taken[at] = True
+                    for batch in batches:
+                        yield tier, batch
+        tiers = self._tiers(np.bincount(run_of, sizes).astype(np.float64) * scale)
+        weights = [max(1.0, depth / FILES_PER_RUN) for depth in depths]
+        for tier, first, end in _neighbours(tiers, taken, weights, self._fanout):
+            yield tier, np.sort(np.concatenate(by_run[first:end]))
+
+    def _batches(
+        self, members: Positions, run: Positions, sizes: Sizes
+    ) -> Iterator[tuple[int, list[Positions]]]:
+        """Yield due groups of one run's files, each in batches of at most `JOB_FILES_MAX`.
+
+        Slices with one index stay together: the new files take the first index.
+        """
+        depth_of = self._columns.depth
+        indices, at = np.unique(self._columns.index[members[run]], return_inverse=True)
+        tiers, count = self._tiers(np.bincount(at, sizes[run]).astype(np.float64)), len(indices)
+        for tier, first, end in _neighbours(
+            tiers, [False] * count, [1.0] * count, self._files_max, count
+        ):
+            depth = depth_of(members[run[(at >= first) & (at < end)]])
+            if depth >= self._files_max:
+                parts = np.array_split(np.arange(first, end), -(-depth // JOB_FILES_MAX))
+                yield tier, [run[np.isin(at, part)] for part in parts]
+
+    def _tiers(self, sizes: Sizes) -> list[int]:
+        """Return the tiers for bytes per all hashes."""
+        steps = np.log(np.maximum(sizes / _TIER_BYTES, 1.0)) / math.log(self._fanout)
+        return [int(tier) for tier in np.ceil(steps)]
 
 
-def _occupied_range(slices: list[Slice], hash_range: HashRange) -> HashRange:
-    """Return the part of a range in which hashes can be."""
-    stored = [s.file.hash_range for s in slices]
-    first = min((slice_range.first for slice_range in stored), default=0)
-    return HashRange(first, max((slice_range.end for slice_range in stored), default=0)).intersect(
-        hash_range
-    )
+class _Pending(NamedTuple):
+    """A hash range to be searched for jobs."""
 
+    tier: int
+    """The tier to be searched next."""
+    first: int
+    hash_range: HashRange
+    members: Positions
+    """Overlapping slices, ascending."""
+    is_taken: Mask
+    """Which members are in a job already."""
 
-def _is_uniform(slices: list[Slice], hash_range: HashRange) -> bool:
-    """Return whether no compaction has removed a part of a range from any slice."""
-    return all(s.live.covers(hash_range) for s in slices)
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return self[:2] < other[:2]
 
 
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     """Return the jobs leaving one run per range, regardless of size."""
-    live = sum(slice_.bytes_within(ALL_HASHES) for slice_ in manifest.slices)
+    columns, slices = manifest.columns, list(manifest.slices)
+    ranges = ALL_HASHES.cut(max(1, -(-int(columns.bytes.sum()) // JOB_BYTES)))
+    live = np.flatnonzero(columns.first <= columns.last)
+    firsts = np.array([each.first for each in ranges], dtype=np.uint64)
+    begins = np.searchsorted(firsts, columns.first[live], side="right") - 1
+    counts = np.searchsorted(firsts, columns.last[live], side="right") - begins
+    owners = np.repeat(np.arange(len(live)), counts)
+    numbers = np.repeat(begins - np.cumsum(counts) + counts, counts) + np.arange(len(owners))
+    order = np.argsort(numbers, kind="stable")
+    borders = np.searchsorted(numbers[order], np.arange(len(ranges) + 1))
     jobs = []
-    for hash_range in ALL_HASHES.cut(max(1, -(-live // JOB_BYTES))):
-        runs = _runs(s for s in manifest.slices if s.overlaps(hash_range))
-        forgettable = any(
-            s.epochs.upper <= forget_before and s.file.tombstones and not s.is_held
-            for run in runs
-            for s in run
-        )
-        if len(runs) > 1 or any(map(_are_overlapping, runs)) or forgettable:
-            job = _job(runs, hash_range, is_oldest=True)
-            jobs.append(replace(job, forget_before=forget_before))
+    for number, hash_range in enumerate(ranges):
+        members = live[owners[order[borders[number] : borders[number + 1]]]]
+        chosen = tuple(slices[at] for at in members)
+        is_single = len(np.unique(columns.run[members])) < 2 and columns.depth(members) < 2
+        if not is_single or any(
+            s.epochs.upper <= forget_before and s.file.tombstones and not s.is_held for s in chosen
+        ):
+            jobs.append(
+                Job(
+                    hash_range=hash_range,
+                    slices=chosen,
+                    is_oldest=True,
+                    forget_before=forget_before,
+                )
+            )
     return jobs
 
 
-def _job(runs: list[list[Slice]], hash_range: HashRange, *, is_oldest: bool) -> Job:
-    slices = tuple(slice_ for run in runs for slice_ in run)
-    return Job(hash_range=hash_range, slices=slices, is_oldest=is_oldest)
-
-
-def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Group slices by their epochs, in manifest order."""
-    runs: dict[Interval, list[Slice]] = {}
-    for slice_ in slices:
-        runs.setdefault(slice_.epochs, []).append(slice_)
-    return list(runs.values())
-
-
-def _are_overlapping(run: list[Slice]) -> bool:
-    """Return whether two files of a run share a hash; those of a bulk load do not."""
-    ranges = sorted((slice_.occupied for slice_ in run), key=lambda range_: range_.first)
-    return any(left.overlaps(right) for left, right in pairwise(ranges))
-
-
-def _tier(size: float, fanout: int) -> int:
-    return 0 if size <= _TIER_BYTES else math.ceil(math.log(size / _TIER_BYTES, fanout))
-
-
-def _neighbours(tiers: list[int], fanout: int) -> tuple[int, int] | None:
-    """Return the bounds (end exclusive) for ``fanout`` compactable runs in one tier, or None.
+def _neighbours(
+    tiers: list[int], is_taken: list[bool], weights: Sequence[float], due: float, most: int = 1
+) -> Iterator[tuple[int, int, int]]:
+    """Yield tier and bounds (end exclusive) of compactable runs: together ``due`` in one tier.
 
     Smaller runs between them are included but not counted; otherwise every few small runs would
-    rewrite a large one.
+    rewrite a large one. Runs already taken separate their neighbours. A group ends as soon as it
+    is due, so that ranges compacted at different times have equal runs; with ``most``, it has up
+    to so many times ``due``.
     """
+    is_taken = list(is_taken)
     for tier in sorted(set(tiers)):
-        first = 0
+        counted: list[int] = []
+        weight = 0.0
         for index in range(len(tiers) + 1):
-            if index == len(tiers) or tiers[index] > tier:
-                if tiers[first:index].count(tier) >= fanout:
-                    return first, index
-                first = index + 1
-    return None
+            is_border = index == len(tiers) or is_taken[index] or tiers[index] > tier
+            if not is_border and tiers[index] == tier:
+                counted.append(index)
+                weight += weights[index]
+            if weight >= due * most or (is_border and weight >= due):
+                begin, end = counted[0], counted[-1] + 1
+                yield tier, begin, end
+                is_taken[begin:end] = [True] * (end - begin)
+                is_border = True
+            if is_border:
+                counted, weight = [], 0.0
 
 
 def due_jobs(log: Versions, now_ms: int, *, full: bool = False) -> list[Job]:

@@ -120,7 +120,12 @@ def compact_runs(store: Store, manifest: Manifest, job: Job) -> CompactionResult
     nothing = np.empty(0, np.uint64)
     return CompactionResult(
         added=tuple(
-            Slice(file=f, epochs=job.epochs, index=i, is_held=is_held and f.tombstones > 0)
+            Slice(
+                file=f,
+                epochs=job.epochs,
+                index=i if job.index is None else job.index,
+                is_held=is_held and f.tombstones > 0,
+            )
             for i, f in enumerate(files)
         ),
         taken=taken,

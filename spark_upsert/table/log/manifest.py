@@ -24,7 +24,7 @@ from spark_upsert.store.records import MALFORMED, whole
 from spark_upsert.store.records import text as text_in
 from spark_upsert.table.log.slices import RemovedRange as RemovedRange
 from spark_upsert.table.log.slices import Slice as Slice
-from spark_upsert.table.log.slices import SliceList
+from spark_upsert.table.log.slices import SliceColumns, SliceList
 from spark_upsert.table.run.file import RunFile
 
 
@@ -311,9 +311,14 @@ class Manifest:
         return transaction.is_consecutive and transaction.number > last + 1
 
     @property
+    def columns(self) -> SliceColumns:
+        """The slices as arrays for compaction plans."""
+        return self.slice_list.columns
+
+    @property
     def run_count(self) -> int:
-        """Maximum number of runs searched by a look-up: one per distinct epoch range."""
-        return self.slice_list.run_count
+        """Maximum number of runs searched by a look-up (`SliceColumns.run_count`)."""
+        return self.columns.run_count
 
     def accepts(self, base_version: int) -> bool:
         """Return whether files staged on a version may still be committed."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
+from spark_upsert.core.keys import Positions
 from spark_upsert.core.precedence import Epoch, Interval
 from spark_upsert.table.run.file import RunFile
 
@@ -276,6 +277,151 @@ def _unpickled_leaf(data: bytes, irregular: npt.NDArray[np.object_] | None) -> L
     return Leaf(np.frombuffer(data, ROW), irregular)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceColumns:
+    """Slices as arrays for compaction plans, in manifest order."""
+
+    first: npt.NDArray[np.uint64]
+    """The least live hash with a possible entry (`Slice.occupied`)."""
+    last: npt.NDArray[np.uint64]
+    """The greatest one, inclusive; smaller than ``first`` if there is none."""
+    is_cut: npt.NDArray[np.bool_]
+    """Whether a part of the file is not live."""
+    bytes: npt.NDArray[np.float64]
+    """Estimated live bytes."""
+    run: npt.NDArray[np.int64]
+    """The run's number: slices with equal epochs are one run, numbered in manifest order."""
+    is_layered: npt.NDArray[np.bool_]
+    """By run number: whether its files have common hashes."""
+    lower: npt.NDArray[np.int64]
+    upper: npt.NDArray[np.int64]
+    """The slice's epochs."""
+    index: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    tombstones: npt.NDArray[np.int64]
+    """The file's entries, and the tombstones among them."""
+    part_slice: npt.NDArray[np.int64]
+    """Uniform parts of slices (`RunFile.spread`): the slice's number, ascending."""
+    part_first: npt.NDArray[np.uint64]
+    part_last: npt.NDArray[np.uint64]
+    part_bytes: npt.NDArray[np.float64]
+    """A part's estimated live bytes."""
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> SliceColumns:
+        """Return the arrays of a leaf with all slices."""
+        rows, count = leaf.rows, len(leaf)
+        first, last = leaf.bounds
+        stored_first, stored_last = rows["hash_first"], rows["hash_last"]
+        share = widths(first, last) / np.maximum(widths(stored_first, stored_last), 1.0)
+        size = rows["bytes"] * share
+        part_slice, part_first, part_last, part_bytes = np.arange(count), first, last, size
+        tombstones = rows["tombstones"].astype(np.int64)
+        for at, slice_ in enumerate(leaf.irregular_slices):
+            if slice_ is not None:
+                tombstones[at] = slice_.file.tombstones
+        crowded = [
+            (at, slice_)
+            for at, slice_ in enumerate(leaf.irregular_slices)
+            if slice_ is not None and slice_.file.crowds
+        ]
+        if crowded:
+            parts = [
+                (at, part.first, part.last, slice_.bytes_within(part))
+                for at, slice_ in crowded
+                for spread, _ in slice_.file.spread()
+                if not (part := spread.intersect(slice_.live)).is_empty
+            ]
+            uniform = np.ones(count, dtype=np.bool_)
+            uniform[[at for at, _ in crowded]] = False
+            owners, part_firsts, part_lasts, sizes = zip(*parts, strict=True) if parts else [()] * 4
+            part_slice = np.concatenate([part_slice[uniform], np.array(owners, np.int64)])
+            part_first = np.concatenate([first[uniform], np.array(part_firsts, np.uint64)])
+            part_last = np.concatenate([last[uniform], np.array(part_lasts, np.uint64)])
+            part_bytes = np.concatenate([size[uniform], np.array(sizes, np.float64)])
+            order = np.argsort(part_slice, kind="stable")
+            part_slice, part_first = part_slice[order], part_first[order]
+            part_last, part_bytes = part_last[order], part_bytes[order]
+            size = _sums(part_slice, part_bytes, count)
+        lower, upper = (rows[name].astype(np.int64) for name in ("lower", "upper"))
+        begins = np.flatnonzero(
+            (np.diff(lower, prepend=-1) != 0) | (np.diff(upper, prepend=-1) != 0)
+        )
+        runs: dict[tuple[int, int], int] = {}
+        pairs = zip(lower[begins].tolist(), upper[begins].tolist(), strict=True)
+        numbers = np.array([runs.setdefault(pair, len(runs)) for pair in pairs], dtype=np.int64)
+        run = np.repeat(numbers, np.diff(begins, append=count))
+        order = np.lexsort((first, run))
+        shared = (run[order][1:] == run[order][:-1]) & (first[order][1:] <= last[order][:-1])
+        return cls(
+            first=first,
+            last=last,
+            is_cut=(first != stored_first) | (last != stored_last),
+            bytes=size,
+            run=run,
+            is_layered=np.bincount(run[order][1:][shared], minlength=len(runs)) > 0,
+            lower=lower,
+            upper=upper,
+            index=rows["index"].astype(np.int64),
+            rows=rows["rows"].astype(np.int64),
+            tombstones=tombstones,
+            part_slice=part_slice,
+            part_first=part_first,
+            part_last=part_last,
+            part_bytes=part_bytes,
+        )
+
+    @property
+    def run_count(self) -> int:
+        """Maximum number of runs searched by a look-up.
+
+        Disjoint files with equal epochs are one run; files with a common hash are several.
+        """
+        layered = np.flatnonzero(self.is_layered)
+        depths = (self.depth(np.flatnonzero(self.run == run)) for run in layered)
+        return len(self.is_layered) - len(layered) + sum(depths)
+
+    def overlaps(self, members: Positions, hash_range: HashRange) -> npt.NDArray[np.bool_]:
+        """Return which members overlap a non-empty range."""
+        first, last = np.uint64(hash_range.first), np.uint64(hash_range.last)
+        begins, ends = self.first[members], self.last[members]
+        return (begins <= last) & (ends >= first) & (begins <= ends)
+
+    def bytes_within(self, members: Positions, hash_range: HashRange) -> npt.NDArray[np.float64]:
+        """Return the members' estimated live bytes in a non-empty range they overlap."""
+        parts, owners = members, np.arange(len(members))
+        if len(self.part_slice) != len(self.run):
+            starts = np.searchsorted(self.part_slice, members)
+            counts = np.searchsorted(self.part_slice, members, side="right") - starts
+            owners = np.repeat(np.arange(len(members)), counts)
+            offsets = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+            parts = starts[owners] + offsets
+        begins, ends = self.part_first[parts], self.part_last[parts]
+        first = np.maximum(begins, np.uint64(hash_range.first))
+        last = np.minimum(ends, np.uint64(hash_range.last))
+        sizes = self.part_bytes[parts] * widths(first, last) / widths(begins, ends)
+        return _sums(owners, sizes, len(members))
+
+    def depth(self, members: Positions) -> int:
+        """Return the greatest number of members with possible entries at one hash."""
+        if len(members) < 2:
+            return len(members)
+        begins, ends = np.sort(self.first[members]), np.sort(self.last[members])
+        open_counts = np.arange(1, len(members) + 1) - np.searchsorted(ends, begins, side="left")
+        return int(open_counts.max())
+
+
+def _sums(
+    numbers: npt.NDArray[np.int64], weights: npt.NDArray[np.float64], count: int
+) -> npt.NDArray[np.float64]:
+    return np.bincount(numbers, weights, minlength=count).astype(np.float64)
+
+
+def widths(first: npt.NDArray[np.uint64], last: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """Return the widths of ranges with inclusive bounds; 0 where ``last`` precedes ``first``."""
+    return np.where(last < first, 0.0, (last - first).astype(np.float64) + 1.0)
+
+
 _PREFIX, _SUFFIX, _DIGITS = "data/", ".arrow", 32
 
 
@@ -350,11 +496,12 @@ class SliceList(Sequence[Slice]):
     makes objects only for an iteration; it becomes a list of objects again at half that size.
     """
 
-    __slots__ = ("_leaves", "_objects")
+    __slots__ = ("_columns", "_leaves", "_objects")
 
     def __init__(self, leaves: tuple[Leaf, ...], objects: tuple[Slice, ...] | None = None) -> None:
         self._leaves = leaves
         self._objects = objects
+        self._columns: SliceColumns | None = None
 
     @classmethod
     def of(cls, slices: Iterable[Slice]) -> SliceList:
@@ -441,9 +588,27 @@ class SliceList(Sequence[Slice]):
 
     # -- questions -------------------------------------------------------------------
 
-    def columns(self) -> Leaf:
-        """Return all slices as one leaf, for vectorized plans."""
-        return Leaf.concatenated(self._leaves) if self._leaves else Leaf.of(self._objects or ())
+    @property
+    def columns(self) -> SliceColumns:
+        """The slices as arrays for compaction plans, made once."""
+        if self._columns is None:
+            leaves = self._leaves or (Leaf.of(self._objects or ()),)
+            self._columns = SliceColumns.of(Leaf.concatenated(leaves))
+        return self._columns
+
+    def at(self, positions: npt.NDArray[np.int64]) -> list[Slice]:
+        """Return the slices at ascending positions."""
+        if self._objects is not None:
+            return [self._objects[position] for position in positions]
+        ends = np.cumsum([len(leaf) for leaf in self._leaves])
+        borders = np.searchsorted(positions, ends)
+        slices: list[Slice] = []
+        for leaf, end, group in zip(
+            self._leaves, ends, np.split(positions, borders[:-1]), strict=True
+        ):
+            if len(group):
+                slices += leaf.take(group - (end - len(leaf))).slices()
+        return slices
 
     def within(self, hash_range: HashRange, probes: Probes | None = None) -> SliceList:
         """Return the slices that overlap a range.
@@ -500,19 +665,6 @@ class SliceList(Sequence[Slice]):
         odd = (s for leaf in self._leaves for s in leaf.irregular_slices if s is not None)
         regular = (leaf.rows["tombstones"].any() for leaf in self._leaves)
         return any(regular) or any(slice_.file.tombstones for slice_ in odd)
-
-    @property
-    def run_count(self) -> int:
-        """Number of distinct epoch ranges."""
-        if not self._leaves:
-            return len({slice_.epochs for slice_ in self._objects or ()})
-        epochs: set[tuple[int, int]] = set()
-        for leaf in self._leaves:
-            lower, upper = leaf.rows["lower"], leaf.rows["upper"]
-            is_new = np.ones(len(leaf), np.bool_)
-            is_new[1:] = (lower[1:] != lower[:-1]) | (upper[1:] != upper[:-1])
-            epochs.update(zip(lower[is_new].tolist(), upper[is_new].tolist(), strict=True))
-        return len(epochs)
 
     # -- changes -----------------------------------------------------------------------
 
