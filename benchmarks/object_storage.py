@@ -33,7 +33,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
 from spark_upsert.streams.reads.splits import rows_splits
-from spark_upsert.table.compaction.policy import Job, choose, choose_all
+from spark_upsert.table.compaction.policy import Job, batch_share, choose, choose_all
 from spark_upsert.table.compaction.worker import compact_runs
 from spark_upsert.table.log.manifest import Draft, Kind, Manifest, Slice, apply
 from spark_upsert.table.run.file import RunFile
@@ -411,7 +411,11 @@ class _Policy:
         for job in jobs:
             count = max(1, -(-job.bytes // FILE_BYTES))
             slices = tuple(
-                Slice(file=_file(piece, job.bytes // count), epochs=job.epochs, index=index)
+                Slice(
+                    file=_file(piece, job.bytes // count),
+                    epochs=job.epochs,
+                    index=index if job.index is None else job.index,
+                )
                 for index, piece in enumerate(job.hash_range.cut(count))
             )
             self._commit(Draft(kind=Kind.COMPACT, compacted=slices, taken=job.taken))
@@ -444,13 +448,11 @@ def backfill(tasks: int = 400, size: int = 125_000_000) -> Counts:
 
 
 def simulated(size: int, tasks: int, epochs: int) -> Counts:
-    """Append epochs of so many bytes by so many tasks, each of which may run a compaction."""
-    from spark_upsert_sink.writers import JOBS_MAX
-
+    """Append epochs of so many bytes by so many tasks, each with a batch's share of compactions."""
     policy, course = _Policy(), {}
     began = time.perf_counter()
     for number in range(1, epochs + 1):
-        jobs = choose(policy.manifest)[: min(JOBS_MAX, tasks)]
+        jobs = choose(policy.manifest, bytes_max=batch_share(policy.manifest))
         policy.append(size, tasks)
         policy.compact(jobs)
         if number in (1, 10, 20, 50, epochs):

@@ -15,6 +15,7 @@ from dataclasses import field as dataclass_field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -35,7 +36,7 @@ from spark_upsert.errors import (
 from spark_upsert.options.spark import called_by_spark
 from spark_upsert.options.write import Operation, WriteOptions
 from spark_upsert.store.open import open_store
-from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
+from spark_upsert.table.compaction import SHARE, CompactionResult, Job, compact_runs
 from spark_upsert.table.log.manifest import Manifest, Transaction
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.snapshot import Snapshot
@@ -113,7 +114,7 @@ def _pickling_error_class(cls: type[UpsertFlowError]) -> type[UpsertFlowError]:
     return type(cls.__name__, (cls, pickle.PickleError), names)
 
 
-JOBS_MAX = 16
+JOBS_MAX = 1024
 """Maximum compactions planned per epoch: they travel to every task. The others wait."""
 
 
@@ -126,7 +127,9 @@ class SinkPlan:
     storage: Mapping[str, str] = dataclass_field(repr=False)
     write: WritePlan
     jobs: tuple[Job, ...] = ()
-    """Due compactions: the n-th task does the n-th one."""
+    """Due compactions, divided among the tasks."""
+    task_count: int = 1
+    """About how many tasks there are: the file count of the newest epoch."""
     refusal: UpsertFlowError | None = None
     """Why the rows are refused, unless the table already contains them."""
     is_reference: bool = False
@@ -150,6 +153,19 @@ class SinkPlan:
     def table(self) -> Table:
         """Open the table, on the driver or in a task."""
         return Table(open_store(self.path, self.storage))
+
+    def iter_share(self, task_index: int, staged_bytes: int) -> Iterator[Job]:
+        """Yield a task's compactions: bounded by its own bytes, and one in the first task anyway.
+
+        So compactions keep pace with the batch, and a small batch waits for one job at most.
+        """
+        bytes_left = SHARE * staged_bytes
+        for number, job in enumerate(self.jobs[task_index :: self.task_count]):
+            if number or task_index:
+                bytes_left -= job.bytes
+            if bytes_left < 0:
+                return
+            yield job
 
 
 def plan_sink(
@@ -181,14 +197,18 @@ def plan_sink(
         else:
             write = write if head is write.base else plan_table_write(table, options, incoming)
     jobs: list[Job] = []
+    task_count = 0
     if not (overwrite or write.base.is_unborn):
         # The version used for the plan is new enough.
-        jobs = table.compaction_jobs(look=table.log.cached_snapshot())[:JOBS_MAX]
+        jobs = table.compaction_jobs(look=table.log.cached_snapshot(), is_share=True)[:JOBS_MAX]
+        base = write.base
+        task_count = int(np.count_nonzero(base.columns.lower == base.changed)) if jobs else 0
     return SinkPlan(
         path=table.store.url,
         storage=options.storage,
         write=write,
         jobs=tuple(jobs),
+        task_count=max(1, task_count),
         refusal=refusal,
     )
 
@@ -269,7 +289,7 @@ class _Write:
             overwrite=self._overwrite,
             late_rows=self._late_rows,
         )
-        jobs = plan.jobs[task_index : task_index + 1]
+        jobs = plan.iter_share(task_index, sum(file.bytes for file in staged.files))
         return StagedMessage(
             staged=staged,
             unborn=write.base if write.base.is_unborn else None,

@@ -37,6 +37,7 @@ from spark_upsert.store.open import open_store
 from spark_upsert.table import maintenance, row_ttl, schema_changes
 from spark_upsert.table.arguments import GivenRows, as_keys, as_table, deletes_of, merged
 from spark_upsert.table.compaction import CompactionResult, Job, commit_compactions, due_jobs
+from spark_upsert.table.compaction.worker import VERSION_JOBS_MAX
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.log import remove_unused
 from spark_upsert.table.log.manifest import Commit, Manifest, Transaction
@@ -602,8 +603,8 @@ class Table(TableReader):
         full : bool
             Whether to leave one run per hash range, regardless of size.
         run : callable, optional
-            Executes a round's jobs elsewhere, for example in Spark tasks; by default this
-            thread executes them one after the other.
+            Executes and commits the jobs elsewhere, for example in Spark tasks, and returns how
+            many; by default this thread does it, one after the other.
 
         Notes
         -----
@@ -614,15 +615,23 @@ class Table(TableReader):
             self.log, self.store, full=full, run=run, commit=self.commit_compactions
         )
 
-    def compaction_jobs(self, *, full: bool = False, look: LogSnapshot | None = None) -> list[Job]:
-        """Return the due compactions, the smallest first; by default in the newest version."""
+    def compaction_jobs(
+        self, *, full: bool = False, look: LogSnapshot | None = None, is_share: bool = False
+    ) -> list[Job]:
+        """Return the due compactions, the smallest first; by default in the newest version.
+
+        With ``is_share``, only those for the next batch (`compaction.policy.batch_share`).
+        """
         if look is None:
-            return due_jobs(self.log, self.log.now_ms(), full=full)
+            return due_jobs(self.log, self.log.now_ms(), full=full, is_share=is_share)
         with look:
-            return due_jobs(look, self.log.now_ms(), full=full)
+            return due_jobs(look, self.log.now_ms(), full=full, is_share=is_share)
 
     def commit_compactions(self, compacted: Iterable[CompactionResult]) -> int:
-        """Make compactions visible; returns how many. One with missing runs is dropped."""
+        """Make compactions visible; returns how many. One with missing runs is dropped.
+
+        Those of a list share versions; those of an iterator are committed one by one.
+        """
         prepared: list[PreparedFiles | None] = []
 
         def noted() -> Iterator[CompactionResult]:
@@ -630,7 +639,8 @@ class Table(TableReader):
                 prepared.append(compaction.ahead)
                 yield compaction
 
-        count = commit_compactions(self.store, self.log, noted())
+        per_version = VERSION_JOBS_MAX if isinstance(compacted, list) else 1
+        count = commit_compactions(self.store, self.log, noted(), per_version=per_version)
         if count:
             self._follow(ahead=[run_files for run_files in prepared if run_files is not None])
         return count

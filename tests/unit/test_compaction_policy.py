@@ -16,7 +16,7 @@ import pytest
 
 from spark_upsert.core.key_hash import ALL_HASHES, HASH_END, HashRange
 from spark_upsert.core.precedence import Epoch, Interval
-from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.table.compaction import policy
 from spark_upsert.table.compaction.policy import (
     FANOUT,
@@ -26,10 +26,13 @@ from spark_upsert.table.compaction.policy import (
     choose,
     choose_all,
 )
-from spark_upsert.table.compaction.worker import FILE_BYTES
+from spark_upsert.table.compaction.worker import FILE_BYTES, VERSION_JOBS_MAX, compact_runs
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, apply
 from spark_upsert.table.run.file import RunFile
+from tests.support.model import Command
 from tests.support.seeds import rest_slow, seeds
+from tests.support.stores import MemoryStore
+from tests.support.tables import append, make_table, schema_of
 
 SMALL = 1000
 SCHEMA = TableSchema.of(pa.schema({"k": pa.int64()}), keys=["k"])
@@ -299,3 +302,21 @@ def test_a_plan_of_a_settled_table_looks_once_at_its_arrays() -> None:
 
 def _file(hash_range: HashRange) -> RunFile:
     return replace(run(0, JOB_BYTES).file, hash_range=hash_range, path=f"data/{hash_range}.arrow")
+
+
+def test_compactions_of_a_list_share_versions_and_each_range_is_taken_once() -> None:
+    table = make_table(MemoryStore(), schema_of(Scope.TABLE))
+    for epoch in range(FANOUT):
+        append(table, [Command(key, epoch, epoch) for key in range(200)])
+    before = table.snapshot()
+    with patch.object(policy, "JOB_BYTES", 2_000):
+        jobs = table.compaction_jobs()
+    assert len(jobs) > VERSION_JOBS_MAX
+    head = table.log.head()
+    assert all(job.hash_range.first % (HASH_END // 64) == 0 for job in jobs)
+    twice = [compact_runs(table.store, head, job) for job in (*jobs, *jobs[:3])]
+    assert table.commit_compactions(twice) == len(jobs)
+    assert table.log.head().version == head.version + -(-len(jobs) // VERSION_JOBS_MAX)
+    assert table.snapshot().equals(before)
+    files = {slice_.file.path for slice_ in twice[-1].added}
+    assert not files & {info.path for info in table.store.list("data")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_upsert.errors import SchemaError, TableFullError
+from spark_upsert.options.write import WriteOptions
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.table import Table
 from spark_upsert_sink import UpsertBatchWriter, UpsertStreamWriter
@@ -48,6 +50,26 @@ def rows(*pairs: tuple[int, int]) -> pa.RecordBatch:
 def rows_of(table: Table) -> dict[int, int]:
     columns = table.snapshot().sort_by("id").to_pydict()
     return dict(zip(columns["id"], columns["n"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("task", "staged", "expected"),
+    [
+        pytest.param(0, 0, [10], id="the first task does one job whatever the batch has"),
+        pytest.param(1, 0, [], id="the others none without rows"),
+        pytest.param(1, 4, [11], id="four times the bytes that it staged"),
+        pytest.param(1, 7, [11, 13], id="and no more"),
+        pytest.param(0, 100, [10, 12, 14], id="its own share of the jobs"),
+    ],
+)
+def test_a_task_compacts_by_the_bytes_that_it_staged(
+    tmp_path: Path, task: int, staged: int, expected: list[int]
+) -> None:
+    jobs: Any = [SimpleNamespace(bytes=size) for size in (10, 11, 12, 13, 14)]
+    options = WriteOptions.parse({"path": str(tmp_path / "t"), "keys": "id"})
+    plan = plan_sink(options, rows((1, 1)).schema, overwrite=False)
+    plan = replace(plan, jobs=tuple(jobs), task_count=2)
+    assert [job.bytes for job in plan.iter_share(task, staged)] == expected
 
 
 def test_a_micro_batch_is_planned_once_and_its_commit_not_at_all(

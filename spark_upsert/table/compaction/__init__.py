@@ -3,10 +3,11 @@
 `policy` chooses the jobs, `worker` merges runs and commits the result.
 """
 
-from spark_upsert.table.compaction.policy import Job, choose, due_jobs
+from spark_upsert.table.compaction.policy import SHARE, Job, choose, due_jobs
 from spark_upsert.table.compaction.worker import CompactionResult, commit_compactions, compact_runs
 
 __all__ = [
+    "SHARE",
     "CompactionResult",
     "Job",
     "choose",

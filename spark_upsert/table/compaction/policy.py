@@ -223,7 +223,9 @@ class _Planner:
             is_taken[chosen] = True
         is_cut = total > JOB_BYTES and bool(columns.is_cut[members].any())
         if (is_split or is_cut) and not is_one_hash:
-            for half in hash_range.split_at((occupied.first + occupied.end) // 2):
+            # At the first bit that differs: always the same bounds, whatever hashes the files have.
+            bits = (occupied.first ^ occupied.last).bit_length() - 1
+            for half in hash_range.split_at(occupied.last >> bits << bits):
                 self._add(tier_now, half, members, is_taken)
 
     def _close(
@@ -319,7 +321,8 @@ class _Pending(NamedTuple):
 def choose_all(manifest: Manifest, *, forget_before: int = 0) -> list[Job]:
     """Return the jobs leaving one run per range, regardless of size."""
     columns, slices = manifest.columns, list(manifest.slices)
-    ranges = ALL_HASHES.cut(max(1, -(-int(columns.bytes.sum()) // JOB_BYTES)))
+    count = max(1, -(-int(columns.bytes.sum()) // JOB_BYTES))
+    ranges = ALL_HASHES.cut(1 << (count - 1).bit_length())
     live = np.flatnonzero(columns.first <= columns.last)
     firsts = np.array([each.first for each in ranges], dtype=np.uint64)
     begins = np.searchsorted(firsts, columns.first[live], side="right") - 1
@@ -375,7 +378,21 @@ def _neighbours(
                 counted, weight = [], 0.0
 
 
-def due_jobs(log: Versions, now_ms: int, *, full: bool = False) -> list[Job]:
+SHARE = 4
+"""A batch compacts at most so many times its own bytes: a byte is written once per tier, and tables
+with more tiers need `compact` as a separate job."""
+
+
+def batch_share(head: Manifest) -> int:
+    """Return the bytes to plan for the next batch, by the newest epoch: at least one job."""
+    columns = head.columns
+    newest = columns.bytes[columns.lower == head.changed]
+    return max(SHARE * int(newest.sum()), JOB_BYTES)
+
+
+def due_jobs(
+    log: Versions, now_ms: int, *, full: bool = False, is_share: bool = False
+) -> list[Job]:
     """Return the due compactions, the smallest first.
 
     Parameters
@@ -385,10 +402,15 @@ def due_jobs(log: Versions, now_ms: int, *, full: bool = False) -> list[Job]:
         By the log's clock.
     full : bool
         Whether to leave one run per range, regardless of size.
+    is_share : bool
+        Whether to return only so many as the next batch may do (`batch_share`).
     """
     head = log.head()
-    chooser = choose_all if full else choose
-    return chooser(head, forget_before=_forget_before(log, head, now_ms))
+    forget_before = _forget_before(log, head, now_ms)
+    if full:
+        return choose_all(head, forget_before=forget_before)
+    bytes_max = batch_share(head) if is_share else None
+    return choose(head, forget_before=forget_before, bytes_max=bytes_max)
 
 
 def _forget_before(log: Versions, head: Manifest, now_ms: int) -> int:

@@ -5,9 +5,9 @@ A compaction is dropped if some of its ranges are no longer live at the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -265,34 +265,69 @@ def _reduce_range(
     return merge_function_for(schema).reduce(rows, epochs=epochs), slices
 
 
-def commit_compactions(store: Store, log: Log, compacted: Iterable[CompactionResult]) -> int:
+VERSION_JOBS_MAX = 16
+"""Maximum compactions per version: a version costs a put, and is read by every other writer."""
+
+
+def commit_compactions(
+    store: Store, log: Log, compacted: Iterable[CompactionResult], *, per_version: int = 1
+) -> int:
     """Commit compactions; return how many. A compaction with missing runs is dropped."""
     count = 0
-    for compaction in compacted:
-        if log.append(partial(_draft, store, log, compaction)) is not None:
-            count += 1
-        else:
-            files = [slice_.file for slice_ in compaction.added]
-            remove_unused(store, log, files, base_version=compaction.base_version)
+    remaining = iter(compacted)
+    while group := list(islice(remaining, per_version)):
+        fitting: list[CompactionResult] = []
+
+        def propose(head: Manifest) -> Draft | None:
+            fitting[:] = _fitting(store, log, group, head)  # noqa: B023
+            return _draft(fitting, head) if fitting else None  # noqa: B023
+
+        if log.append(propose) is None:
+            fitting.clear()
+        count += len(fitting)
+        for compaction in group:
+            if not any(compaction is committed for committed in fitting):
+                files = [slice_.file for slice_ in compaction.added]
+                remove_unused(store, log, files, base_version=compaction.base_version)
     return count
 
 
-def _draft(store: Store, log: Log, each: CompactionResult, head: Manifest) -> Draft | None:
-    """Return a compaction's commit proposal for a head; None to drop the compaction."""
-    log.require_descent(head, each.base, "the compaction")
-    if not each.taken or not head.accepts(each.base_version):
-        return None
-    # After a restore, its input may be live again below other runs.
-    between = log.commits(each.base_version + 1, head.upper)
-    if any(commit.restored is not None for commit in between):
-        return None
-    if not is_applicable(head, each.taken) or not each.is_safe(store, head):
-        return None
-    mark = each.low_water and higher_mark(each.low_water, head.low_water, head.schema)
+def _fitting(
+    store: Store, log: Log, group: Sequence[CompactionResult], head: Manifest
+) -> list[CompactionResult]:
+    """Return the compactions that may follow a version together."""
+    fitting: list[CompactionResult] = []
+    taken: dict[str, list[HashRange]] = {}
+    for each in group:
+        log.require_descent(head, each.base, "the compaction")
+        if not each.taken or not head.accepts(each.base_version):
+            continue
+        # After a restore, its input may be live again below other runs.
+        between = log.commits(each.base_version + 1, head.upper)
+        if any(commit.restored is not None for commit in between):
+            continue
+        is_taken = any(
+            other.overlaps(removed.hash_range)
+            for removed in each.taken
+            for other in taken.get(removed.path, ())
+        )
+        if is_taken or not is_applicable(head, each.taken) or not each.is_safe(store, head):
+            continue
+        fitting.append(each)
+        for removed in each.taken:
+            taken.setdefault(removed.path, []).append(removed.hash_range)
+    return fitting
+
+
+def _draft(fitting: Sequence[CompactionResult], head: Manifest) -> Draft:
+    """Return the version for compactions, immediately after a head."""
+    mark = None
+    for each in fitting:
+        mark = higher_mark(mark, each.low_water, head.schema)
     return Draft(
         kind=Kind.COMPACT,
-        compacted=each.added,
-        taken=each.taken,
+        compacted=tuple(slice_ for each in fitting for slice_ in each.added),
+        taken=tuple(removed for each in fitting for removed in each.taken),
         live_rows=head.live_rows,
-        low_water=mark,
+        low_water=mark and higher_mark(mark, head.low_water, head.schema),
     )

@@ -327,9 +327,15 @@ class SliceColumns:
         ]
         if crowded:
             parts = [
-                (at, part.first, part.last, slice_.bytes_within(part))
+                (
+                    at,
+                    part.first,
+                    part.last,
+                    file.bytes * entries / file.rows * part.width / spread.width,
+                )
                 for at, slice_ in crowded
-                for spread, _ in slice_.file.spread()
+                for file in (slice_.file,)
+                for spread, entries in file.spread()
                 if not (part := spread.intersect(slice_.live)).is_empty
             ]
             uniform = np.ones(count, dtype=np.bool_)
