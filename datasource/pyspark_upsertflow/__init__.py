@@ -98,9 +98,12 @@ def compact(
     path: str | PathLike[str],
     *,
     full: bool = False,
+    serve: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> int:
-    """Compact a table's runs by a Spark job, one task per compaction.
+    """Compact a table's runs by Spark tasks, which share hash ranges by leases.
+
+    Each task commits its compactions, so an interrupted job can be run again, also next to another.
 
     Parameters
     ----------
@@ -110,6 +113,8 @@ def compact(
         The table's path or URL.
     full : bool
         Whether to leave one run everywhere, whatever the sizes.
+    serve : bool
+        Whether to compact after each new version, until interrupted.
     storage_options : mapping of str to str, optional
         Object store settings: the ``storage.*`` options without their prefix.
 
@@ -129,7 +134,7 @@ def compact(
     from spark_upsert.store.open import checked_storage, path_text
 
     return compact_table(
-        spark, path_text(path), full=full, storage=checked_storage(storage_options)
+        spark, path_text(path), full=full, serve=serve, storage=checked_storage(storage_options)
     )
 
 

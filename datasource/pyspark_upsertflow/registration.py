@@ -6,9 +6,9 @@ delegates to `DefaultSource`. All other classes are pickled by reference.
 
 from __future__ import annotations
 
-import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,8 +22,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_upsert.store.open import open_store
-from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
+from spark_upsert.table.compaction import Job
 from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.maintenance import serve as serve_compactions
 from spark_upsert.table.table import Table
 
 if TYPE_CHECKING:
@@ -158,47 +159,55 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
     return Upsertflow
 
 
-_COMPACTED = pa.schema([pa.field("compacted", pa.binary())])
+_COUNTS = pa.schema([pa.field("compactions", pa.int64())])
+
+_TASKS_PER_SLOT = 4
+"""Compaction tasks per slot, so that a slow one does not delay the others' share."""
+
+_TASKS_MAX = 256
+"""Maximum compaction tasks if the session's parallelism is unknown."""
 
 
-def compact(spark: SparkSession, path: str, *, full: bool, storage: Mapping[str, str]) -> int:
+def compact(
+    spark: SparkSession, path: str, *, full: bool, serve: bool, storage: Mapping[str, str]
+) -> int:
     """Compact a table's runs in Spark tasks; return the number of compactions.
 
-    The driver chooses and commits (`Table.compact`). A task receives its job number by
-    ``spark.range``, which Spark Connect has, too.
+    The driver plans; tasks lease ranges and commit (`maintenance.compact_leased`). A task receives
+    its number by ``spark.range``, which Spark Connect has, too.
     """
     table = Table.open(path, storage_options=storage)
-    return table.compact(full=full, run=partial(_run, spark, path, storage))
 
+    def run(base: Manifest, jobs: Sequence[Job]) -> int:
+        slots = find_parallelism(spark)
+        tasks = min(len(jobs), _TASKS_MAX if slots is None else slots * _TASKS_PER_SLOT)
+        work = _worker(
+            path, storage, base.without_writers(), [jobs[n::tasks] for n in range(tasks)]
+        )
+        numbers = spark.range(0, tasks, 1, tasks).mapInArrow(work, "compactions bigint")
+        return sum(row.compactions for row in numbers.collect())
 
-def _run(
-    spark: SparkSession,
-    path: str,
-    storage: Mapping[str, str],
-    base: Manifest,
-    jobs: Sequence[Job],
-) -> list[CompactionResult]:
-    """Run one task per job; return their durable results."""
-    numbers = spark.range(0, len(jobs), 1, len(jobs))
-    work = _worker(path, storage, base.without_writers(), jobs)
-    return [
-        pickle.loads(row.compacted)
-        for row in numbers.mapInArrow(work, "compacted binary").collect()
-    ]
+    def once() -> int:
+        return table.compact(full=full, run=run)
+
+    if not serve:
+        return once()
+    return sum(serve_compactions(table.log, once, time.sleep))
 
 
 def _worker(
-    path: str, storage: Mapping[str, str], base: Manifest, jobs: Sequence[Job]
+    path: str, storage: Mapping[str, str], base: Manifest, jobs: Sequence[Sequence[Job]]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for running jobs by their numbers."""
+    """Return a function for running and committing jobs by their task's number."""
+    is_large = bool(base.slice_list.leaves)
+    planned = replace(base, slices=()) if is_large else base
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        store = open_store(path, storage)
+        table = Table(open_store(path, storage))
+        own_base = table.log.at_planned(planned.version_ref, "it") if is_large else planned
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                compacted = pickle.dumps(compact_runs(store, base, jobs[number]))
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([compacted], pa.binary())], schema=_COMPACTED
-                )
+                count = table.compact_leased(own_base, jobs[number])
+                yield pa.RecordBatch.from_arrays([pa.array([count])], schema=_COUNTS)
 
     return work

@@ -31,10 +31,11 @@ from spark_upsert.options.read import Metadata
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.store.open import open_store
 from spark_upsert.table.changelog.render import ValidBy
-from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
+from spark_upsert.table.compaction import Job
 from spark_upsert.table.keep_history import keep_history as keep
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import INDEX_BY
+from spark_upsert.table.maintenance import serve as serve_compactions
 from spark_upsert.table.observers import PublicationResult
 from spark_upsert.table.retention.expiry import GRACE_MS, SAFETY_MS
 from spark_upsert.table.table import Table
@@ -154,17 +155,33 @@ def check(path: str, storage: Mapping[str, str], of_root: bool, as_json: bool) -
 @on_table
 @all_tables_option
 @click.option("--full", is_flag=True, help="Leave one run everywhere, whatever the sizes.")
+@click.option("--serve", is_flag=True, help="Merge after each new version, until interrupted.")
 @json_option
 def compact(
-    path: str, storage: Mapping[str, str], of_root: bool, full: bool, as_json: bool
+    path: str, storage: Mapping[str, str], of_root: bool, full: bool, serve: bool, as_json: bool
 ) -> None:
-    """Merge runs in this process. For large tables use upsertflow.compact(spark, path)."""
+    """Merge runs in this process. For large tables use upsertflow.compact(spark, path).
+
+    Several processes share the work.
+    """
+    if serve and (full or of_root):
+        raise click.UsageError("--serve takes neither --full nor --all.")
+    if serve:
+        table = open_in(path, storage)
+        for count in serve_compactions(
+            table.log, lambda: table.compact(run=table.compact_leased), time.sleep
+        ):
+            facts = {"compactions": count, "runs": table.log.head().run_count}
+            print_facts(facts, as_json=as_json)
 
     def work(table: Table, notify: OnProgress) -> dict[str, Any]:
-        def run(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
-            for number, job in enumerate(jobs, start=1):
-                notify(f"{number:,} of {len(jobs):,} merges of this round")
-                yield compact_runs(table.store, base, job)
+        def run(base: Manifest, jobs: Sequence[Job]) -> int:
+            def noted() -> Iterator[Job]:
+                for number, job in enumerate(jobs, start=1):
+                    notify(f"{number:,} of {len(jobs):,} merges")
+                    yield job
+
+            return table.compact_leased(base, noted())
 
         before = table.log.head().run_count
         compactions = table.compact(full=full, run=run)

@@ -1,4 +1,4 @@
-"""Table and index maintenance: compaction rounds, and the check."""
+"""Table and index maintenance: compaction in any process, the check, and repairs."""
 
 from __future__ import annotations
 
@@ -7,60 +7,177 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from spark_upsert.core.key_hash import HashRange
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, UpsertFlowError
 from spark_upsert.store import Store
-from spark_upsert.store.records import MALFORMED, checked_record, read_record, whole
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    MALFORMED,
+    UNREADABLE,
+    checked_record,
+    read_record,
+    whole,
+)
 from spark_upsert.table.compaction import CompactionResult, Job, compact_runs, due_jobs
+from spark_upsert.table.compaction.policy import JOB_FILES_MAX
+from spark_upsert.table.compaction.worker import VERSION_JOBS_MAX
 from spark_upsert.table.index.index import Index, check_index
 from spark_upsert.table.log.codec import (
     CHECKPOINT_FORMAT,
+    TIME_MS_MAX,
     checkpoint_from_json,
     commit_from_json,
     entries,
 )
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.manifest import Draft, Kind, Manifest
-from spark_upsert.table.log.properties import INTERNAL
+from spark_upsert.table.log.manifest import Draft, Kind, Manifest, is_applicable
+from spark_upsert.table.log.properties import INTERNAL, heeds_pressure
+from spark_upsert.table.retention.lag import REFUSES_FROM, TTL_MS_MAX, PressureReport, report
 from spark_upsert.table.retention.leases import FOLDER as LEASES
 from spark_upsert.table.retention.leases import lease_in
 from spark_upsert.table.schema_changes import with_dropped_names
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.state.check import check as check_entries
 
-Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], Iterable[CompactionResult]]
-"""Runs compaction jobs on a version, in any process."""
+JsonRecord = dict[str, Any]
+
+Runner: TypeAlias = Callable[[Manifest, Sequence[Job]], int]
+"""Runs and commits compaction jobs on a version, in any process; returns how many."""
 
 Commits: TypeAlias = Callable[[Iterable[CompactionResult]], int]
 """Commits compactions and returns how many (`Table.commit_compactions`)."""
-
-ROUND_JOBS_MAX = 256
-"""Maximum compactions per round. Each reads up to 128 MiB: enough for a large cluster's slots."""
 
 
 def compact(log: Log, store: Store, *, full: bool, run: Runner | None, commit: Commits) -> int:
     """Compact runs until nothing is due (`Table.compact`)."""
 
-    def here(base: Manifest, jobs: Sequence[Job]) -> Iterator[CompactionResult]:
-        return (compact_runs(store, base, job) for job in jobs)
+    def here(base: Manifest, jobs: Sequence[Job]) -> int:
+        return commit(compact_runs(store, base, job) for job in jobs)
 
     run = run or here
-    jobs = due_jobs(log, log.now_ms(), full=full)
+    # A full compaction of very many runs would read tiny ranges of each.
+    is_deep = full and log.head().run_count > JOB_FILES_MAX
     count = 0
-    while jobs:
-        batch, later = jobs[:ROUND_JOBS_MAX], jobs[ROUND_JOBS_MAX:]
-        done_count = commit(run(log.head(), batch))
-        count += done_count
-        if full:
-            jobs = later
-        else:
-            # The output may be due again. If nothing was committed, other compactions are faster.
-            jobs = due_jobs(log, log.now_ms()) if done_count else []
+    for is_full in (False, True) if is_deep else (full,):
+        # The output may be due again. If nothing was committed, other compactions are faster.
+        while jobs := due_jobs(log, log.now_ms(), full=is_full):
+            done_count = run(log.head(), jobs)
+            count += done_count
+            if is_full or not done_count:
+                break
     return count
+
+
+# -- leases of ranges ----------------------------------------------------------------------
+
+RANGES = "_leases"
+
+RANGE_TTL_MS = 15 * 60_000
+"""Lease duration: a task's group of jobs takes a few minutes; after a kill, its ranges wait."""
+
+RUNS_MAX = 1024
+"""Run count above which a compactor reports pressure: eight times what one job merges."""
+
+COMPACTOR = "compaction"
+"""The consumer name in a compactor's pressure reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeLease:
+    """A compactor's claim to a hash range; a hint, which avoids work done twice."""
+
+    hash_range: HashRange
+    until_ms: int
+    """Expiration time, in ms since 1970, by the compactor's clock."""
+
+    @property
+    def path(self) -> str:
+        return f"{RANGES}/{'-'.join(self.hash_range.to_json())}.json"
+
+    def to_json(self) -> JsonRecord:
+        """Return the stored form."""
+        record = {"hashes": self.hash_range.to_json(), "until_ms": self.until_ms}
+        return {"format": FORMAT_VERSION, **record}
+
+    @classmethod
+    def from_json(cls, record: JsonRecord) -> RangeLease:
+        """Parse the stored form."""
+        until_ms = whole(record["until_ms"], most=TIME_MS_MAX)
+        return cls(hash_range=HashRange.from_json(record["hashes"]), until_ms=until_ms)
+
+    def try_take(self, store: Store, now_ms: int) -> bool:
+        """Return whether the range is taken: nobody else holds it, or the other lease lapsed."""
+        record = checked_record(self.path, self, self.to_json(), self.from_json)
+        if record.put_if_absent(store):
+            return True
+        try:
+            held = read_record(store, self.path, self.from_json)
+        except UNREADABLE:
+            held = None
+        if held is not None and now_ms < held.until_ms <= now_ms + RANGE_TTL_MS:
+            return False
+        store.delete(self.path)
+        return record.put_if_absent(store)
+
+
+def compact_leased(
+    log: Log, store: Store, base: Manifest, jobs: Iterable[Job], commit: Commits
+) -> int:
+    """Run and commit jobs whose ranges no other compactor has leased; return how many.
+
+    Groups of `VERSION_JOBS_MAX` jobs are one version. Done jobs are skipped, so after a kill the
+    same jobs can be run again; a compaction by others is found at the commit at the latest.
+    """
+    store.prepare(RANGES)
+    remaining, count = iter(jobs), 0
+    while group := list(islice(remaining, VERSION_JOBS_MAX)):
+        leases: list[RangeLease] = []
+        results: list[CompactionResult] = []
+        try:
+            for job in group:
+                head, now_ms = log.head(), log.now_ms()
+                _report_runs(store, head, now_ms)
+                lease = RangeLease(hash_range=job.hash_range, until_ms=now_ms + RANGE_TTL_MS)
+                if is_applicable(head, job.taken) and lease.try_take(store, now_ms):
+                    leases.append(lease)
+                    results.append(compact_runs(store, base, job))
+            count += commit(results) if results else 0
+        finally:
+            for lease in leases:
+                store.delete(lease.path)
+    return count
+
+
+def _report_runs(store: Store, head: Manifest, now_ms: int) -> None:
+    """Report pressure if writers are faster than compactions (`table.retention.lag`)."""
+    if heeds_pressure(head.properties) and head.run_count > RUNS_MAX:
+        pressure = PressureReport(
+            consumer=COMPACTOR,
+            rung=REFUSES_FROM,
+            pressure=1.0,
+            reported_ms=now_ms,
+            ttl_ms=TTL_MS_MAX,
+        )
+        report(store, pressure)
+
+
+def serve(log: Log, compact: Callable[[], int], sleep: Callable[[float], object]) -> Iterator[int]:
+    """Compact after each new version, for ever; yield how many compactions were done each time."""
+    while True:
+        if count := compact():
+            yield count
+        while not log.has_newer():
+            sleep(SERVE_POLL_S)
+
+
+SERVE_POLL_S = 1.0
+"""Poll interval for new versions, one request each."""
 
 
 def compact_once(log: Log, store: Store, commit: Commits) -> None:
@@ -79,9 +196,6 @@ def check(
     report = check_entries(store, log, progress)
     index_findings = [finding for index in indexes for finding in check_index(index)]
     return replace(report, findings=(*report.findings, *index_findings))
-
-
-JsonRecord = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -615,6 +615,13 @@ class Table(TableReader):
             self.log, self.store, full=full, run=run, commit=self.commit_compactions
         )
 
+    def compact_leased(self, base: Manifest, jobs: Iterable[Job]) -> int:
+        """Run and commit compactions, sharing them with other processes; return how many.
+
+        See `spark_upsert.table.maintenance.compact_leased`.
+        """
+        return maintenance.compact_leased(self.log, self.store, base, jobs, self.commit_compactions)
+
     def compaction_jobs(
         self, *, full: bool = False, look: LogSnapshot | None = None, is_share: bool = False
     ) -> list[Job]:

@@ -184,6 +184,8 @@ class UnreferencedFiles:
 
 _DATA = "data"
 _LOG = "_log"
+_RANGES = "_leases"
+"""Leases for compactions (`table.maintenance`)."""
 
 _PASSING = re.compile(r"(?:[^/]+/)?(?:\.tmp-[0-9a-f]{32}|[0-9a-f]{32}\.now)")
 """Temporary names, renamed or removed by their writers and vacuums."""
@@ -402,7 +404,7 @@ def _list_files(store: Store) -> _Listing:
         max((info.modified_s for info in runs), default=0.0) if clock is None else clock.modified_s
     )
     others = [*files.values()]
-    for folder in (_DATA, _LOG, _LEASES, _PRESSURE):
+    for folder in (_DATA, _LOG, _LEASES, _PRESSURE, _RANGES):
         others += store.temporaries(folder)
     passing = [info for info in others if _PASSING.fullmatch(info.path) and not info.is_link]
     known_paths = {info.path for info in (*runs, *passing)}
