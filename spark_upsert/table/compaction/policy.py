@@ -422,7 +422,7 @@ def _forget_before(log: Versions, head: Manifest, now_ms: int) -> int:
     if head.schema.keeps_deletes:
         return 0
     retention = TombstoneRetention.parse(head.properties.get(PROPERTY, DEFAULT))
-    if retention.is_for_ever or not any(slice_.file.tombstones for slice_ in head.slices):
+    if retention.is_for_ever or not head.slice_list.has_tombstones:
         return 0
     before: int = head.upper
     if retention.epochs is not None:
