@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
     from spark_upsert.errors import UpsertFlowError
     from spark_upsert.feedback import FeedbackUpsert
-    from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+    from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
     from spark_upsert.table.log.manifest import Commit, Transaction
     from spark_upsert.table.log.properties import LateRows
     from spark_upsert.table.table import Table
@@ -46,9 +46,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ChangeOptions": "table.changelog.render",
+    "ChangeOptions": "table.changelog.read",
     "Commit": "table.log.manifest",
-    "Deduplication": "table.changelog.render",
+    "Deduplication": "table.changelog.read",
     "Engine": "core.merge_engines",
     "ErrorPolicy": "core.schema",
     "FeedbackUpsert": "feedback",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from tests.planted import BUGS, Bug
 from tests.support.disk import Loss
 from tests.support.stores import forget_runs_and_logs

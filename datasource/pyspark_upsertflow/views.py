@@ -20,7 +20,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan.nodes import Node
 from spark_upsert.store.open import open_store
 from spark_upsert.streams.planner.formats import explain_read
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.log.manifest import QUERY, Manifest, Transaction
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.outcomes import NOTHING

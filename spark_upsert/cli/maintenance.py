@@ -30,7 +30,7 @@ from spark_upsert.errors import UpsertFlowError, as_flag
 from spark_upsert.options.read import Metadata
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.store.open import open_store
-from spark_upsert.table.changelog.render import ValidBy
+from spark_upsert.table.changelog.read import ValidBy
 from spark_upsert.table.compaction import Job
 from spark_upsert.table.keep_history import keep_history as keep
 from spark_upsert.table.log.manifest import Manifest

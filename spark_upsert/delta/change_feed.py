@@ -25,8 +25,7 @@ from spark_upsert.delta.upkeep import FEED_FOLDER
 from spark_upsert.errors import DataLossError
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import cut_into_ranges
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication, read_changes
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state.snapshot import CHUNK_ROWS

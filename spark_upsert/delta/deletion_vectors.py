@@ -6,10 +6,12 @@ changed keys, `vectors_after_superseding` from writers' notes.
 
 from __future__ import annotations
 
+import json
 import struct
 import uuid
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,8 +21,9 @@ import pyarrow as pa
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.schema import DIFF, HASH, TableSchema, is_live
+from spark_upsert.delta.actions import DeltaAction
 from spark_upsert.store import Store
-from spark_upsert.table.log.manifest import Manifest
+from spark_upsert.table.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table.run.file import RUNS, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import fold
@@ -526,3 +529,44 @@ def newest_entries(hits: Iterable[KeyMatches], count: int) -> Positions:
     for hit in hits:
         newest[hit.probes] = np.maximum(newest[hit.probes], hit.rows)
     return newest
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRows:
+    """Rows written in the versions after a mirror's shown version."""
+
+    shown: int
+    upper: int
+    """The first version that is not counted yet."""
+    written: int = 0
+    superseded: int = 0
+    """Written rows with an earlier row of their key."""
+    is_countable: bool = True
+    """Whether the deletion vectors grow by the superseded rows only."""
+
+    def including(self, commit: Commit) -> PendingRows:
+        """Return the rows with those of the next version."""
+        counters = commit.counters
+        return PendingRows(
+            shown=self.shown,
+            upper=commit.version + 1,
+            written=self.written + sum(file.rows for file in commit.added),
+            superseded=self.superseded + counters.get("updates", 0) + counters.get("deletes", 0),
+            is_countable=self.is_countable
+            and commit.kind is not Kind.OVERWRITE
+            and commit.schema is None,
+        )
+
+    def vector_bytes(self, live: Iterable[DeltaAction]) -> int:
+        """Estimate the bytes of all deletion vectors if these rows are published.
+
+        Rows are deleted at random: two bytes each, up to a bit per row in whole containers.
+        """
+        counts = [
+            (json.loads(add["stats"])["numRecords"], add.get("deletionVector") or {})
+            for add in live
+        ]
+        files = [(rows, vector.get("cardinality", 0)) for rows, vector in counts]
+        share = self.superseded / max(1, sum(rows - dead for rows, dead in files))
+        dead_rows = [(rows, dead + min(1.0, share) * (rows - dead)) for rows, dead in files]
+        return round(sum(min(2 * dead, -(-rows >> 16) * 8192) for rows, dead in dead_rows))

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from spark_upsert.delta.actions import (
 from spark_upsert.delta.change_feed import RowsOfFile, write_feed, write_feed_of_difference
 from spark_upsert.delta.checkpoints import checksum_fields, checksum_path
 from spark_upsert.delta.deletion_vectors import (
+    PendingRows,
     Vector,
     Vectors,
     decode_z85,
@@ -237,47 +238,6 @@ def shown_version(state: DeltaState, table_id: str) -> int | None:
 def mirror_consumer(place: str) -> str:
     """Return the consumer name for a mirror's lease on its table."""
     return f"mirror-{hashlib.blake2b(place.encode(), digest_size=8).hexdigest()}"
-
-
-@dataclass(frozen=True, slots=True)
-class PendingRows:
-    """Rows written in the versions after a mirror's shown version."""
-
-    shown: int
-    upper: int
-    """The first version that is not counted yet."""
-    written: int = 0
-    superseded: int = 0
-    """Written rows with an earlier row of their key."""
-    is_countable: bool = True
-    """Whether the deletion vectors grow by the superseded rows only."""
-
-    def including(self, commit: Commit) -> PendingRows:
-        """Return the rows with those of the next version."""
-        counters = commit.counters
-        return PendingRows(
-            shown=self.shown,
-            upper=commit.version + 1,
-            written=self.written + sum(file.rows for file in commit.added),
-            superseded=self.superseded + counters.get("updates", 0) + counters.get("deletes", 0),
-            is_countable=self.is_countable
-            and commit.kind is not Kind.OVERWRITE
-            and commit.schema is None,
-        )
-
-    def vector_bytes(self, live: Iterable[DeltaAction]) -> int:
-        """Estimate the bytes of all deletion vectors if these rows are published.
-
-        Rows are deleted at random: two bytes each, up to a bit per row in whole containers.
-        """
-        counts = [
-            (json.loads(add["stats"])["numRecords"], add.get("deletionVector") or {})
-            for add in live
-        ]
-        files = [(rows, vector.get("cardinality", 0)) for rows, vector in counts]
-        share = self.superseded / max(1, sum(rows - dead for rows, dead in files))
-        dead_rows = [(rows, dead + min(1.0, share) * (rows - dead)) for rows, dead in files]
-        return round(sum(min(2 * dead, -(-rows >> 16) * 8192) for rows, dead in dead_rows))
 
 
 class Mirror:

@@ -39,7 +39,7 @@ from spark_upsert.options.declare import (
     select_given,
     whole_number,
 )
-from spark_upsert.table.changelog.render import Deduplication, ValidBy
+from spark_upsert.table.changelog.read import Deduplication, ValidBy
 from spark_upsert.table.retention.expiry import LEASE_MS
 from spark_upsert.table.retention.leases import require_name
 

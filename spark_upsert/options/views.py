@@ -23,7 +23,7 @@ from spark_upsert.options.read import (
     refuse_wrong_bounds,
 )
 from spark_upsert.store.records import MALFORMED, texts
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 
 PLAN = "plan"
 

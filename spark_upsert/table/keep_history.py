@@ -34,7 +34,7 @@ from spark_upsert.table.changelog.history import (
     require_axis,
     valid_fields,
 )
-from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
+from spark_upsert.table.changelog.read import VALID_NAMES, HistoryOptions, ValidBy
 from spark_upsert.table.log.manifest import HISTORY, HISTORY_OF, Commit, Manifest, Transaction
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.maintenance import without_columns

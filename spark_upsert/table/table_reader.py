@@ -20,12 +20,12 @@ from spark_upsert.store import Store
 from spark_upsert.table.arguments import GivenRows, as_keys, as_table, as_values
 from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.changes import cut_into_ranges
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import (
+from spark_upsert.table.changelog.read import (
     ChangeOptions,
     Deduplication,
     HistoryOptions,
     ValidBy,
+    read_changes,
 )
 from spark_upsert.table.index.build import Indexes
 from spark_upsert.table.index.index import Index, rows_at

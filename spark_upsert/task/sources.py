@@ -19,8 +19,7 @@ from spark_upsert.errors import DataError, PlanError
 from spark_upsert.store import Store
 from spark_upsert.store.local import open_regular_file
 from spark_upsert.table.changelog.changes import EpochRange
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import ChangeOptions
+from spark_upsert.table.changelog.read import ChangeOptions, read_changes
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.task.lifecycle import Monitor, SplitCounts

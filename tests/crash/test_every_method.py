@@ -27,7 +27,7 @@ from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.errors import TableFullError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.changelog.render import ChangeOptions, ValidBy
+from spark_upsert.table.changelog.read import ChangeOptions, ValidBy
 from spark_upsert.table.compaction import CompactionResult, Job, compact_runs
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.manifest import Manifest, Transaction

@@ -23,7 +23,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
 from spark_upsert.store.records import encode, read_record
-from spark_upsert.table.changelog.render import new_values
+from spark_upsert.table.changelog.read import new_values
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Commit, Transaction

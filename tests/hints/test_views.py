@@ -19,7 +19,7 @@ from spark_upsert.errors import ContentionError, DataError
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.plan import agg
 from spark_upsert.store.open import open_store
-from spark_upsert.table.changelog.render import ValidBy
+from spark_upsert.table.changelog.read import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import KeptPosition, Transaction
 from spark_upsert.table.state.fold import require_possible

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.core.key_hash import HASH_END, HashRange
 from spark_upsert.core.schema import Scope
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from tests.support.histories import CONDITIONS, HISTORIES, Conditions, Played, Step, play, under
 from tests.support.model import fold, visible
 from tests.support.tables import (

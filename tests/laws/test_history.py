@@ -18,7 +18,7 @@ from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import history_splits
 from spark_upsert.table.changelog.history import AT, IS_PUT, VERSION, validity
-from spark_upsert.table.changelog.render import HistoryOptions, ValidBy
+from spark_upsert.table.changelog.read import HistoryOptions, ValidBy
 from tests.support.histories import (
     CONDITIONS,
     HISTORIES,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_upsert.core.schema import Scope
 from spark_upsert.errors import DataLossError
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.render import ValidBy
+from spark_upsert.table.changelog.read import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
 from tests.support.histories import CONDITIONS, EPOCHS, Conditions, WrittenEpoch, under

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.table import row_ttl
-from spark_upsert.table.changelog.render import ChangeOptions
+from spark_upsert.table.changelog.read import ChangeOptions
 from spark_upsert.table.log.properties import COMMITTED, ROW_TTL, ROW_TTL_BY
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now

@@ -20,7 +20,7 @@ from spark_upsert.delta import (
 )
 from spark_upsert.delta import publish as plan
 from spark_upsert.delta.deletion_vectors import Vector
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.run.rows import RunPart
 from spark_upsert.table.state.prepared import PreparedFiles

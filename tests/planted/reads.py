@@ -11,8 +11,9 @@ import numpy as np
 from spark_upsert.core import key_hash
 from spark_upsert.core.key_hash import HashRange
 from spark_upsert.table import table_reader
-from spark_upsert.table.changelog import changes, render
+from spark_upsert.table.changelog import changes
 from spark_upsert.table.changelog import changes as changes_module
+from spark_upsert.table.changelog import read as change_reads
 from spark_upsert.table.log import snapshot
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
@@ -151,7 +152,7 @@ def _() -> Patch:
 )
 def _() -> Patch:
     return patch.object(
-        render, "_changed", lambda rows, old, new: np.ones(len(old), dtype=np.bool_)
+        change_reads, "_changed", lambda rows, old, new: np.ones(len(old), dtype=np.bool_)
     )
 
 

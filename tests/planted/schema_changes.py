@@ -19,7 +19,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import CorruptionError, SchemaError
 from spark_upsert.table import keep_history, schema_changes
 from spark_upsert.table import table as table_module
-from spark_upsert.table.changelog import render
+from spark_upsert.table.changelog import read as change_reads
 from spark_upsert.table.log import properties
 from spark_upsert.table.state import fold, resolve
 from spark_upsert.table.table import Table
@@ -237,7 +237,7 @@ def test_p2_snapshot_changes_and_counters_agree_about_zeros(other: bool) -> None
     test_p2_snapshot_changes_and_counters_agree_about_zeros,
 )
 def _() -> Patch:
-    equal = (patch.object(each, "identical_rows", equal_rows) for each in (render, resolve))
+    equal = (patch.object(each, "identical_rows", equal_rows) for each in (change_reads, resolve))
     return together(*equal)
 
 

@@ -28,7 +28,7 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.compaction import CompactionResult, choose, compact_runs
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import commit_path

@@ -20,7 +20,7 @@ from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import SchemaError
 from spark_upsert.plan.aggregates import Aggregate, AggregateKind
 from spark_upsert.plan.nodes import Group, Scan
-from spark_upsert.table.changelog.render import ValidBy
+from spark_upsert.table.changelog.read import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Transaction
 from spark_upsert.table.log.properties import ROW_TTL, ROW_TTL_BY, LateRows

@@ -12,7 +12,7 @@ import pytest
 
 from spark_upsert.errors import DataLossError, OtherTableError
 from spark_upsert.streams.planner.stream import Stream
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.table import Table
 from tests.promises.layouts import OF_SEEDS, ON_BOTH_LAYOUTS
 from tests.support.model import Command

@@ -44,7 +44,7 @@ import pytest
 
 from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import UpsertFlowError
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.log.manifest import Commit, Transaction
 from spark_upsert.table.log.properties import PROPERTY

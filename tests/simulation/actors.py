@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_upsert.core.schema import Scope, Ties
 from spark_upsert.errors import DataError, DataLossError, UpsertFlowError
 from spark_upsert.feedback import FeedbackUpsert
-from spark_upsert.table.changelog.render import VALID_NAMES, ValidBy
+from spark_upsert.table.changelog.read import VALID_NAMES, ValidBy
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Manifest, Transaction

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.streams.inputs.table import TablePosition
 from spark_upsert.streams.offsets.offset import Position
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.log.manifest import Commit
 from spark_upsert.table.state.reduce import Counters
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.options.read import Merge
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 
 ROOT = "/lake"
 

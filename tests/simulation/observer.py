@@ -34,7 +34,7 @@ from spark_upsert.delta.publish import Mirror, check_mirror
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice, Transaction
 from spark_upsert.table.log.properties import PROPERTY, LateRows, TombstoneRetention, decode_mark

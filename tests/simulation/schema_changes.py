@@ -39,7 +39,7 @@ from spark_upsert.streams.inputs import batch as batch_input
 from spark_upsert.streams.inputs import table as table_input
 from spark_upsert.streams.inputs.batch import BatchRead
 from spark_upsert.streams.reads.columns import read_columns
-from spark_upsert.table.changelog.render import VALID_NAMES, ChangeOptions, ValidBy
+from spark_upsert.table.changelog.read import VALID_NAMES, ChangeOptions, ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.log.manifest import Commit, Kind, Transaction
 from spark_upsert.table.log.properties import PUBLISH, PUBLISH_FEED

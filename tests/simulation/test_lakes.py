@@ -27,7 +27,7 @@ from spark_upsert.streams.planner import ordered, rate_limit, stream
 from spark_upsert.streams.planner.poller import Poller
 from spark_upsert.streams.planner.rate_limit import Urgencies
 from spark_upsert.streams.reads import columns
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.log.manifest import Kind
 from spark_upsert.table.log.snapshot import LogSnapshot
 from spark_upsert.table.state.reduce import Counters

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_upsert.core.schema import Ties
 from spark_upsert.errors import DataError
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.table.log.properties import PROPERTY, LateRows
 from spark_upsert.table.state.reduce import Counters

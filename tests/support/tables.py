@@ -15,7 +15,7 @@ from spark_upsert.core.key_hash import hash_keys as _hash_keys
 from spark_upsert.core.keys import Words
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.store import Store
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, Transaction
 from spark_upsert.table.log.properties import LateRows

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.schema import TableSchema
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 

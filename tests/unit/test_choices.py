@@ -13,7 +13,7 @@ from spark_upsert.core.schema import Scope
 from spark_upsert.errors import OptionError
 from spark_upsert.options.read import ReadOptions
 from spark_upsert.options.write import WriteOptions
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 
 
 def write(**given: str) -> WriteOptions:

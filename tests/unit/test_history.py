@@ -9,7 +9,7 @@ import pytest
 
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import DataLossError, OptionError, SchemaError
-from spark_upsert.table.changelog.render import ValidBy
+from spark_upsert.table.changelog.read import ValidBy
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
 from tests.support.clocked import ClockedStore, Now

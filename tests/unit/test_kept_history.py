@@ -12,7 +12,7 @@ import pytest
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError, DataLossError, OptionError, OtherTableError
 from spark_upsert.store.local import LocalStore
-from spark_upsert.table.changelog.render import ValidBy
+from spark_upsert.table.changelog.read import ValidBy
 from spark_upsert.table.keep_history import keep_history
 from spark_upsert.table.table import Table
 from tests.support.clocked import ClockedStore, Now

@@ -11,7 +11,7 @@ import pytest
 
 from spark_upsert.delta import change_feed as feeds
 from spark_upsert.store import LocalStore
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
 from tests.support.delta import DeltaTable
 from tests.support.mirrored import KINDS, MirroredTable, canonical
 from tests.unit.test_mirror import SEQ, Case

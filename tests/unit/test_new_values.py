@@ -10,7 +10,7 @@ import pytest
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema
 from spark_upsert.errors import OptionError
 from spark_upsert.options.read import ReadOptions
-from spark_upsert.table.changelog.render import ChangeOptions, Deduplication, new_values
+from spark_upsert.table.changelog.read import ChangeOptions, Deduplication, new_values
 from spark_upsert.table.table import Table
 from tests.support.stores import MemoryStore
 from tests.support.tables import schema_of

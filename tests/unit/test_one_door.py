@@ -17,7 +17,7 @@ STORED = "columns as they are stored, whose values were checked by the write"
 SHOWN = "into the text that a person is shown"
 
 OWN = {
-    "table.changelog.render:_change_columns": (1, "the times of our own commits"),
+    "table.changelog.read:_change_columns": (1, "the times of our own commits"),
     "cli.tables:_to_values": (1, SHOWN),
     "flow.graph:_fixed_codes": (1, "dates in the unit that is hashed; not stored"),
     "table.index.index:_with_bridge": (1, STORED),

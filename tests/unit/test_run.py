@@ -19,8 +19,7 @@ from spark_upsert.core.schema import HASH, TableSchema
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store.records import encode
 from spark_upsert.table.changelog.changes import cut_into_ranges
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import ChangeOptions
+from spark_upsert.table.changelog.read import ChangeOptions, read_changes
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.run.file import RUNS, Run, RunCache, RunFile, Span, write_run
 from spark_upsert.table.run.format import BLOCK_BYTES

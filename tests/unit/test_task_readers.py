@@ -14,7 +14,7 @@ from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.errors import CorruptionError, DataError
 from spark_upsert.table.changelog.changes import cut_into_ranges
-from spark_upsert.table.changelog.render import ChangeOptions
+from spark_upsert.table.changelog.read import ChangeOptions
 from spark_upsert.table.table import Table
 from spark_upsert.task import ChangeScan, FileScan, TableScan, Task
 from spark_upsert.task.sources import StretchSplit, VersionSplit, changes_reader, version_reader

@@ -42,7 +42,7 @@ from spark_upsert.streams.reads.explain import log_read
 from spark_upsert.streams.reads.ordered import SNAPSHOT_STEPS, CountedStep, StreamStep, refuse_gaps
 from spark_upsert.streams.reads.read_split import read_split
 from spark_upsert.streams.reads.splits import Split, changes_splits, rows_splits, split_bytes
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.log.codec import no_table
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, TableVersion
 from spark_upsert.table.log.properties import heeds_pressure

@@ -14,7 +14,7 @@ from spark_upsert.errors import SchemaError, setting
 from spark_upsert.options.read import INPUT, MERGE_SEQ, Metadata, ReadOptions
 from spark_upsert.plan.expressions import bind_condition
 from spark_upsert.table.changelog import history
-from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions
+from spark_upsert.table.changelog.read import VALID_NAMES, HistoryOptions
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.snapshot import manifest_at

@@ -24,7 +24,7 @@ from spark_upsert.streams.reads.splits import (
     slices_read,
 )
 from spark_upsert.table.changelog.changes import EpochRange, RangeBoundary
-from spark_upsert.table.changelog.render import Deduplication
+from spark_upsert.table.changelog.read import Deduplication
 from spark_upsert.table.run.remote import REMOTE_RUNS, REQUEST_BYTES, Access, estimate_cost
 from spark_upsert.table.state.lookup import HASHES_PER_BLOCK, is_sparse
 

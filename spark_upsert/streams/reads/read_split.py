@@ -20,13 +20,13 @@ from spark_upsert.streams.reads.splits import ChangesSplit, QuarantineSplit, Row
 from spark_upsert.streams.reads.views import ViewSplit
 from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.changes import EpochRange
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import (
+from spark_upsert.table.changelog.read import (
     VALID_NAMES,
     ChangeOptions,
     Deduplication,
     as_inserts,
     new_values,
+    read_changes,
     render_sides,
 )
 from spark_upsert.table.log.manifest import Transaction

@@ -18,7 +18,7 @@ from spark_upsert.plan.expressions import Pins
 from spark_upsert.streams.reads.columns import shown_columns, shown_grouping
 from spark_upsert.table.changelog import history
 from spark_upsert.table.changelog.changes import EpochRange, cut_into_ranges, fully_scanned_slices
-from spark_upsert.table.changelog.render import Deduplication, HistoryOptions
+from spark_upsert.table.changelog.read import Deduplication, HistoryOptions
 from spark_upsert.table.log.manifest import QUERY, Manifest, Slice
 from spark_upsert.table.log.slices import SliceList
 from spark_upsert.table.log.snapshot import Versions

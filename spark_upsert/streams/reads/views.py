@@ -22,7 +22,7 @@ from spark_upsert.plan.json import plan_from_json
 from spark_upsert.plan.nodes import ChangeScan, Node, Scan
 from spark_upsert.store.records import MALFORMED, RECORD_BYTES_MAX, optional, text, whole
 from spark_upsert.streams.reads.splits import SPLIT_ROWS
-from spark_upsert.table.changelog.render import (
+from spark_upsert.table.changelog.read import (
     ChangeOptions,
     Deduplication,
     inserts,

@@ -28,8 +28,7 @@ from spark_upsert.table.changelog.changes import (
     cut_into_ranges,
     fully_scanned_slices,
 )
-from spark_upsert.table.changelog.read import changes_by_piece
-from spark_upsert.table.changelog.render import VALID_NAMES, HistoryOptions, ValidBy
+from spark_upsert.table.changelog.read import VALID_NAMES, HistoryOptions, ValidBy, changes_by_piece
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.state.reduce import ABSENT
 from spark_upsert.table.state.snapshot import Snapshot

@@ -21,8 +21,13 @@ from spark_upsert.core.schema import CHANGE_DIFF, CHANGE_TYPE, TableSchema
 from spark_upsert.errors import CorruptionError, masked
 from spark_upsert.store import Store
 from spark_upsert.table.changelog.changes import EpochRange, RangeBoundary, cut_into_ranges
-from spark_upsert.table.changelog.read import read_changes
-from spark_upsert.table.changelog.render import CHANGE_NAMES, PREIMAGE, ChangeOptions, Deduplication
+from spark_upsert.table.changelog.read import (
+    CHANGE_NAMES,
+    PREIMAGE,
+    ChangeOptions,
+    Deduplication,
+    read_changes,
+)
 from spark_upsert.table.index.index import Index
 from spark_upsert.table.log.log import Log
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest, TableVersion
