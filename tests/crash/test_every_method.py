@@ -109,6 +109,7 @@ class Life:
         self._compact_apart()
         self._append(6, overwrite=True)
         self._append(7)
+        self.call("compact_leased", self._compact_leased)
         self._fill(8)
         self.call("delete", self._delete)
         self.see("expire_rows", lambda: self.table.expire_rows())
@@ -276,6 +277,10 @@ class Life:
         compacted = [self.call("compact_runs", partial(self._compact, head, job)) for job in jobs]
         self.call("commit_compactions", lambda: self.table.commit_compactions(compacted))
         self.call("discard", lambda: self.table.discard((), compacted))
+
+    def _compact_leased(self) -> int:
+        jobs = self.table.compaction_jobs(full=True)
+        return self.table.compact_leased(self.table.log.head(), jobs)
 
     def _read(self) -> None:
         columns = ("key", *self.world.columns)
