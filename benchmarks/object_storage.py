@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from benchmarks.mirroring import mirror_of
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_keys
 from spark_upsert.core.precedence import Interval
 from spark_upsert.core.schema import TableSchema
@@ -48,8 +49,10 @@ from tests.support.workers import worker_processes
 COLUMNS = pa.schema({"id": pa.int64(), **{f"c{index}": pa.int64() for index in range(10)}})
 """Eleven columns: 97 bytes per row, with its hash and its diff."""
 
-LOADS = 10
-"""Appends while a table is made."""
+ROW_BYTES = 97
+
+CHUNK_ROWS = 2_000_000
+"""Rows of which the hashes are computed at once while a table is made."""
 
 EXECUTORS = 4
 TASKS = 8
@@ -65,7 +68,7 @@ NEW_KEYS = 1 << 40
 FILE_BYTES = 128 << 20
 """Bytes of a made-up file."""
 
-SIMULATED_S = 60
+SIMULATED_S = 180
 """Seconds after which a simulation whose plans take ever longer stops."""
 
 Storage = Mapping[str, str]
@@ -137,9 +140,10 @@ def compact_one(url: str, storage: Storage, job: Job) -> None:
     compact_runs(store, Table(store).log.head(), job)
 
 
-def upsert_beside_copies(url: str, storage: Storage, ids: npt.NDArray[np.int64]) -> Counts:
-    """Write one epoch; return the disk space of the local copies, removed ones included."""
-    upsert(url, storage, ids)
+def read_all(url: str, storage: Storage, rows: int) -> Counts:
+    """Read all rows; return the disk space of the local copies, removed ones included."""
+    table = Table.open(url, storage_options=storage)
+    assert sum(batch.num_rows for batch in table.scan()) >= rows
     removed = set()
     for line in Path("/proc/self/maps").read_text().splitlines():
         if line.endswith("(deleted)") and "upsertflow-cache" in line:
@@ -158,19 +162,27 @@ def by_hash(table: Table, ids: npt.NDArray[np.int64], parts: int) -> list[npt.ND
     """Divide keys by ranges of their hash, into a power of two parts."""
     schema = table.log.head().schema
     hashes = hash_keys([pa.array(ids)], seed=schema.hash_seed, prefix=0)
-    part = hashes >> np.uint64(64 - (parts - 1).bit_length())
-    return [ids[part == index] for index in range(parts)]
+    part = hashes // np.uint64((1 << 64) // parts) if parts > 1 else np.zeros(len(ids), np.uint64)
+    order = np.argsort(part, kind="stable")
+    ends = np.searchsorted(part[order], np.arange(1, parts, dtype=np.uint64))
+    return np.split(ids[order], ends)
 
 
-def _made(gateway: CountedS3, name: str, rows: int) -> Table:
-    """Make a table of so many rows, compacted, with an epoch of 1 000 rows on top."""
+def _loaded(gateway: CountedS3, name: str, rows: int) -> Table:
+    """Make a table of so many rows by a bulk load: files of disjoint ranges of hashes."""
     table = Table.create(str(gateway.path(name)), COLUMNS, keys=["id"])
-    ids = np.random.default_rng(1).permutation(rows)
-    for part in np.array_split(ids, LOADS):
-        table.upsert(rows_of(part, 2))
-    table.compact(full=True)
-    table.upsert(rows_of(ids[:1_000], 3))
-    table.vacuum(grace_ms=0)
+    base, file_bytes = table.at(), min(FILE_BYTES, max(FILE_BYTES // 4, rows * ROW_BYTES // 32))
+    parts = 1 << max(0, (rows * ROW_BYTES // file_bytes).bit_length())
+    shares: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(parts)]
+    for first in range(0, rows, CHUNK_ROWS):
+        ids = np.arange(first, min(rows, first + CHUNK_ROWS), dtype=np.int64)
+        for share, own in zip(shares, by_hash(table, ids, parts), strict=True):
+            share.append(own)
+    staged = [
+        stage(base, commands_of(base.manifest, rows_of(np.concatenate(share), index)))
+        for index, share in enumerate(shares)
+    ]
+    assert table.commit(WriteSet(base=base, staged=tuple(staged))) is not None
     return table
 
 
@@ -234,28 +246,30 @@ def measure(folder: Path, tables: Sequence[int], *, files: Sequence[int]) -> Cou
     with counted_s3(folder / "s3") as gateway:
         bench = Bench(gateway, folder)
         found: Counts = {"tables": {}, "plans": {}}
+        middle = tables[len(tables) // 2]
         for rows in tables:
             found["tables"][str(rows)] = operations(bench, rows)
-            if rows != tables[-1]:
-                shutil.rmtree(gateway.path(f"t{rows}"))
-        found["bounded"] = bounded(bench, tables[-1])
-        shutil.rmtree(gateway.path(f"t{tables[-1]}"))
-        found["executors"] = executors(bench, tables[-1] // 4)
-        found["commit"] = commits(bench, tables[-1] // 10)
+            if rows == middle:
+                found["bounded"] = bounded(bench, rows)
+            shutil.rmtree(gateway.path(f"t{rows}"))
+        found["executors"] = executors(bench, middle // 4)
+        found["commit"] = commits(bench, middle // 10)
         found["writers"] = writers(bench)
         found["backfill"] = backfill()
         found["epochs"] = simulated(10_000_000_000, 16, 100)
         for count in files:
             found["plans"][str(count)] = plans(bench, count)
-        found["mirror"] = mirror(folder / "mirror", tables[-1] // 2)
+        found["mirror"] = mirror(folder / "mirror", middle // 2)
     return found
 
 
 def operations(bench: Bench, rows: int) -> Counts:
     """Count operations on a table of so many rows, each cold."""
     name = f"t{rows}"
-    table = _made(bench.gateway, name, rows)
+    table = _loaded(bench.gateway, name, rows)
     dice = np.random.default_rng(5)
+    column = bench.cold(name, read_column, rows)
+    table.upsert(rows_of(dice.choice(rows, 1_000, replace=False), 3))
     few, many = (dice.choice(rows, count, replace=False) for count in (100, 1_000))
     actions: dict[str, tuple[Callable[..., Any], Any]] = {
         "get 1 key": (get, few[:1]),
@@ -263,26 +277,22 @@ def operations(bench: Bench, rows: int) -> Counts:
         "upsert 1 000 keys": (upsert, many),
         "upsert 1 000 new keys": (upsert, many + NEW_KEYS),
         "changes of 1 000 rows": (read_changes, many),
-        "one column": (read_column, rows),
+        "one column, with 1 000 newer rows": (read_column, rows),
     }
     counts = {what: _without(bench.cold(name, *action)) for what, action in actions.items()}
+    counts["one column"] = _without(column)
     head = table.log.head()
     return {"bytes": head.bytes, "files": len(head.slices), "operations": counts}
 
 
 def bounded(bench: Bench, rows: int) -> Counts:
-    """Let two processes, one after the other, share copies bounded to a quarter of a table."""
+    """Let two processes read a table in turn, with copies bounded to a quarter of it."""
     name = f"t{rows}"
     size = Table.open(str(bench.gateway.path(name))).log.head().bytes
-    dice, folder = np.random.default_rng(6), bench.gateway.folder.parent / "shared"
+    folder = bench.gateway.folder.parent / "shared"
     storage = bench.gateway.storage(folder, f"{size // 4}")
     with _copied(bench.gateway, name) as url:
-        turns = [
-            bench.run(
-                upsert_beside_copies, [(url, storage, dice.choice(rows, 1_000, replace=False))]
-            )
-            for _ in range(2)
-        ]
+        turns = [bench.run(read_all, [(url, storage, rows)]) for _ in range(2)]
     shutil.rmtree(folder)
     return {
         "bytes": size,
@@ -294,7 +304,7 @@ def bounded(bench: Bench, rows: int) -> Counts:
 
 def executors(bench: Bench, rows: int) -> Counts:
     """Count what executors fetch together: rows of a batch by hash, at random, and a read."""
-    table = _made(bench.gateway, "executors", rows)
+    table = _loaded(bench.gateway, "executors", rows)
     ids = np.random.default_rng(7).choice(rows, rows // 50, replace=False)
     found = {
         "rows": rows,
@@ -408,9 +418,10 @@ class _Policy:
 
     def compact(self, jobs: Sequence[Job]) -> None:
         """Replace the files of jobs, each on a machine that has read nothing."""
+        slices: list[Slice] = []
         for job in jobs:
             count = max(1, -(-job.bytes // FILE_BYTES))
-            slices = tuple(
+            slices += (
                 Slice(
                     file=_file(piece, job.bytes // count),
                     epochs=job.epochs,
@@ -418,9 +429,11 @@ class _Policy:
                 )
                 for index, piece in enumerate(job.hash_range.cut(count))
             )
-            self._commit(Draft(kind=Kind.COMPACT, compacted=slices, taken=job.taken))
             self.written += job.bytes
             self.whole_files += sum(slice_.file.bytes for slice_ in job.slices)
+        if jobs:
+            taken = tuple(each for job in jobs for each in job.taken)
+            self._commit(Draft(kind=Kind.COMPACT, compacted=tuple(slices), taken=taken))
 
     def result(self) -> Counts:
         """Return the bytes so far, the files, and the jobs that are due."""
@@ -463,7 +476,8 @@ def simulated(size: int, tasks: int, epochs: int) -> Counts:
     return course
 
 
-CHUNK_FILES = 10_000
+CHECKPOINT_COMMITS = 50
+"""Commits by which made-up files come: a checkpoint follows the last."""
 
 
 def plans(bench: Bench, files: int) -> Counts:
@@ -488,8 +502,8 @@ def plans(bench: Bench, files: int) -> Counts:
 def add_files(path: str, files: int) -> None:
     """Put made-up files, each with a range of hashes of its own, into a table."""
     log = Table.open(path).log
-    ranges = ALL_HASHES.cut(files)
-    for first in range(0, files, CHUNK_FILES):
+    ranges, step = ALL_HASHES.cut(files), -(-files // CHECKPOINT_COMMITS)
+    for first in range(0, files, step):
         slices = tuple(
             Slice(
                 file=_file(hash_range, FILE_BYTES),
@@ -497,7 +511,7 @@ def add_files(path: str, files: int) -> None:
                 epochs=Interval.at(0),
                 index=first + index,
             )
-            for index, hash_range in enumerate(ranges[first : first + CHUNK_FILES])
+            for index, hash_range in enumerate(ranges[first : first + step])
         )
         draft = Draft(kind=Kind.COMPACT, compacted=slices)
         assert log.append(partial(_always, draft)) is not None
@@ -532,7 +546,7 @@ def plan(url: str, storage: Storage) -> Counts:
 
 
 def mirror(folder: Path, rows: int, batches: int = 30) -> Counts:
-    """Measure the bytes of deletion vectors and log that publications write, for random keys."""
+    """Measure the bytes of deletion vectors and log that a followed mirror takes, random keys."""
     columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
 
     def of(ids: npt.NDArray[np.int64], value: int) -> pa.Table:
@@ -540,14 +554,17 @@ def mirror(folder: Path, rows: int, batches: int = 30) -> Counts:
 
     table = Table.create(str(folder / "table"), columns, keys=["id"])
     dice = np.random.default_rng(9)
-    for part in np.array_split(dice.permutation(rows), LOADS):
+    for part in np.array_split(dice.permutation(rows), 10):
         table.upsert(of(part, 0))
     table.compact(full=True)
-    table.publish(str(folder / "mirror"))
+    table.publish()
+    table.alter(table.schema, {"publish": "delta"})
     seen: dict[Path, int] = {}
 
     def new_bytes(suffix: str) -> int:
-        files = [file for file in (folder / "mirror").rglob(f"*{suffix}") if file not in seen]
+        files = [
+            file for file in mirror_of(folder / "table").rglob(f"*{suffix}") if file not in seen
+        ]
         seen.update((file, file.stat().st_size) for file in files)
         return sum(seen[file] for file in files)
 
@@ -556,7 +573,6 @@ def mirror(folder: Path, rows: int, batches: int = 30) -> Counts:
     batch, vectors, log = max(1, rows // 100), [], []
     for number in range(1, batches + 1):
         table.upsert(of(dice.choice(rows, batch, replace=False), number))
-        table.publish(str(folder / "mirror"))
         vectors.append(new_bytes(".bin"))
         log.append(new_bytes(".json"))
         if number % 7 == 0:
@@ -568,5 +584,5 @@ def mirror(folder: Path, rows: int, batches: int = 30) -> Counts:
         "batches": batches,
         "vector_bytes": sum(vectors),
         "log_bytes": sum(log),
-        "last_vector_bytes": vectors[-1],
+        "last_vector_bytes": max(vectors[-7:]),
     }

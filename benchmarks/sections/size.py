@@ -107,7 +107,7 @@ FULL = Size(
     each=250,
     topics=("--seed=7", "--minutes=5", "--kills=3"),
     wide=(1 * K, 3 * K, 10 * K),
-    bucket_tables=(2 * M, 20 * M),
+    bucket_tables=(2 * M, 20 * M, 200 * M),
     manifest_files=(K, 10 * K, 100 * K, M),
     slow_s=30,
 )

@@ -141,6 +141,6 @@ def test_costs_in_a_bucket_are_counted(tmp_path: Path) -> None:
         measured = object_storage.operations(bench, 4_000)
         shared = object_storage.executors(bench, 4_000)
     fetched = [counts["bytes"] for counts in measured["operations"].values()]
-    assert len(fetched) == 6
+    assert len(fetched) == 7
     assert min(fetched) > 1_000, "no process has copies of another one"
     assert shared["by hash"]["requests"] > 4 * 10
