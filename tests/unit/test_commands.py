@@ -105,4 +105,4 @@ def test_files_and_merges_are_shown(path: str, monkeypatch: pytest.MonkeyPatch) 
     assert result["file_count"] == 3
     shown.clear()
     lines("compact", path, "--full")
-    assert shown == ["compact", "1 of 1 merges of this round", "end"]
+    assert shown == ["compact", "1 of 1 merges", "end"]

@@ -51,7 +51,7 @@ class VirtualTime:
         self._events: list[tuple[float, int, threading.Event]] = []
         self._numbers = itertools.count()
 
-    def sleep(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         event = self._at(self.now_s + seconds)
         self._go_on()
         event.wait()
@@ -106,11 +106,11 @@ class Line(MemoryStore):
     def _request(self, name: str, act: Callable[[], Any]) -> Any:
         self.counts[name] += 1
         seconds = 0.0 if self.is_parallel else REQUEST_S * (0.4 + 0.2 * self.dice.random())
-        self.time.sleep(seconds)
+        self.time.wait(seconds)
         try:
             return act()
         finally:
-            self.time.sleep(seconds)
+            self.time.wait(seconds)
 
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         read = super().read
@@ -141,7 +141,7 @@ def one_after_the_other(read: Any, versions: list[int], threads: int) -> Iterato
     line.is_parallel = True
     found = [read(version) for version in versions]
     line.is_parallel = False
-    line.time.sleep(REQUEST_S)
+    line.time.wait(REQUEST_S)
     return iter(found)
 
 
@@ -156,7 +156,7 @@ class Writers:
         self.lines = [
             Line(self.memory.objects, self.time, random.Random(number)) for number in range(count)
         ]
-        self.tables = [Table(line, sleep=self.time.sleep) for line in self.lines]
+        self.tables = [Table(line, sleep=self.time.wait) for line in self.lines]
         for number, table in enumerate(self.tables):
             dice = random.Random(number)
             table.log._turns = CommitTurns(lambda: self.time.now_s, dice.random)
