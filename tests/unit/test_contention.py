@@ -97,20 +97,20 @@ class Line(MemoryStore):
 
     are_far = True
 
-    def __init__(self, objects: dict[str, bytes], time: VirtualTime, dice: random.Random) -> None:
+    def __init__(self, objects: dict[str, bytes], clock: VirtualTime, dice: random.Random) -> None:
         super().__init__("memory:///contended")
-        self.objects, self.time, self.dice = objects, time, dice
+        self.objects, self.clock, self.dice = objects, clock, dice
         self.counts: Counter[str] = Counter()
         self.is_parallel = False
 
     def _request(self, name: str, act: Callable[[], Any]) -> Any:
         self.counts[name] += 1
         seconds = 0.0 if self.is_parallel else REQUEST_S * (0.4 + 0.2 * self.dice.random())
-        self.time.wait(seconds)
+        self.clock.wait(seconds)
         try:
             return act()
         finally:
-            self.time.wait(seconds)
+            self.clock.wait(seconds)
 
     def read(self, path: str, *, bytes_max: int = OBJECT_BYTES_MAX) -> bytes:
         read = super().read
@@ -141,7 +141,7 @@ def one_after_the_other(read: Any, versions: list[int], threads: int) -> Iterato
     line.is_parallel = True
     found = [read(version) for version in versions]
     line.is_parallel = False
-    line.time.wait(REQUEST_S)
+    line.clock.wait(REQUEST_S)
     return iter(found)
 
 
@@ -150,28 +150,28 @@ class Writers:
 
     def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(storage, "map_in_order", one_after_the_other)
-        self.time = VirtualTime()
+        self.clock = VirtualTime()
         self.memory = MemoryStore("memory:///contended")
         Table(self.memory).ensure(TableSchema.of(COLUMNS, keys=["id"]))
         self.lines = [
-            Line(self.memory.objects, self.time, random.Random(number)) for number in range(count)
+            Line(self.memory.objects, self.clock, random.Random(number)) for number in range(count)
         ]
-        self.tables = [Table(line, sleep=self.time.wait) for line in self.lines]
+        self.tables = [Table(line, sleep=self.clock.wait) for line in self.lines]
         for number, table in enumerate(self.tables):
             dice = random.Random(number)
-            table.log._turns = CommitTurns(lambda: self.time.now_s, dice.random)
+            table.log._turns = CommitTurns(lambda: self.clock.now_s, dice.random)
         self.commits = Counter[int]()
 
     def write(self, *, until_s: float) -> None:
         """Let each append as often as it can."""
 
         def go(number: int) -> None:
-            while self.time.now_s < until_s:
+            while self.clock.now_s < until_s:
                 self.commits[number] += 1
                 rows = {"id": [1000 * number + self.commits[number]], "n": [number]}
                 self.tables[number].upsert(pa.table(rows))
 
-        self.time.run([lambda n=number: go(n) for number in range(len(self.tables))])  # type: ignore[misc]
+        self.clock.run([lambda n=number: go(n) for number in range(len(self.tables))])  # type: ignore[misc]
 
     @property
     def requests(self) -> int:
