@@ -538,7 +538,7 @@ def plan(url: str, storage: Storage) -> Counts:
         {"path": url, "keys": "id", **{f"storage.{name}": text for name, text in storage.items()}}
     )
     write = timed("plan_s", lambda: plan_sink(options, COLUMNS, overwrite=False))
-    sent = timed("pickle_s", lambda: pickle.dumps(write))
+    sent = timed("pickle_s", lambda: pickle.dumps(write.for_tasks()))
     timed("unpickle_s", lambda: pickle.loads(sent))
     read = ReadOptions.parse({"path": url, "splits": "100"})
     splits = timed("splits_s", lambda: rows_splits(table.log.head(), read))

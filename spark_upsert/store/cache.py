@@ -35,8 +35,8 @@ _BLOCKS = ".blocks"
 CACHED_BLOCK_BYTES = 1024
 """Unit in which parts of objects are kept: the unit of a run's checksums."""
 
-_JOINED_BLOCKS = 64
-"""Maximum cached blocks fetched again between two missing ones: cheaper than another request."""
+_JOINED_BLOCKS = 16
+"""Maximum cached blocks fetched again between two missing ones, which are requested together."""
 
 _MAGIC = b"upsertfl"
 _TRAILER_BYTES = len(_MAGIC) + 8

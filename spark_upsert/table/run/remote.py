@@ -46,8 +46,8 @@ HEAD_BYTES = 16 << 10
 REQUEST_BYTES = 64 << 10
 """A request costs as much as this many bytes."""
 
-_JOINED_BLOCKS = REQUEST_BYTES // BLOCK_BYTES
-"""Maximum unrequested blocks fetched between two requested ones: cheaper than another request."""
+_JOINED_BLOCKS = 16
+"""Maximum unrequested blocks fetched between two requested ones, which are requested together."""
 
 _JOINED_SUM_BLOCKS = 4
 """The same for blocks of checksums: each one has those of 256 blocks, mostly not requested ones."""

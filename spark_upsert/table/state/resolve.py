@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from spark_upsert.core.keys import (
 )
 from spark_upsert.core.precedence import EpochOf, Precedence
 from spark_upsert.core.schema import DIFF, HASH, REASON, TOMBSTONE, TableSchema
-from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.run.rows import Part, Rows, RunPart
 
 
 def _names(schema: TableSchema) -> tuple[str, ...]:
@@ -276,7 +277,7 @@ def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
     so a large run under small ones costs a search, not a sort.
     """
     wins = np.ones(len(rows), dtype=np.bool_)
-    if len(rows.parts) < 2:
+    if are_disjoint(rows.parts):
         return wins
     largest = int(np.argmax(np.diff(rows.starts)))
     start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
@@ -289,6 +290,16 @@ def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
     wins[decided.members] = False
     wins[decided.best] = True
     return wins
+
+
+def are_disjoint(parts: Sequence[Part]) -> bool:
+    """Return whether parts of runs share no hash, by their first and last ones."""
+    if len(parts) < 2:
+        return True
+    if not all(isinstance(part, RunPart) for part in parts):
+        return False
+    ranges = sorted(part.first_and_last_hash for part in parts)
+    return all(lower[1] < upper[0] for lower, upper in pairwise(ranges))
 
 
 def _sharing(rows: Rows, start: int, stop: int) -> Positions:

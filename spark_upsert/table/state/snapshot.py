@@ -37,6 +37,7 @@ from spark_upsert.table.run.remote import REMOTE_RUNS, Access, share_of_limit
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
 from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, merge_function_for
+from spark_upsert.table.state.resolve import are_disjoint
 
 _SAMPLES_PER_PIECE = 16
 """A piece exceeds its share by at most a sixteenth, or by one hash's entries."""
@@ -254,7 +255,7 @@ class Snapshot:
 
         def fetched_parts(chunk: HashRange) -> list[tuple[Part, int]]:
             parts = self.parts(chunk, access)
-            is_shared = len(parts) > 1  # Then rows of the same key are compared.
+            is_shared = not are_disjoint([part for part, _ in parts])  # Then keys are compared.
             read = (
                 columns_to_find(self.manifest.schema, [*names, HASH])
                 if is_shared
