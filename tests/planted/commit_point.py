@@ -71,7 +71,7 @@ def _() -> Patch:
     promises.test_p1_an_error_behind_the_commit_does_not_commit_twice,
 )
 def _() -> Patch:
-    def put(original: Any, self: Any, commit: Commit) -> bool:
+    def put(original: Any, self: Any, commit: Commit, recent: Any = ()) -> bool:
         try:
             return bool(
                 self._store.put_if_absent(
@@ -88,8 +88,8 @@ def _() -> Patch:
     "any version that is there is taken for our own", promises.test_p1_writers_that_race_all_get_in
 )
 def _() -> Patch:
-    def put(original: Any, self: Any, commit: Commit) -> bool:
-        original(self, commit)
+    def put(original: Any, self: Any, commit: Commit, recent: Any = ()) -> bool:
+        original(self, commit, recent)
         return True
 
     def stale(original: Any, self: Any) -> Any:

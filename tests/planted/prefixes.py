@@ -27,8 +27,8 @@ def _() -> Patch:
 
 @bug("of a read by prefix only the newest run is searched", FOUND)
 def _() -> Patch:
-    def newest(original: Any, self: Snapshot, wanted: Prefixes) -> Any:
-        return (parts[-1:] for parts in original(self, wanted))
+    def newest(original: Any, self: Snapshot, wanted: Prefixes, names: Any) -> Any:
+        return (parts[-1:] for parts in original(self, wanted, names))
 
     return wrapped(Snapshot, "_parts_having", newest)
 

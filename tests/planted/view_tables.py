@@ -113,7 +113,7 @@ def _() -> Patch:
 @bug("a kept table is where its oldest run was", GROUPS)
 def _() -> Patch:
     def oldest_first(original: Any, slices: Iterable[Slice]) -> list[Slice]:
-        found: list[Slice] = original(slices)
+        found: list[Slice] = list(original(slices))
         return found[::-1]
 
     return wrapped(outcomes, "_newest_first", oldest_first)
