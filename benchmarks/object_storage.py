@@ -558,7 +558,7 @@ def mirror(folder: Path, rows: int, batches: int = 30) -> Counts:
         table.upsert(of(part, 0))
     table.compact(full=True)
     table.publish()
-    table.alter(table.schema, {"publish": "delta"})
+    table.alter(table.schema, {"publish": "delta", "publishInterval": "auto"})
     seen: dict[Path, int] = {}
 
     def new_bytes(suffix: str) -> int:

@@ -55,7 +55,7 @@ _TIMES = 4
 """Alternative limit: a multiple of the newest epoch's rows. The larger limit applies."""
 
 VECTOR_BYTES_PER_ROW = 2
-"""Maximum bytes of deletion vectors per written row, averaged, without ``publishInterval``: each
+"""Maximum bytes of deletion vectors per written row, averaged, with ``publishInterval=auto``: each
 publication writes those of all changed files again."""
 
 FREE_VECTOR_BYTES = 1 << 16
@@ -214,10 +214,10 @@ def vacuum(table: ObservedTable, dry_run: bool) -> Iterator[tuple[str, VacuumRes
 
 
 def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
-    interval = head.properties.get(PUBLISH_INTERVAL)
+    interval_ms = parse_interval(head.properties.get(PUBLISH_INTERVAL, "0 seconds"))
     # A clock set back does not make the interval longer.
     age_ms = table.log.now_ms() - (mirror.published_ms or 0)
-    if interval is not None and 0 <= age_ms < parse_interval(interval):
+    if interval_ms is not None and 0 <= age_ms < interval_ms:
         return
     if is_grouped(head):
         # A materialized view, large before its publication, is settled as a whole.
@@ -227,7 +227,7 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
         rows = _count_rows_without_data_file(mirror, head, mirror.prepared_data_files(head))
     newest = max((slice_.epochs.lower for slice_ in head.slices), default=0)
     written = sum(s.file.rows for s in head.slices if s.epochs.lower == newest)
-    if interval is None and 2 * rows <= STEP_ROWS and _is_deferred(mirror, head):
+    if interval_ms is None and 2 * rows <= STEP_ROWS and _is_deferred(mirror, head):
         return
     if rows > max(STEP_ROWS, _TIMES * written):
         fields = Fields(path=table.store.url, place=mirror.place, rows=rows)
@@ -242,7 +242,7 @@ def _follow(table: ObservedTable, mirror: Mirror, head: Manifest) -> None:
 def _is_deferred(mirror: Mirror, head: Manifest) -> bool:
     """Return whether the deletion vectors would cost too much for the rows written so far.
 
-    A mirror with a change feed shows each epoch, as does one with ``publishInterval=0 seconds``.
+    A mirror with a change feed shows each epoch.
     """
     state = mirror.seen or mirror.state()
     shown = None if state is None else shown_version(state, head.table_id)

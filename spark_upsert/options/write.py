@@ -600,10 +600,10 @@ class WriteOptions:
         ),
         Option("publishInterval", Options.text, PROPERTY).with_meaning(
             "With `publish`: the minimum time between two publications, such as `10 seconds`. The "
-            "first commit after the interval publishes all commits before it, too. `0 seconds` "
-            "publishes after each commit. Table property. Default: after each commit, or when 2 "
-            "bytes of deletion vectors per written row are enough, after 10 minutes at the latest "
-            "(docs/delta.md)."
+            "first commit after the interval publishes all commits before it, too. `auto`: when "
+            "deletion vectors cost at most 2 bytes per written row, or at the first commit 10 "
+            "minutes after the last publication (docs/delta.md). Table property. Default `0 "
+            "seconds`: after each commit."
         ),
         Option("publishChangeFeed", Options.text, PROPERTY).with_meaning(
             "With `publish`: whether the Delta table has a change feed. Table property. Default "

@@ -187,7 +187,7 @@ class MirroredTable:
                 "publishChangeFeed": f"{feed}".lower(),
                 "publishGuard": f"{guard}".lower(),
                 "publishRetention": f"{hours} hours",
-                "publishInterval": self.dice.choice(["0 seconds", "20 seconds"]),
+                "publishInterval": self.dice.choice(["0 seconds", "20 seconds", "auto"]),
             }
             self.table.alter(self.table.schema, changed)
 

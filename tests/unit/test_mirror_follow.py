@@ -281,7 +281,7 @@ class Batches:
         self.store = KnownStore(self.now)
         self.table = Table(self.store, clock=self.now)
         schema = TableSchema.of(COLUMNS, keys=["id"])
-        self.table.ensure(schema, {"publish": "delta", **properties})
+        self.table.ensure(schema, {"publish": "delta", "publishInterval": "auto", **properties})
         self.target = open_mirror_store(self.store, None)
         self.shown: list[int] = []
         self.append(np.arange(TABLE_ROWS))

@@ -332,11 +332,13 @@ def parse_publish(text: str) -> bool:
     return text.strip().lower() == "delta"
 
 
-def parse_interval(text: str) -> int:
-    """Return the minimum time between two publications, in milliseconds."""
+def parse_interval(text: str) -> int | None:
+    """Return the minimum time between two publications, in milliseconds; None for ``auto``."""
+    if text.strip().lower() == "auto":
+        return None
     milliseconds = try_parse_ms(text)
     if milliseconds is None:
-        raise OptionError.invalid(PUBLISH_INTERVAL, text, EXPECTED)
+        raise OptionError.invalid(PUBLISH_INTERVAL, text, f"{EXPECTED}, or auto")
     return milliseconds
 
 
