@@ -616,6 +616,12 @@ def test_ranges_of_an_object_that_stays_there_are_asked_for_again(
     assert [bytes(each) for each in found] == [data[low:high] for low, high in ranges]
 
 
+def test_an_empty_object_is_mapped(url: str, storage: Storage) -> None:
+    store = open_store(url, storage)
+    write(store, "data/empty", b"")
+    assert store.map("data/empty").size == 0
+
+
 def test_ranges_of_what_is_not_there_or_is_shorter(url: str, storage: Storage) -> None:
     store = open_store(url, storage)
     with pytest.raises(FileNotFoundError):

@@ -157,8 +157,11 @@ class SinkPlan:
     def iter_share(self, task_index: int, staged_bytes: int) -> Iterator[Job]:
         """Yield a task's compactions: bounded by its own bytes, and one in the first task anyway.
 
-        So compactions keep pace with the batch, and a small batch waits for one job at most.
+        So compactions keep pace with the batch, and a small batch waits for one job at most. Tasks
+        beyond the expected count do none: those jobs belong to others.
         """
+        if task_index >= self.task_count:
+            return
         bytes_left = SHARE * staged_bytes
         for number, job in enumerate(self.jobs[task_index :: self.task_count]):
             if number or task_index:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from spark_upsert.core.casts import UnfitError
 from spark_upsert.core.python_values import array_of
 from spark_upsert.store import Store
+from spark_upsert.store.cache import whole_copy
 
 _BATCH_ROWS = 1 << 16
 """Parquet rows per read batch."""
@@ -34,6 +35,9 @@ _BYTES_CHARS_MIN = 4
 
 BYTES = "(bytes)"
 """Column name for matches in files without columns."""
+
+PARTS = "(parts of a file: not searched by column)"
+"""Column name for an Arrow file that cannot be opened, listed because it may hold the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +108,13 @@ class _SearchedValue:
 def _iter_matches(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str, int]]:
     """Yield columns with their match counts; a column may repeat."""
     begin = data.slice(0, min(8, data.size)).to_pybytes()
-    batches = _arrow_batches(data) if begin.startswith(b"ARROW1") else None
-    if batches is not None:
-        yield from _search_batches(batches, wanted)
+    if begin.startswith(b"ARROW1"):
+        batches = _arrow_batches(whole_copy(data))
+        if batches is None:
+            yield PARTS, 1
+            yield from _search_text(data.to_pybytes(), wanted)
+        else:
+            yield from _search_batches(batches, wanted)
     elif begin.startswith(b"PAR1"):
         file = pq.ParquetFile(pa.BufferReader(data))
         yield from _search_batches(file.iter_batches(batch_size=_BATCH_ROWS), wanted)
@@ -116,7 +124,7 @@ def _iter_matches(data: pa.Buffer, wanted: _SearchedValue) -> Iterator[tuple[str
 
 
 def _arrow_batches(data: pa.Buffer) -> Iterator[pa.RecordBatch] | None:
-    """Return a file's batches; None if it has only some blocks of an Arrow file (`store.cache`)."""
+    """Return a file's batches; None if it is damaged, or has only some blocks (`store.cache`)."""
     try:
         reader = pa.ipc.open_file(pa.BufferReader(data))
     except pa.ArrowInvalid:

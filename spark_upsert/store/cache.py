@@ -205,7 +205,8 @@ class LocalCopies:
             content_at[low][first - low : last - low] = memoryview(data)
         added_bytes = sum(last - first for _, first, last in missing)
         if self.reserve(added_bytes):
-            with usable(self._folder), _opened_blocks(file, size) as cached:
+            # On a full disk they are read all the same, and fetched again next time.
+            with suppress(OSError), _opened_blocks(file, size) as cached:
                 for (_, first, _), data in zip(missing, fetched, strict=True):
                     cached.keep(memoryview(data), first)
             self._evict_if_due(added_bytes, keep=file)
@@ -319,22 +320,24 @@ def _opened_blocks(file: Path, size: int) -> Iterator[_CachedBlocks]:
 
     A file is never emptied: another process may be about to mark a block in it as present.
     """
-    handle = -1
-    with suppress(FileNotFoundError):
-        handle = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
-        cached = _CachedBlocks(handle, size)
-        if handle < 0 or not cached.is_sound:
-            if handle >= 0:
-                os.close(handle)
-            handle, name = tempfile.mkstemp(dir=file.parent)
-            cached = _CachedBlocks(handle, size)
-            cached.create()
-            with suppress(FileNotFoundError):  # Evicted already: then its blocks are not kept.
-                os.replace(name, file)
+        opened = open(file, "r+b", buffering=0)  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        opened = None
+    if opened is not None:
+        with opened:
+            cached = _CachedBlocks(opened.fileno(), size)
+            if cached.is_sound:
+                if time.time() - os.fstat(opened.fileno()).st_mtime > _USED_S:
+                    os.utime(opened.fileno())
+                yield cached
+                return
+    with tempfile.NamedTemporaryFile(dir=file.parent, buffering=0, delete=False) as created:
+        cached = _CachedBlocks(created.fileno(), size)
+        cached.create()
+        with suppress(FileNotFoundError):  # Evicted already: then its blocks are not kept.
+            os.replace(created.name, file)
         yield cached
-    finally:
-        os.close(handle)
 
 
 @cache
@@ -350,6 +353,13 @@ def _trailer(size: int) -> bytes:
     return _MAGIC + size.to_bytes(8, "little")
 
 
+def whole_copy(data: pa.Buffer) -> pa.Buffer:
+    """Return a complete copy's content, without its trailer; other data unchanged."""
+    size = data.size - _TRAILER_BYTES
+    is_copy = size >= 0 and data.slice(size).to_pybytes() == _trailer(size)
+    return data.slice(0, size) if is_copy else data
+
+
 def _map(file: Path, size: int) -> pa.Buffer:
     """Map a complete copy's content, without its trailer."""
     with pa.memory_map(str(file)) as mapped:
@@ -362,10 +372,10 @@ def _try_map(copy: Path) -> pa.Buffer | None:
         if os.stat(copy).st_size >= _TRAILER_BYTES:
             with pa.memory_map(str(copy)) as mapped:
                 content = mapped.read_buffer()
-            size = content.size - _TRAILER_BYTES
-            if content.slice(size).to_pybytes() == _trailer(size):
+            whole = whole_copy(content)
+            if whole.size < content.size:
                 os.utime(copy)
-                return content.slice(0, size)
+                return whole
         copy.unlink()
     except FileNotFoundError:
         return None

@@ -61,6 +61,9 @@ _OTHER_REGION = re.compile(
 _NO_TLS = re.compile(r"HTTP error: builder error")
 """The client's text about an ``http://`` address in the environment, which is not allowed."""
 
+_EMPTY_RANGE = re.compile(r"status code: 416|Invalid range|InvalidRange")
+"""Texts of servers and of obstore's local stores for a range in an empty object."""
+
 _CONFLICT = "ConditionalRequestConflict"
 
 
@@ -423,7 +426,12 @@ class ObjectStore:
 
     def _fetch(self, path: str, file: CopyFile) -> int:
         with self._translated("read", path):
-            answer = obstore.get(self._client, path, options={"range": (0, RANGE_BYTES)})
+            try:
+                answer = obstore.get(self._client, path, options={"range": (0, RANGE_BYTES)})
+            except BaseError as error:
+                if not _EMPTY_RANGE.search(str(error)):
+                    raise
+                answer = obstore.get(self._client, path)  # An empty object has no range.
             size: int = answer.meta["size"]
             self._write_range(path, file, 0, min(size, RANGE_BYTES), answer.bytes())
             if size <= RANGE_BYTES:

@@ -289,3 +289,29 @@ def test_a_copy_is_reserved_only_beside_those_in_use(tmp_path: Path) -> None:
     assert LocalCopies(tmp_path, capacity_bytes=300 << 10).reserve(300 << 10)
     LocalCopies(tmp_path).file_of("a")
     assert not LocalCopies(tmp_path, capacity_bytes=300 << 10).reserve(300 << 10), "in use again"
+
+
+def test_blocks_are_read_where_none_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: object, data: memoryview, low: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    remote, copies = RemoteBlocks(), LocalCopies(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(cache._CachedBlocks, "keep", full)
+        for _ in range(2):
+            read_blocks(copies, remote, (0, 2))
+    assert len(remote.fetched) == 2
+    read_blocks(copies, remote, (0, 2))
+    read_blocks(copies, remote, (0, 2))
+    assert len(remote.fetched) == 3
+
+
+def test_blocks_that_are_read_again_are_in_use(tmp_path: Path) -> None:
+    remote, copies = RemoteBlocks(), LocalCopies(tmp_path)
+    read_blocks(copies, remote, (0, 2))
+    file = copies.folder() / "a.blocks"
+    os.utime(file, (1, 1))
+    read_blocks(copies, remote, (0, 2))
+    assert os.stat(file).st_mtime > 1

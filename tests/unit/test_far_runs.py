@@ -156,3 +156,10 @@ def test_a_client_of_buckets_reads_the_blocks_of_a_run(
     other = Table(ObjectStore(f"s3://other/{request.node.name}", cache, client=client))
     with pytest.raises(CorruptionError, match=gone):
         other.get(lookup_keys)
+
+
+def test_an_empty_object_is_mapped(tmp_path: Path) -> None:
+    client = obstore.store.MemoryStore()
+    obstore.put(client, "t/empty", b"")
+    store = ObjectStore("s3://writer/t", {"cache_dir": str(tmp_path)}, client=client)
+    assert store.map("t/empty").size == 0

@@ -20,11 +20,12 @@ from click.testing import CliRunner
 
 from integration.pages import code_of
 from spark_upsert.cli.commands import upsertflow
-from spark_upsert.cli.find_value import BYTES, sightings
+from spark_upsert.cli.find_value import BYTES, PARTS, sightings
 from spark_upsert.core.schema import ErrorPolicy
 from spark_upsert.errors import DataError
 from spark_upsert.plan import agg
 from spark_upsert.store import LocalStore
+from spark_upsert.store.cache import CopyFile, LocalCopies
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.table import Table
 from spark_upsert.views.plan_builder import Plan
@@ -52,6 +53,22 @@ ROWS = pa.table(
 def found(folder: Path, value: str, column: str | None = None) -> dict[tuple[str, str], int]:
     each = sightings(LocalStore(str(folder)), value, column=column)
     return {(s.path, s.column): s.values for s in each}
+
+
+def test_local_copies_are_searched_and_parts_of_files_are_always_listed(tmp_path: Path) -> None:
+    def fetch(file: CopyFile) -> int:
+        file.write_at(data, 0)
+        return len(data)
+
+    arrow(tmp_path / "a.arrow")
+    data = (tmp_path / "a.arrow").read_bytes()
+    copies = LocalCopies(tmp_path / "cache")
+    copies.map("whole", fetch)
+    copies.read_ranges("part", [(0, 1024)], len(data), lambda _: [data[:1024]])
+    names = {path.name: path for path in copies.folder().iterdir()}
+    assert sorted(names) == ["part.blocks", "whole"]
+    by_column = {Path(path).name: column for path, column in found(copies.folder(), "1815", "n")}
+    assert by_column == {"whole": "n", "part.blocks": PARTS}
 
 
 def arrow(path: Path) -> None:

@@ -60,6 +60,7 @@ def rows_of(table: Table) -> dict[int, int]:
         pytest.param(1, 4, [11], id="four times the bytes that it staged"),
         pytest.param(1, 7, [11, 13], id="and no more"),
         pytest.param(0, 100, [10, 12, 14], id="its own share of the jobs"),
+        pytest.param(2, 100, [], id="more tasks than expected do no job of another one"),
     ],
 )
 def test_a_task_compacts_by_the_bytes_that_it_staged(

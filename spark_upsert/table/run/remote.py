@@ -79,14 +79,11 @@ class RemoteBytes:
         # Unwritten pages take no memory, even when read.
         self._memory = mmap.mmap(-1, size, flags=_PRIVATE)
         self._is_here = np.zeros(block_count(size), dtype=np.bool_)
+        self.filled = 0
+        """Number of fetched bytes."""
         self.buffer: pa.Buffer = pa.py_buffer(self._memory)
         self.requests = 0
         """Number of requested ranges."""
-
-    @property
-    def filled(self) -> int:
-        """Number of fetched bytes."""
-        return int(self._is_here.sum()) * BLOCK_BYTES
 
     def fetch(self, *groups: tuple[Positions, int]) -> None:
         """Fetch the missing ones among ascending blocks, with one call to the store.
@@ -108,6 +105,7 @@ class RemoteBytes:
             ) from error
         for (low, high), data in zip(ranges, contents, strict=True):
             self._memory[low:high] = data
+            self.filled += self.missing_bytes(low, high)
             self._is_here[low // BLOCK_BYTES : block_count(high)] = True
 
     def fetch_body(self, blocks: Positions) -> None:

@@ -264,7 +264,8 @@ class Snapshot:
             REMOTE_RUNS.prefetch_rows([part for part, _ in parts], read)
             return parts
 
-        is_remote = any(self.store.needs_fetch(slice_.file.path) for slice_ in self.manifest.slices)
+        slices = self.manifest.slice_list.within(hash_range)
+        is_remote = any(self.store.needs_fetch(slice_.file.path) for slice_ in slices)
         threads = _READ_AHEAD if is_remote else 1
         for parts in map_in_order(fetched_parts, self.chunks(hash_range), threads):
             yield from self._winning_rows(parts, names)
