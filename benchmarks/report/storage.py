@@ -59,12 +59,12 @@ def storage_rows(section: Figures) -> Iterator[Row]:
         f"{writers['commits']} commits, 30 ms per request; {writers['lost_puts']} lost puts",
     )
     yield judged(
-        "vectors of the mirror, bytes per row written",
+        "mirror vectors, bytes per written row",
         "2",
         mirror["vector_bytes"] / (mirror["batches"] * mirror["batch_rows"]),
         lambda value: value <= 2,
         "{:.1f}",
-        f"{mirror['batches']} batches of {count(mirror['batch_rows'])} random keys of "
+        f"{mirror['batches']} batches with {count(mirror['batch_rows'])} random keys out of "
         f"{count(mirror['rows'])}; one publication: {size(mirror['last_vector_bytes'])}",
     )
 
@@ -78,12 +78,14 @@ def _operation_rows(tables: Figures) -> Iterator[Row]:
         ("changes of 1 000 rows", 60 * MB),
     ):
         low, high = (tables[each]["operations"][what] for each in (small, large))
-        told = f"table of {count(int(small))} rows"
+        note = f"{count(int(small))} rows"
         if what.startswith("changes") and low["bytes"] > limit_bytes:
-            told += ". Old values of ten columns: a block of 1 KiB per column and key, or the columns of a file"
-        yield _sized(what, limit_bytes, low, told)
+            note += (
+                ". Old values in ten columns: a 1 KiB block per column and key, or complete columns"
+            )
+        yield _sized(what, limit_bytes, low, note)
         yield judged(
-            f"{what}, bytes of a table of {count(int(large))} rows over one of {count(int(small))}",
+            f"{what}, bytes with {count(int(large))} rows over {count(int(small))} rows",
             "1.5",
             high["bytes"] / low["bytes"],
             lambda value: value <= 1.5,
@@ -93,7 +95,7 @@ def _operation_rows(tables: Figures) -> Iterator[Row]:
         )
     column = tables[small]["operations"]["one column"]
     yield _shared(
-        "one column of eleven", 0.12, column["bytes"], tables[small]["bytes"], "the table"
+        "one column out of eleven", 0.12, column["bytes"], tables[small]["bytes"], "the table"
     )
 
 
@@ -111,7 +113,7 @@ def _executor_rows(section: Figures) -> Iterator[Row]:
         )
     for label, limit in (("disjoint", 0.01), ("overlapping", 0.12)):
         yield _shared(
-            f"the driver's commit of {commit['tasks']} {label} tasks",
+            f"the driver's commit, {commit['tasks']} {label} tasks",
             limit,
             commit[label]["bytes"],
             commit[label]["staged_bytes"],
@@ -147,7 +149,7 @@ def _compaction_rows(section: Figures) -> Iterator[Row]:
         fill,
         fetched,
         is_settled=fill["due"] == 0,
-        told=f"{fill['rounds']} rounds",
+        note=f"{fill['rounds']} rounds",
     )
     last = epochs[max(epochs, key=int)]
     yield _merged(
@@ -156,18 +158,18 @@ def _compaction_rows(section: Figures) -> Iterator[Row]:
         fetched,
         # Without compaction each epoch leaves a file at a hash for each of its tasks.
         is_settled=10 * last["files_at_a_hash"] <= 16 * int(max(epochs, key=int)),
-        told=f"{last['due']} compactions due at the end; written per byte: "
+        note=f"{last['due']} compactions due at the end; written per byte: "
         f"{last['written_bytes'] / last['ingested_bytes']:.2f}",
     )
 
 
-def _merged(what: str, counts: Figures, fetched: str, *, is_settled: bool, told: str) -> Row:
+def _merged(what: str, counts: Figures, fetched: str, *, is_settled: bool, note: str) -> Row:
     limit = "1.2, and the rest is bounded"
-    told += f"; {counts['files_at_a_hash']} files at a hash"
+    note += f"; {counts['files_at_a_hash']} files at a hash"
     if not counts["written_bytes"]:
-        return what, limit, "never merged", "**no**", told
+        return what, limit, "never merged", "**no**", note
     ratio = counts[fetched] / counts["written_bytes"]
-    return judged(what, limit, ratio, lambda value: value <= 1.2 and is_settled, "{:.1f}", told)
+    return judged(what, limit, ratio, lambda value: value <= 1.2 and is_settled, "{:.1f}", note)
 
 
 def _plan_rows(plans: Figures) -> Iterator[Row]:
@@ -176,8 +178,8 @@ def _plan_rows(plans: Figures) -> Iterator[Row]:
     plan = usable[files]
     what = f"at {count(int(files))} files"
     cpu_s = plan["plan_s"] + plan["open_s"]
-    told = f"open {ms(plan['open_s'])}, plan {ms(plan['plan_s'])}"
-    yield judged(f"open and plan a write, {what}", "0.1 s", cpu_s, _at_most(0.1), "{:.2f} s", told)
+    note = f"open {ms(plan['open_s'])}, plan {ms(plan['plan_s'])}"
+    yield judged(f"open and plan a write, {what}", "0.1 s", cpu_s, _at_most(0.1), "{:.2f} s", note)
     yield judged(
         f"bytes to each task, {what}",
         "50 kB",
@@ -203,14 +205,14 @@ def _at_most(bound: float) -> Callable[[float], bool]:
     return lambda value: value <= bound
 
 
-def _sized(what: str, limit: int, counts: Figures, told: str) -> Row:
+def _sized(what: str, limit: int, counts: Figures, note: str) -> Row:
     measured = counts["bytes"]
     met = "yes" if measured <= limit else "**no**"
-    return what, size(limit), size(measured), met, f"{told}; {count(counts['requests'])} requests"
+    return what, size(limit), size(measured), met, f"{note}; {count(counts['requests'])} requests"
 
 
-def _shared(what: str, limit: float, part: float, whole: float, of: str, told: str = "") -> Row:
-    explanation = f"{size(part)} of {size(whole)}" + (f"; {told}" if told else "")
+def _shared(what: str, limit: float, part: float, whole: float, of: str, note: str = "") -> Row:
+    explanation = f"{size(part)} of {size(whole)}" + (f"; {note}" if note else "")
     share = f"{limit:.0%} of {of}"
     return judged(what, share, part / whole, _at_most(limit), "{:.1%}", explanation)
 

@@ -132,7 +132,7 @@ def _read_leaf(store: Store, file: LeafFile) -> Leaf | None:
             raise ValueError("other slices than the checkpoint lists")
     except (*MALFORMED, UpsertFlowError) as error:
         raise CorruptionError.in_file(
-            where, "a leaf as docs/format.md tells", str(error)
+            where, "a leaf as in docs/format.md", str(error)
         ) from error
     leaf.version, leaf.file = file.version, file
     return leaf
