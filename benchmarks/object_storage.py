@@ -1,6 +1,6 @@
-"""Bytes and requests of tables in a bucket, for one machine and for several; without Spark.
+"""Bytes and requests for tables in a bucket, on one machine and on several; without Spark.
 
-Tables are behind a gateway that counts (`tests.support.counted_s3`). Each operation runs in a new
+A gateway counts (`tests.support.counted_s3`). Each operation runs in a new
 process with an empty folder for local copies, as an executor that has never seen the table; several
 executors are several processes, each with a folder of its own. Counts are exact. Seconds are noted
 and depend on the machine.
@@ -52,21 +52,21 @@ COLUMNS = pa.schema({"id": pa.int64(), **{f"c{index}": pa.int64() for index in r
 ROW_BYTES = 97
 
 CHUNK_ROWS = 2_000_000
-"""Rows of which the hashes are computed at once while a table is made."""
+"""Rows hashed at once while a table is made."""
 
 EXECUTORS = 4
 TASKS = 8
 WRITERS, COMMITS = 16, 6
-"""Writers of one table at once, and the commits of each."""
+"""Concurrent writers, and commits per writer."""
 
 LATENCY_S = 0.03
-"""Added to each request of the writers: a request to S3 takes about as long."""
+"""Added to each writer request: an S3 request takes about as long."""
 
 NEW_KEYS = 1 << 40
 """Added to a key that is in the table: one that is not."""
 
 FILE_BYTES = 128 << 20
-"""Bytes of a made-up file."""
+"""Bytes per simulated file."""
 
 SIMULATED_S = 180
 """Seconds after which a simulation whose plans take ever longer stops."""
@@ -97,7 +97,7 @@ def get(url: str, storage: Storage, ids: npt.NDArray[np.int64]) -> None:
 
 
 def read_changes(url: str, storage: Storage, ids: npt.NDArray[np.int64]) -> None:
-    """Read the changes of the last epoch."""
+    """Read the last epoch's changes."""
     table = Table.open(url, storage_options=storage)
     version = table.log.head().version
     while not table.log.commit(version).is_epoch:
@@ -106,13 +106,13 @@ def read_changes(url: str, storage: Storage, ids: npt.NDArray[np.int64]) -> None
 
 
 def read_column(url: str, storage: Storage, rows: int) -> None:
-    """Read one column of all rows."""
+    """Read one column."""
     table = Table.open(url, storage_options=storage)
     assert sum(batch.num_rows for batch in table.scan(["c0"])) == rows
 
 
 def read_split(url: str, storage: Storage, index: int) -> None:
-    """Read one column of a share of all rows, as one task of several."""
+    """Read one column in one split."""
     store = open_store(url, storage)
     options = ReadOptions.parse({"path": url, "splits": str(EXECUTORS)})
     split = rows_splits(Table(store).log.head(), options)[index]
@@ -141,7 +141,7 @@ def compact_one(url: str, storage: Storage, job: Job) -> None:
 
 
 def read_all(url: str, storage: Storage, rows: int) -> Counts:
-    """Read all rows; return the disk space of the local copies, removed ones included."""
+    """Read all rows; return the disk space used by local copies, including removed ones."""
     table = Table.open(url, storage_options=storage)
     assert sum(batch.num_rows for batch in table.scan()) >= rows
     removed = set()
@@ -159,7 +159,7 @@ def read_all(url: str, storage: Storage, rows: int) -> Counts:
 
 
 def by_hash(table: Table, ids: npt.NDArray[np.int64], parts: int) -> list[npt.NDArray[np.int64]]:
-    """Divide keys by ranges of their hash, into a power of two parts."""
+    """Divide keys by hash range into a power of two parts."""
     schema = table.log.head().schema
     hashes = hash_keys([pa.array(ids)], seed=schema.hash_seed, prefix=0)
     part = hashes // np.uint64((1 << 64) // parts) if parts > 1 else np.zeros(len(ids), np.uint64)
@@ -169,7 +169,7 @@ def by_hash(table: Table, ids: npt.NDArray[np.int64], parts: int) -> list[npt.ND
 
 
 def _loaded(gateway: CountedS3, name: str, rows: int) -> Table:
-    """Make a table of so many rows by a bulk load: files of disjoint ranges of hashes."""
+    """Create a table by a bulk load: its files have disjoint hash ranges."""
     table = Table.create(str(gateway.path(name)), COLUMNS, keys=["id"])
     base, file_bytes = table.at(), min(FILE_BYTES, max(FILE_BYTES // 4, rows * ROW_BYTES // 32))
     parts = 1 << max(0, (rows * ROW_BYTES // file_bytes).bit_length())
@@ -188,7 +188,7 @@ def _loaded(gateway: CountedS3, name: str, rows: int) -> Table:
 
 @contextmanager
 def _copied(gateway: CountedS3, name: str) -> Iterator[str]:
-    """Give the address of a copy of a table, which an operation may change; it shares files."""
+    """Yield the URL of a table copy for one operation; it shares the files."""
     copy = f"{name}-{secrets.token_hex(4)}"
     shutil.copytree(gateway.path(name), gateway.path(copy), copy_function=os.link)
     try:
@@ -201,7 +201,7 @@ def _copied(gateway: CountedS3, name: str) -> Iterator[str]:
 
 
 class Bench:
-    """A gateway, and folders for the local copies of machines."""
+    """A gateway, and folders for the machines' local copies."""
 
     def __init__(self, gateway: CountedS3, folder: Path) -> None:
         self.gateway = gateway
@@ -241,7 +241,7 @@ def _without(counts: Counts) -> Counts:
 
 
 def measure(folder: Path, tables: Sequence[int], *, files: Sequence[int]) -> Counts:
-    """Measure all; ``tables`` are numbers of rows, ``files`` numbers of files, both ascending."""
+    """Measure everything; ``tables`` are row counts, ``files`` file counts, both ascending."""
     folder.mkdir(parents=True, exist_ok=True)
     with counted_s3(folder / "s3") as gateway:
         bench = Bench(gateway, folder)
@@ -264,7 +264,7 @@ def measure(folder: Path, tables: Sequence[int], *, files: Sequence[int]) -> Cou
 
 
 def operations(bench: Bench, rows: int) -> Counts:
-    """Count operations on a table of so many rows, each cold."""
+    """Count cold operations on a table with the given row count."""
     name = f"t{rows}"
     table = _loaded(bench.gateway, name, rows)
     dice = np.random.default_rng(5)
@@ -303,7 +303,7 @@ def bounded(bench: Bench, rows: int) -> Counts:
 
 
 def executors(bench: Bench, rows: int) -> Counts:
-    """Count what executors fetch together: rows of a batch by hash, at random, and a read."""
+    """Count the bytes executors fetch together: for rows by hash, random rows, and a read."""
     table = _loaded(bench.gateway, "executors", rows)
     ids = np.random.default_rng(7).choice(rows, rows // 50, replace=False)
     found = {
@@ -319,7 +319,7 @@ def executors(bench: Bench, rows: int) -> Counts:
 
 
 def commits(bench: Bench, rows: int) -> Counts:
-    """Count what the driver reads to commit tasks, and what one of the due compactions reads."""
+    """Count the bytes read by the driver's commit, and by one due compaction."""
     table = Table.create(str(bench.gateway.path("commits")), COLUMNS, keys=["id"])
     ids = np.random.default_rng(8).permutation(rows)
     found: Counts = {"rows": rows, "tasks": TASKS}
@@ -348,7 +348,7 @@ def commits(bench: Bench, rows: int) -> Counts:
 
 
 def writers(bench: Bench) -> Counts:
-    """Count the requests of writers of one table at once, each with a handle of its own."""
+    """Count the requests by concurrent writers, each with its own table object."""
     folder = bench.gateway.folder.parent / "writers"
     url, storage = bench.gateway.url("writers"), bench.gateway.storage(folder)
     Table.create(url, COLUMNS, keys=["id"], storage_options=storage)
@@ -394,7 +394,7 @@ def _file(hash_range: HashRange, size: int) -> RunFile:
 
 
 class _Policy:
-    """A table of made-up files, and what its compactions read and write."""
+    """A simulated table; counts the bytes that its compactions read and write."""
 
     def __init__(self) -> None:
         schema = TableSchema.of(COLUMNS, keys=["id"])
@@ -411,13 +411,13 @@ class _Policy:
         self.manifest = apply(self.manifest, commit)
 
     def append(self, size: int, tasks: int) -> None:
-        """Add an epoch; the file of each task is over all hashes."""
+        """Add an epoch; each task's file covers all hashes."""
         files = tuple(_file(ALL_HASHES, size // tasks) for _ in range(tasks))
         self._commit(Draft(kind=Kind.APPEND, added=files))
         self.ingested += size
 
     def compact(self, jobs: Sequence[Job]) -> None:
-        """Replace the files of jobs, each on a machine that has read nothing."""
+        """Run jobs, each on a machine without local copies."""
         slices: list[Slice] = []
         for job in jobs:
             count = max(1, -(-job.bytes // FILE_BYTES))
@@ -450,7 +450,7 @@ class _Policy:
 
 
 def backfill(tasks: int = 400, size: int = 125_000_000) -> Counts:
-    """Compact an epoch of overlapping files until nothing is due."""
+    """Compact an epoch with overlapping files until nothing is due."""
     policy = _Policy()
     policy.append(tasks * size, tasks)
     rounds = 0
@@ -461,7 +461,7 @@ def backfill(tasks: int = 400, size: int = 125_000_000) -> Counts:
 
 
 def simulated(size: int, tasks: int, epochs: int) -> Counts:
-    """Append epochs of so many bytes by so many tasks, each with a batch's share of compactions."""
+    """Append epochs, each with the sink's share of compactions; ``size`` in bytes."""
     policy, course = _Policy(), {}
     began = time.perf_counter()
     for number in range(1, epochs + 1):
@@ -481,7 +481,7 @@ CHECKPOINT_COMMITS = 50
 
 
 def plans(bench: Bench, files: int) -> Counts:
-    """Measure the driver's work on a table of so many disjoint files, in a new process."""
+    """Measure the driver's work with many disjoint files, in a new process."""
     name = f"p{files}"
     Table.create(str(bench.gateway.path(name)), COLUMNS, keys=["id"])
     folder = bench.gateway.folder.parent / "plans"
@@ -500,7 +500,7 @@ def plans(bench: Bench, files: int) -> Counts:
 
 
 def add_files(path: str, files: int) -> None:
-    """Put made-up files, each with a range of hashes of its own, into a table."""
+    """Add simulated files with disjoint hash ranges to a table."""
     log = Table.open(path).log
     ranges, step = ALL_HASHES.cut(files), -(-files // CHECKPOINT_COMMITS)
     for first in range(0, files, step):
@@ -522,7 +522,7 @@ def _always(draft: Draft, _: Manifest) -> Draft:
 
 
 def plan(url: str, storage: Storage) -> Counts:
-    """Open a table, plan a write and a read of it: processor seconds, and bytes for a task."""
+    """Open a table, plan a write and a read: processor seconds, and bytes per task."""
     from spark_upsert_sink.writers import plan_sink  # It needs PySpark.
 
     found: Counts = {}
@@ -546,7 +546,7 @@ def plan(url: str, storage: Storage) -> Counts:
 
 
 def mirror(folder: Path, rows: int, batches: int = 30) -> Counts:
-    """Measure the bytes of deletion vectors and log that a followed mirror takes, random keys."""
+    """Measure a followed mirror's deletion vectors and log in bytes, with random keys."""
     columns = pa.schema({"id": pa.int64(), "v": pa.int64()})
 
     def of(ids: npt.NDArray[np.int64], value: int) -> pa.Table:

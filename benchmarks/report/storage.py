@@ -32,7 +32,7 @@ def object_storage_section(sections: Sections) -> Iterator[str]:
         return
     yield from ("## Object storage and clusters", "")
     yield (
-        "Behind a gateway that counts, each operation in a new process with no local copies; several executors are "
+        "A gateway counts; each operation runs in a new process without local copies; several executors are "
         "several processes, each with a folder of its own. No Spark. Bytes and requests are exact; rows have eleven "
         "columns and take 97 bytes."
     )

@@ -52,7 +52,7 @@ class Size:
     wide: tuple[int, ...]
     """Columns of a table of few rows, ascending."""
     bucket_tables: tuple[int, ...]
-    """Rows of tables behind a gateway that counts, ascending."""
+    """Row counts for tables in a bucket, ascending."""
     manifest_files: tuple[int, ...]
     """Made-up files of a table, ascending."""
     slow_s: float

@@ -270,8 +270,8 @@ def _disk_bytes(status: os.stat_result) -> int:
 class _CachedBlocks:
     """An object's cached blocks, in an open sparse file.
 
-    Behind the object's bytes, one byte per block says whether it is present; it is written after
-    the block. The end mark names the system's start: after a crash of the system, present bytes may
+    After the object's bytes, one byte per block marks it as present; it is written after the
+    block. The end mark names the system's start: after a crash of the system, present bytes may
     have reached the disk without their blocks.
     """
 

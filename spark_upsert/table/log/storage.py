@@ -131,9 +131,7 @@ def _read_leaf(store: Store, file: LeafFile) -> Leaf | None:
         if (len(leaf), leaf.span) != (file.slices, file.span):
             raise ValueError("other slices than the checkpoint lists")
     except (*MALFORMED, UpsertFlowError) as error:
-        raise CorruptionError.in_file(
-            where, "a leaf as in docs/format.md", str(error)
-        ) from error
+        raise CorruptionError.in_file(where, "a leaf as in docs/format.md", str(error)) from error
     leaf.version, leaf.file = file.version, file
     return leaf
 
