@@ -33,9 +33,16 @@ from spark_upsert.payloads.placeholders import (
     DEFAULT_PLACEHOLDER,
     UNSENT_HINT,
     Placeholder,
-    apply_unsent,
+    Unsent,
+    as_stored,
 )
-from spark_upsert.table.write.commands import DecodedRows, filled_order, to_commands, with_skipped
+from spark_upsert.table.write.commands import (
+    DecodedRows,
+    ReadRows,
+    filled_order,
+    to_commands,
+    with_skipped,
+)
 from spark_upsert.table.write.form import Path, at_path
 from spark_upsert.table.write.write_set import with_truncates
 
@@ -142,6 +149,8 @@ class EventBatch:
     """The rows with events as structs."""
     raw_values: Callable[[Positions], pa.Array]
     """As in `DecodedRows`."""
+    before: Callable[[Positions], pa.Array]
+    """Returns rows' ``before``, with all value columns that an event has."""
     keys: Callable[[Mask], EventKeys]
     """Returns the keys stored outside the events, for the masked rows."""
     tombstones: Mask
@@ -216,16 +225,17 @@ class DebeziumEnvelope:
         in_before = _any_valid(old_keys)
         key_rows = read.keys(~(has_after | in_before))
         columns = {own_name: _column(read.batch, path) for own_name, path in self.columns.items()}
-        unsent = self._unsent(columns, read.unsent)
+        placeholders = self._unsent(columns, read.unsent)
         new_keys = self._keys_in(after, batch.num_rows)
-        for key in unsent.keys() & new_keys.keys():
+        for key in placeholders.keys() & new_keys.keys():
             # What an update did not send, it did not change.
-            is_known = unsent[key] & _mask(old_keys[key].is_valid())
+            is_known = placeholders[key] & _mask(old_keys[key].is_valid())
             new_keys[key] = pc.if_else(pa.array(is_known), old_keys[key], new_keys[key])
-            unsent[key] &= ~is_known
+            placeholders[key] &= ~is_known
         columns |= self._keys(new_keys, old_keys, key_rows, has_after)
-        shown = {own_name: f"{AFTER}.{path[-1]}" for own_name, path in self.columns.items()}
-        columns, not_sent = apply_unsent(self.schema, columns, unsent, shown)
+        self._take_from_before(read, columns, placeholders, in_before)
+        unsent = Unsent.of(self.schema, columns, placeholders)
+        columns = dict(unsent.columns)
         has_key = _any_valid({key: columns[key] for key in self.schema.keys})
 
         order, bad_order = self._order(read, op)
@@ -236,13 +246,14 @@ class DebeziumEnvelope:
             is_nothing |= read.tombstones
         faults = _faults(op, has_after, has_key, key_rows.reasons)
         faults = _add_message_types(faults, op, read.raw_values)
-        unread = _first(not_sent, explain_text(read.reasons), _NO_REASON)
+        unread = _first(unsent.bad_keys, unsent.bad_values, explain_text(read.reasons), _NO_REASON)
         is_delete = _mask(pc.equal(op, _DELETE).fill_null(False)) & ~_mask(faults.is_valid())
         if read.is_cut is not None:
             is_delete &= ~read.is_cut
         # What a row held is nothing to its delete.
         is_said = pa.array(is_delete | read.tombstones | is_nothing)
         reasons = pc.if_else(is_said, _NO_REASON, _first(unread, faults))
+        moved = self._moved(columns, old_keys, has_after & has_key)
         decoded = DecodedRows(
             columns=columns,
             order=order,
@@ -259,6 +270,8 @@ class DebeziumEnvelope:
             ),
             raw_keys=key_rows.raw,
             needs_no_order=read.tombstones if self.schema.has_quarantine else None,
+            unchanged=unsent.unchanged,
+            resets=unsent.resets(moved | _is_in(op, _CREATES)),
             ignores_null_deletes=True,
             raw_values=read.raw_values,
             hint=_HINT,
@@ -270,8 +283,7 @@ class DebeziumEnvelope:
                 decoded, order=[pc.if_else(pa.array(has_key), column, None) for column in order]
             )
         # A moved row is deleted at its old key, even if its new values are bad.
-        moved = self._moved(columns, old_keys, has_after) & has_order
-        moved &= ~_mask(faults.is_valid())
+        moved &= has_order & ~_mask(faults.is_valid())
         commands = to_commands(self.schema, _repeated(decoded, is_nothing, moved, old_keys))
         commands = with_skipped(commands, int(is_nothing.sum()))
         if self.truncates is Truncates.OVERWRITE and bool(is_truncate.any()):
@@ -320,6 +332,37 @@ class DebeziumEnvelope:
                 where = self.placeholder.find(column)
                 masks[name] = where | removed[leaf] if leaf in removed else where
         return {name: where for name, where in masks.items() if where.any()}
+
+    def _take_from_before(
+        self,
+        read: EventBatch,
+        columns: dict[str, pa.Array],
+        unsent: Mapping[str, Mask],
+        has_before: Mask,
+    ) -> None:
+        """Replace placeholders by the value in ``before``; null there may be an unsent value, too.
+
+        PostgreSQL does not send unchanged values again after the old row with REPLICA IDENTITY
+        FULL, and sends nulls in the old row with any other replica identity.
+        """
+        values = unsent.keys() - set(self.schema.keys)
+        is_partial = np.logical_or.reduce([~has_before & False, *(unsent[n] for n in values)])
+        rows = np.flatnonzero(is_partial & has_before)
+        if not len(rows):
+            return
+        before = read.before(rows)
+        for name in values:
+            leaf = self.columns[name][-1]
+            if before.type.get_field_index(leaf) < 0:
+                continue
+            new, old = as_stored(columns[name]), as_stored(at_path(before, (leaf,)))
+            is_known = _mask(old.is_valid()) & ~self.placeholder.find(old) & unsent[name][rows]
+            if old.type == new.type and is_known.any():
+                found = rows[is_known]
+                row_indices = np.arange(len(has_before))
+                row_indices[found] = len(has_before) + np.flatnonzero(is_known)
+                columns[name] = pa.concat_arrays([new, old]).take(pa.array(row_indices))
+                unsent[name][found] = False
 
     def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
         """Return the truncates without a command; log a warning if they are ignored.
@@ -454,6 +497,8 @@ def _repeated(
         needs_no_order=None if decoded.needs_no_order is None else decoded.needs_no_order[rows],
         bad_values=decoded.bad_values.take(row_indices),
         bad_keys=decoded.bad_keys.take(row_indices),
+        unchanged={name: where[rows] & ~is_old for name, where in decoded.unchanged.items()},
+        resets=None if decoded.resets is None else decoded.resets[rows] & ~is_old,
         raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(row_indices),
         raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
     )
@@ -630,6 +675,15 @@ def _valid(array: pa.Array) -> Mask:
 _OP = "__op"
 
 _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
+_CREATES = ("c", _READ)
+
+
+def _is_in(values: pa.Array, texts: tuple[str, ...]) -> Mask:
+    return _mask(pc.is_in(values, pa.array(texts)))
+
+
+def _is_text(fields: pa.Schema, name: str) -> bool:
+    return bool(pa.types.is_string(storage_type(fields.field(name).type)))
 
 
 def require_mark_option(names: Iterable[str], deletes: str | None) -> None:
@@ -648,10 +702,13 @@ class FlattenedReader:
         The column marking deletes, for messages.
     placeholder : Placeholder or None
         None: values are used unchanged.
+    operations : str or None
+        The column with the operation that wrote a row, such as ``c``.
     """
 
     mark: str | None
     placeholder: Placeholder | None
+    operations: str | None = None
 
     @classmethod
     def of_rows(
@@ -662,8 +719,17 @@ class FlattenedReader:
             placeholder = DEFAULT_PLACEHOLDER
         names = {name.lower(): name for name in rows.names}
         mark = names.get((deletes or "").lower())
-        is_text = mark is not None and pa.types.is_string(storage_type(rows.field(mark).type))
-        return cls(mark, placeholder) if is_text or placeholder is not None else None
+        if placeholder is None and (mark is None or not _is_text(rows, mark)):
+            return None
+        return cls.of_fields(rows, mark, placeholder)
+
+    @classmethod
+    def of_fields(
+        cls, fields: pa.Schema, mark: str | None, placeholder: Placeholder | None
+    ) -> FlattenedReader:
+        """Return the reader for rows with these fields."""
+        has_operations = _OP in fields.names and _is_text(fields, _OP)
+        return cls(mark, placeholder, _OP if has_operations else None)
 
     @property
     def hint(self) -> str:
@@ -676,25 +742,39 @@ class FlattenedReader:
         schema: TableSchema,
         columns: Mapping[str, pa.Array],
         marks: pa.Array | None,
-        unsent: Mapping[str, Mask] | None = None,
-    ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return columns, a delete mask (None without marks), and why rows cannot be applied."""
-        row_columns, reasons = dict(columns), None
+        operations: pa.Array | None,
+        removed: Mapping[str, Mask] | None = None,
+    ) -> ReadRows:
+        """Decode columns (`RowReader`); ``removed`` marks placeholders already replaced by null."""
+        masks = {}
         if self.placeholder is not None:
             masks = {name: self.placeholder.find(column) for name, column in columns.items()}
-            for name, where in (unsent or {}).items():
-                masks[name] = masks[name] | where
-            row_columns, reasons = apply_unsent(schema, columns, masks, {})
-        if marks is None:
-            return row_columns, None, reasons
+        for name, where in (removed or {}).items():
+            masks[name] = masks[name] | where
+        unsent = Unsent.of(schema, columns, masks)
+        is_delete, reasons = None, unsent.bad_values
+        if marks is not None:
+            is_delete, unknown = self._read_marks(marks)
+            reasons = unknown if reasons is None else pc.coalesce(unknown, reasons)
+        resets = None
+        if operations is not None and unsent.unchanged:
+            resets = unsent.resets(_is_in(to_readable(operations)[0], _CREATES))
+        return ReadRows(
+            columns=unsent.columns,
+            tombstones=is_delete,
+            bad_values=reasons,
+            bad_keys=unsent.bad_keys,
+            unchanged=unsent.unchanged,
+            resets=resets,
+        )
+
+    def _read_marks(self, marks: pa.Array) -> tuple[Mask, pa.Array]:
+        """Return which rows are deletes, and why a mark is unknown."""
         values = to_readable(marks)[0]
         is_flag = pa.types.is_boolean(values.type)
-        deletes = values if is_flag else pc.is_in(values, pa.array(_DELETES))
-        is_delete = np.asarray(deletes.fill_null(False).to_numpy(zero_copy_only=False))
+        deletes = values.fill_null(False) if is_flag else pc.is_in(values, pa.array(_DELETES))
         unknown = self._unknown_marks(values)
-        if unknown is not None:
-            reasons = unknown if reasons is None else pc.coalesce(unknown, reasons)
-        return row_columns, is_delete, reasons
+        return _mask(deletes), pa.nulls(len(values), pa.string()) if unknown is None else unknown
 
     def _unknown_marks(self, marks: pa.Array) -> pa.Array | None:
         if pa.types.is_boolean(marks.type):

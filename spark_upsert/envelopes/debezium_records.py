@@ -37,7 +37,12 @@ from spark_upsert.payloads.connect import ConnectAvroDecoder, ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder, RefusedField, decode_safely, refused_columns
 from spark_upsert.payloads.logical_types import SchemalessDefaults
-from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
+from spark_upsert.payloads.placeholders import (
+    DEFAULT_PLACEHOLDER,
+    Placeholder,
+    decode_again,
+    decode_without,
+)
 from spark_upsert.table.write.commands import rows_as_json
 from spark_upsert.table.write.form import Path, at_path, dotted, leaves, order_names
 
@@ -324,6 +329,7 @@ class RecordForm:
                     order={p[1:] for p in order if p[0] == value},
                     asked={p[1:] for p in needed_paths},
                 ),
+                before=self.make_values(self._event_fields(images, set(), set())),
                 key=self.make_keys(pa.schema(key_fields)),
                 key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
                 placeholder=self.placeholder if self.is_declared_json else None,
@@ -345,14 +351,7 @@ class RecordForm:
         """Return the decoder for events with these row columns and other fields."""
 
         def fields(before: set[str], after: set[str], event_paths: set[Path]) -> Decoder:
-            rows = [
-                pa.field(name, pa.struct([f for f in self.columns if f.name in columns]))
-                for name, columns in ((BEFORE, before), (AFTER, after))
-                if columns
-            ]
-            return self.make_values(
-                pa.schema([*rows, *_pruned(self.event, {*event_paths, (OP,)}, ())])
-            )
+            return self.make_values(self._event_fields(before, after, event_paths))
 
         return EventDecoder(
             whole=fields(keys, images, asked),
@@ -364,6 +363,15 @@ class RecordForm:
             ),
             required=tuple(f.name for f in self.image if f.name in images and not f.nullable),
         )
+
+    def _event_fields(self, before: set[str], after: set[str], event_paths: set[Path]) -> pa.Schema:
+        """Return the schema of events with these row columns and other fields."""
+        rows = [
+            pa.field(name, pa.struct([f for f in self.columns if f.name in columns]))
+            for name, columns in ((BEFORE, before), (AFTER, after))
+            if columns
+        ]
+        return pa.schema([*rows, *_pruned(self.event, {*event_paths, (OP,)}, ())])
 
 
 def _pruned(fields: pa.Schema | pa.StructType, asked: set[Path], above: Path) -> list[pa.Field]:
@@ -387,6 +395,8 @@ class _RecordReader:
     key_name: str
     value_name: str
     events: EventDecoder
+    before: Decoder
+    """Decodes all requested columns in ``before``."""
     key: Decoder | None
     key_fields: dict[str, str]
     """Field name in a row for each key column in the table."""
@@ -403,6 +413,7 @@ class _RecordReader:
         return EventBatch(
             batch=pa.RecordBatch.from_arrays(arrays, names=batch.schema.names),
             raw_values=lambda rows: raw_values.take(pa.array(rows)),
+            before=lambda rows: self._decode_before(raw_values.take(pa.array(rows))),
             keys=lambda where: self._keys(pc.if_else(pa.array(where), raw_keys, None), raw_keys),
             tombstones=np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False)),
             is_cut=is_cut,
@@ -426,6 +437,15 @@ class _RecordReader:
 
         unsent = decode_again(self.placeholder, payloads, rows, (AFTER,), decode)
         return decoded_rows.replaced(pieces), unsent
+
+    def _decode_before(self, payloads: pa.Array) -> pa.Array:
+        """Return ``before``; null if it cannot be decoded."""
+        if self.placeholder is None:
+            decoded = decode_safely(self.before, payloads)
+        else:
+            types = [field.type for field in self.before.fields.field(BEFORE).type]
+            decoded, _ = decode_without(self.placeholder, self.before, payloads, (BEFORE,), types)
+        return decoded.columns[self.before.fields.get_field_index(BEFORE)]
 
     def _keys(self, wanted: pa.Array, raw: pa.Array) -> EventKeys:
         if self.key is None:
@@ -552,7 +572,8 @@ class ParsedForm:
         return DebeziumEnvelope(
             schema=schema,
             reader=_ParsedReader(
-                {key: where for key in schema.keys if (where := self._separate_key_path(key))}
+                {key: where for key in schema.keys if (where := self._separate_key_path(key))},
+                before=(*self._root, *before),
             ),
             event=self._root,
             before=before[0] if before and self._is_row(before[0]) else None,
@@ -589,6 +610,8 @@ class _ParsedReader:
 
     keys: dict[str, Path]
     """Paths to keys outside the event."""
+    before: Path
+    """Path to ``before``; not used if the rows have none."""
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
         """Return a batch's events."""
@@ -602,6 +625,7 @@ class _ParsedReader:
         return EventBatch(
             batch=batch,
             raw_values=lambda rows: rows_as_json(batch, rows),
+            before=lambda rows: at_path(batch.take(pa.array(rows)).to_struct_array(), self.before),
             keys=keys,
             tombstones=np.zeros(batch.num_rows, dtype=np.bool_),
         )

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.core.keys import Mask
 from spark_upsert.core.names import find_column, find_columns
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.envelopes.debezium import FlattenedReader
@@ -25,15 +25,12 @@ from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import (
     Decoder,
     Payloads,
-    Piece,
     RawDecoder,
-    combine_pieces,
     decode_safely,
     refused_columns,
     refused_fields,
-    take_rows,
 )
-from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_again
+from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_without
 from spark_upsert.payloads.schema_registry import ConfluentDecoder
 from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.form import Path, at_path, dotted, find_delete_mark, order_names
@@ -223,22 +220,29 @@ class KafkaEnvelope:
 
         columns = {own_name: column(path) for own_name, path in self.columns.items()}
         fields = {own_name: path[1] for own_name, path in self.columns.items() if path[0] == _VALUE}
-        reader = FlattenedReader(self.mark, self.placeholder)
-        changed, deletes, faults = reader.read(
+        reader = FlattenedReader.of_fields(self.value.fields, self.mark, self.placeholder)
+        marks, operations = (
+            None if name is None else column((_VALUE, name))
+            for name in (self.mark, reader.operations)
+        )
+        rows = reader.read(
             self.schema,
             {own_name: columns[own_name] for own_name in fields},
-            None if self.mark is None else column((_VALUE, self.mark)),
+            marks,
+            operations,
             {own_name: unsent[name] for own_name, name in fields.items() if name in unsent},
         )
-        columns |= changed
+        columns |= rows.columns
         reasons = _because("the value is undecodable: ", values.reasons)
         tombstones = np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False))
         decoded_rows = DecodedRows(
             columns=columns,
             order=[column(path) for path in self.order],
             own_order={own_name: column(path) for own_name, path in self.own_order.items()},
-            tombstones=tombstones if deletes is None else tombstones | deletes,
-            bad_values=_first(faults, reasons),
+            tombstones=tombstones if rows.tombstones is None else tombstones | rows.tombstones,
+            bad_values=_first(rows.bad_values, reasons),
+            unchanged=rows.unchanged,
+            resets=rows.resets,
             bad_keys=self._bad_keys(raw_keys, keys, columns),
             raw_keys=raw_keys,
             raw_values=lambda rows: raw_values.take(pa.array(rows)),
@@ -249,23 +253,10 @@ class KafkaEnvelope:
 
     def _decode_values(self, payloads: pa.Array) -> tuple[Payloads, dict[str, Mask]]:
         """Return the values, and the rows with unsent values by field."""
-        values = decode_safely(self.value, payloads)
         if not self.is_declared_json:
-            return values, {}
-        fields = self.value.fields
-        rows = self.placeholder.rows_in_doubt(payloads, values.reasons, fields.types)
-        pieces: list[Piece] = []
-
-        def decode(chosen: Positions, texts: pa.Array, _: frozenset[str]) -> None:
-            pieces.append(Piece.of(chosen, fields, decode_safely(self.value, texts)))
-
-        unsent = decode_again(self.placeholder, payloads, rows, (), decode)
-        if pieces:
-            again = np.concatenate([piece.rows for piece in pieces])
-            others = np.setdiff1d(np.arange(len(payloads)), again)
-            pieces.append(Piece.of(others, fields, take_rows(values, others)))
-            values = combine_pieces(fields, pieces)
-        return values, unsent
+            return decode_safely(self.value, payloads), {}
+        types = self.value.fields.types
+        return decode_without(self.placeholder, self.value, payloads, (), types)
 
     def _bad_keys(
         self, raw_keys: pa.Array, keys: Payloads, columns: Mapping[str, pa.Array]

@@ -23,9 +23,16 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.casts import to_readable
 from spark_upsert.core.keys import Mask, Positions, is_text
-from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.schema import TableSchema, storage_type
 from spark_upsert.errors import OptionError
+from spark_upsert.payloads.decoder import (
+    Decoder,
+    Payloads,
+    Piece,
+    combine_pieces,
+    decode_safely,
+    take_rows,
+)
 from spark_upsert.payloads.json_exact import JsonNumber, JsonObject, parse_document, write_document
 
 _DEFAULT = "__debezium_unavailable_value"
@@ -90,7 +97,7 @@ class Placeholder:
 
     def find(self, column: pa.Array) -> Mask:
         """Return a mask for the placeholders in a column with any type."""
-        column = _as_stored(column)
+        column = as_stored(column)
         type_ = column.type
         if is_text(type_):
             return _equal_any(column, self._texts)
@@ -220,34 +227,87 @@ def decode_again(
     return mask_by_column
 
 
-def apply_unsent(
-    schema: TableSchema,
-    columns: Mapping[str, pa.Array],
-    unsent: Mapping[str, Mask],
-    shown: Mapping[str, str],
-) -> tuple[dict[str, pa.Array], pa.Array | None]:
-    """Replace placeholders by null; also return reasons for rows that cannot be applied.
+def decode_without(
+    placeholder: Placeholder,
+    decoder: Decoder,
+    payloads: pa.Array,
+    path: tuple[str, ...],
+    types: Iterable[pa.DataType],
+) -> tuple[Payloads, dict[str, Mask]]:
+    """Decode JSON payloads with null for each placeholder; return a mask by column, too.
 
-    With the merge engine ``partial-update`` null keeps the old value. With other engines, and in a
-    key, a placeholder is an error.
+    ``types`` are the column types of the object at ``path``. The masks show only placeholders that
+    the columns cannot hold.
     """
-    changed, reasons = dict(columns), None
-    for name, where in unsent.items():
-        if not where.any():
-            continue
-        changed[name] = _without(_as_stored(columns[name]), where)
-        if schema.engine.kind is Engine.PARTIAL_UPDATE and name not in schema.keys:
-            continue
-        why = f"the source did not send '{shown.get(name, name)}', which the update left unchanged"
-        because = pc.if_else(pa.array(where), why, pa.scalar(None, pa.string()))
-        reasons = because if reasons is None else pc.coalesce(reasons, because)
-    return changed, reasons
+    decoded = decode_safely(decoder, payloads)
+    rows = placeholder.rows_in_doubt(payloads, decoded.reasons, types)
+    pieces: list[Piece] = []
+
+    def decode(chosen: Positions, texts: pa.Array, _: frozenset[str]) -> None:
+        pieces.append(Piece.of(chosen, decoder.fields, decode_safely(decoder, texts)))
+
+    masks = decode_again(placeholder, payloads, rows, path, decode)
+    if pieces:
+        again = np.concatenate([piece.rows for piece in pieces])
+        others = np.setdiff1d(np.arange(len(payloads)), again)
+        pieces.append(Piece.of(others, decoder.fields, take_rows(decoded, others)))
+        decoded = combine_pieces(decoder.fields, pieces)
+    return decoded, masks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsent:
+    """Values that the source did not send, in n rows."""
+
+    columns: Mapping[str, pa.Array]
+    """All columns, with null for each placeholder."""
+    unchanged: Mapping[str, Mask]
+    """The placeholders in value columns."""
+    bad_keys: pa.Array | None
+    """Why rows have no key, as text; None if all have one. All key columns are null there."""
+    bad_values: pa.Array | None
+    """Why rows have no order, as text; None if all have one."""
+
+    @classmethod
+    def of(
+        cls, schema: TableSchema, columns: Mapping[str, pa.Array], unsent: Mapping[str, Mask]
+    ) -> Unsent:
+        """Remove the placeholders from a table's columns, given their rows by column."""
+        columns = dict(columns)
+        bad_keys = bad_values = None
+        unchanged = {}
+        order = {field.name for field in schema.order}
+        for name, where in unsent.items():
+            if not where.any():
+                continue
+            if name in schema.keys:
+                bad_keys = _add_reason(bad_keys, where, f"the source did not send the key '{name}'")
+                for key in schema.keys:
+                    columns[key] = _without(columns[key], where)
+                continue
+            columns[name] = _without(as_stored(columns[name]), where)
+            if name in order:
+                why = f"the source did not send '{name}', which orders the rows"
+                bad_values = _add_reason(bad_values, where, why)
+            else:
+                unchanged[name] = where
+        return cls(columns=columns, unchanged=unchanged, bad_keys=bad_keys, bad_values=bad_values)
+
+    def resets(self, is_create: Mask) -> Mask | None:
+        """Return the creates with unchanged columns; None without such rows."""
+        is_partial = np.logical_or.reduce([~is_create & False, *self.unchanged.values()])
+        return is_create & is_partial if (is_create & is_partial).any() else None
+
+
+def _add_reason(reasons: pa.Array | None, where: Mask, why: str) -> pa.Array:
+    because = pc.if_else(pa.array(where), why, pa.scalar(None, pa.string()))
+    return because if reasons is None else pc.coalesce(reasons, because)
 
 
 # -- arrays --------------------------------------------------------------------------------
 
 
-def _as_stored(column: pa.Array) -> pa.Array:
+def as_stored(column: pa.Array) -> pa.Array:
     """Convert a column that may hold a placeholder to its storage type.
 
     Polars has string views, pandas dictionaries, and Arrow other list layouts.

@@ -6,8 +6,9 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 
-from spark_upsert.envelopes import debezium
+from spark_upsert.envelopes import debezium, debezium_records
 from spark_upsert.envelopes import debezium as debezium_module
 from spark_upsert.envelopes import debezium as events
 from spark_upsert.envelopes.debezium import FlattenedReader
@@ -116,6 +117,37 @@ def _() -> Patch:
         return np.zeros(0, dtype=np.int64)
 
     return patch.object(Placeholder, "rows_in_doubt", none)
+
+
+@bug(
+    "NULL is taken for silence",
+    promises.test_p4_null_is_a_value_and_not_an_unchanged_one,
+)
+def _() -> Patch:
+    def or_null(find: Any, self: Any, column: Any) -> Any:
+        return find(self, column) | column.is_null().to_numpy(zero_copy_only=False)
+
+    return wrapped(Placeholder, "find", or_null)
+
+
+@bug(
+    "a create is taken as a put",
+    promises.test_p4_a_create_has_no_value_of_an_older_row,
+)
+def _() -> Patch:
+    return patch.object(events, "_CREATES", ("r",))
+
+
+@bug(
+    "a null in the old row is the old value",
+    promises.test_p4_a_null_in_the_old_row_is_no_value,
+)
+def _() -> Patch:
+    def sent(before: Any, self: Any, payloads: Any) -> Any:
+        rows = before(self, payloads)
+        return pa.array([{name: v or "" for name, v in row.items()} for row in rows.to_pylist()])
+
+    return wrapped(debezium_records._RecordReader, "_decode_before", sent)
 
 
 @bug(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from spark_upsert.table.table import Table
 from tests.laws.test_source_orders import CONNECTORS, require_equal
 from tests.support.debezium import bare, event, member, wrapped
 from tests.support.envelopes import Record, assert_sound, counters_of, records, rows_of, write
+from tests.support.unchanged import decode
 from tests.unit.test_debezium_words import (
     OPTIONS,
     Standing,
@@ -258,6 +260,29 @@ def test_p4_a_key_that_was_not_sent_is_the_old_one() -> None:
         ):
             write(path, records([(None, bare(event("u", before, after, lsn)))]), **options)
         assert Table.open(str(path)).snapshot().to_pylist() == [{"k": "a", "n": 2}]
+
+
+def _unchanged(
+    op: str, before: dict[str, Any] | None, x: str | None
+) -> tuple[list[bool] | None, list[bool] | None]:
+    """Return which rows leave x unchanged, and which of these do not have an older row's x."""
+    options = {**OPTIONS, "valueSchema": "id BIGINT, x STRING"}
+    decoded = decode(records([(key(1), bare(event(op, before, {"id": 1, "x": x}, 1)))]), **options)
+    return decoded.unchanged.get("x"), decoded.resets
+
+
+def test_p4_null_is_a_value_and_not_an_unchanged_one() -> None:
+    assert _unchanged("u", None, None) == (None, None)
+    assert _unchanged("u", None, UNSENT) == ([True], None)
+
+
+def test_p4_a_create_has_no_value_of_an_older_row() -> None:
+    assert _unchanged("c", None, UNSENT) == ([True], [True])
+
+
+def test_p4_a_null_in_the_old_row_is_no_value() -> None:
+    assert _unchanged("u", {"id": 1, "x": None}, UNSENT) == ([True], None)
+    assert _unchanged("u", {"id": 1, "x": "a"}, UNSENT) == (None, None)
 
 
 FLATTENED = {

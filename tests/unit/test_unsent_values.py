@@ -31,6 +31,7 @@ from tests.support.debezium import OPTIONS, avro, bare, event, key, member, wrap
 from tests.support.envelopes import plan, quarantine_of, records, rows_of, write, write_found
 from tests.support.fuzz import FUZZ_TIMES
 from tests.support.seeds import seeds
+from tests.support.unchanged import Decoded, decode, decoded_by
 
 DEFAULT = "__debezium_unavailable_value"
 PLACEHOLDERS = {
@@ -272,13 +273,16 @@ def test_an_unsent_value_is_an_error_or_keeps_the_old_value(
     more = {} if placeholder == DEFAULT else {"unavailableValuePlaceholder": placeholder}
     path = tmp_path / "t"
     put(path, form, form.true, 1, **more)
-    with pytest.raises(DataError, match=r"did not send '(after\.)?x'(?s:.*)REPLICA IDENTITY FULL"):
+    with pytest.raises(DataError, match=r"did not send 'x'(?s:.*)REPLICA IDENTITY FULL"):
         put(path, form, form.unsent(data), 2, **more)
 
     path = tmp_path / "partial"
     put(path, form, form.true, 1, mergeEngine="partial-update", **more)
     (before,) = rows_of(path)
-    put(path, form, form.unsent(data), 2, mergeEngine="partial-update", **more)
+    with decoded_by() as batches:
+        put(path, form, form.unsent(data), 2, mergeEngine="partial-update", **more)
+    assert [batch.unchanged for batch in batches] == [{"x": [True]}]
+    assert batches[0].resets is None, "an update leaves what it does not send"
     assert rows_of(path) == [{**before, "n": "2"}]
     assert before["x"] == form.true
 
@@ -365,8 +369,136 @@ def test_a_key_that_was_not_sent_is_the_old_key(tmp_path: Path, engine: str) -> 
     put(None, {"k": "long", "n": "1"}, 1)
     put({"k": "long", "n": None}, {"k": DEFAULT, "n": "2"}, 2)
     assert rows_of(tmp_path / "t") == [{"k": "long", "n": "2"}]
-    with pytest.raises(DataError, match=r"did not send 'after\.k'"):
+    with pytest.raises(DataError, match=r"did not send the key 'k'"):
         put(None, {"k": DEFAULT, "n": "3"}, 3)
+
+
+def test_a_row_without_all_of_its_key_has_no_key() -> None:
+    options = {**OPTIONS, "valueSchema": "a BIGINT, b STRING, n STRING", "keys": "a,b"}
+    lost = event("u", {"a": 1}, {"a": 1, "b": DEFAULT, "n": "2"}, 2)
+    found = decode(records([(None, bare(lost))]), **options)
+    assert found.deletes == [False], "no row is known to have moved"
+    assert (found.columns["a"], found.columns["b"]) == ([None], [None])
+    assert found.bad_keys == ["the source did not send the key 'b'"]
+    assert found.unchanged == {}
+
+
+def test_an_order_that_was_not_sent_is_an_error() -> None:
+    """Its placeholder is a text like others, which would be the order."""
+    rows = pa.table({"id": [1, 2], "t": [DEFAULT, "2"], "x": ["a", DEFAULT]})
+    options = {"keys": "id", "sequenceBy": "t", "unavailableValuePlaceholder": DEFAULT}
+    found = decode(rows, **options)
+    assert found.bad_values == ["the source did not send 't', which orders the rows", None]
+    assert found.unchanged == {"x": [False, True]}
+
+
+ROW_SCHEMA = "id BIGINT, x STRING, d DECIMAL(10, 2), s STRUCT<a: STRING>, n STRING"
+SENT = {"id": 1, "x": "a", "d": "1.50", "s": {"a": "b"}, "n": "1"}
+LOST = {"id": 1, "x": DEFAULT, "d": DEFAULT, "s": {DEFAULT: DEFAULT}, "n": "2"}
+VALUES = {"x": "a", "d": Decimal("1.50"), "s": {"a": "b"}, "n": "2"}
+OF_ROWS = {**OPTIONS, "valueSchema": ROW_SCHEMA, "decimalHandling": "string"}
+
+
+def decode_event(op: str, before: Any, after: Any, **more: str) -> Decoded:
+    return decode(records([(key(1), bare(event(op, before, after, 2)))]), **OF_ROWS, **more)
+
+
+@pytest.mark.parametrize("op", ["c", "r", "u"])
+def test_only_an_update_leaves_the_values_of_an_older_row(op: str) -> None:
+    found = decode_event(op, None, LOST)
+    assert found.unchanged == {"x": [True], "d": [True], "s": [True]}
+    assert found.resets == (None if op == "u" else [True])
+    assert decode_event(op, None, SENT).resets is None, "a whole row resets nothing"
+
+
+@pytest.mark.parametrize("mark", ["__deleted", "__op"])
+def test_a_flattened_create_is_known_by_its_operation(mark: str) -> None:
+    rows = {"id": [1, 2, 3, 4], "__op": ["c", "r", "u", "d"], "x": [DEFAULT] * 4}
+    deletes = {"__deleted": ["false", "false", "false", "true"]}
+    (other,) = {"__deleted", "__op"} - {mark}
+    marks = {"applyAsDeletes": mark, "exceptColumnList": other}
+    found = decode(pa.table({**rows, **deletes}), keys="id", **marks)
+    assert found.unchanged["x"] == [True] * 4
+    assert found.resets == [True, True, False, False]
+    assert found.deletes == [False, False, False, True]
+
+    options = {"envelope": "kafka", "keyFormat": "json", "keySchema": "id BIGINT"}
+    options |= {"valueFormat": "json", "valueSchema": "x STRING, __op STRING, __deleted STRING"}
+    pairs = [(key(1), bare({"x": DEFAULT, "__op": op, "__deleted": "false"})) for op in "cru"]
+    found = decode(records(pairs), **options, **marks)
+    assert found.resets == [True, True, False]
+
+
+def parsed(before: Any, after: Any) -> pa.Table:
+    row = pa.struct([("id", pa.int64()), ("x", pa.string()), ("l", pa.list_(pa.int64()))])
+    images = {"before": pa.array([before], row), "after": pa.array([after], row)}
+    return pa.table({**images, "op": ["u"], "lsn": [2]})
+
+
+def test_an_unsent_value_is_taken_from_before() -> None:
+    """As with REPLICA IDENTITY FULL, where PostgreSQL sends it in the old row alone."""
+    found = decode_event("u", SENT, LOST)
+    assert found.unchanged == {}
+    assert {name: column[0] for name, column in found.columns.items()} == {"id": 1, **VALUES}
+
+    numbers_ = numbers(DEFAULT.encode())
+    old, new = {"id": 1, "x": "a", "l": [7]}, {"id": 1, "x": DEFAULT, "l": numbers_}
+    found = decode(parsed(old, new), envelope="debezium", keys="id", sequenceBy="lsn")
+    assert found.unchanged == {}
+    assert (found.columns["x"], found.columns["l"]) == (["a"], [[7]])
+    found = decode(parsed(new, new), envelope="debezium", keys="id", sequenceBy="lsn")
+    assert found.unchanged == {"x": [True], "l": [True]}
+
+
+def test_an_unsent_value_is_taken_from_before_in_each_row_of_its_own() -> None:
+    """Rows with and without an old row, whose values are not mixed up."""
+    pairs = [
+        (key(n), bare(event("u", old and {**SENT, **old, "id": n}, {**new, "id": n}, n)))
+        for n, (old, new) in enumerate(
+            [
+                (None, SENT),
+                ({"x": "b", "d": None}, LOST),
+                (None, LOST),
+                ({"x": "never"}, {**SENT, "x": "c"}),
+                ({"x": "d", "d": "2"}, LOST),
+                ({"x": "e", "s": {DEFAULT: DEFAULT}}, LOST),
+            ]
+        )
+    ]
+    found = decode(records(pairs), **OF_ROWS)
+    assert found.columns["x"] == ["a", "b", None, "c", "d", "e"]
+    decimals = [d and str(d) for d in found.columns["d"]]
+    assert decimals == ["1.50", None, None, "1.50", "2.00", "1.50"]
+    assert found.unchanged["x"] == [False, False, True, False, False, False]
+    assert found.unchanged["d"] == [False, True, True, False, False, False]
+    assert found.unchanged["s"] == [False, False, True, False, False, True]
+
+
+NO_VALUES: dict[str, Any] = {
+    "nulls, as any other identity sends": {"id": 1},
+    "placeholders": LOST,
+    "what cannot be read": {**SENT, "d": "many"},
+}
+
+
+@pytest.mark.parametrize("before", NO_VALUES.values(), ids=NO_VALUES)
+def test_before_has_no_value_in(before: Any) -> None:
+    assert decode_event("u", before, LOST).unchanged == {"x": [True], "d": [True], "s": [True]}
+
+
+def test_a_row_that_moves_takes_its_old_values_from_before() -> None:
+    found = decode_event("u", SENT, {**LOST, "id": 2})
+    assert found.deletes == [True, False]
+    assert (found.columns["id"], found.columns["x"]) == ([1, 2], [None, "a"])
+    assert found.unchanged == {}
+
+
+def test_a_row_that_moves_leaves_no_value_of_its_new_key() -> None:
+    """An older row of the new key is another row."""
+    found = decode_event("u", {"id": 1}, {**LOST, "id": 2})
+    assert found.deletes == [True, False]
+    assert found.unchanged["x"] == [False, True], "a delete leaves nothing"
+    assert found.resets == [False, True]
 
 
 def test_a_value_declared_not_null_may_be_unsent(tmp_path: Path) -> None:

@@ -235,6 +235,12 @@ class DecodedRows:
     """Tombstones removing only an error, on arrival (`write.ties`); only for a quarantine."""
     bad_order: pa.Array | None = None
     """Why an order key is none, as text; it must be null."""
+    unchanged: Mapping[str, Mask] = field(default_factory=dict)
+    """Rows without a value from the source, by value column; the column is null there. Ignored in
+    tombstones and bad rows."""
+    resets: Mask | None = None
+    """Rows with unchanged columns whose values are unknown: those of an older row of the key are
+    not theirs. None: no rows."""
     ignores_null_deletes: bool = False
     """Whether a delete for a null key is harmless under any policy."""
     takes_null_keys: bool = False
@@ -330,7 +336,7 @@ def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
 def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
     """Return the commands for decoded rows under the table's error policy."""
     count = len(decoded.tombstones)
-    decoded = _fitted(schema, decoded)
+    decoded = _fitted(schema, _refuse_unchanged(schema, decoded))
     columns = {
         target.name: decoded.columns[target.name]
         if target.name in decoded.columns
@@ -369,6 +375,17 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
         ],
         schema=schema.run,
     )
+
+
+def _refuse_unchanged(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:
+    """Make rows with unchanged columns bad rows, where null does not leave a column unchanged."""
+    if schema.engine.kind is Engine.PARTIAL_UPDATE:
+        return decoded
+    reasons = decoded.bad_values
+    for name, where in decoded.unchanged.items():
+        why = f"the source did not send '{name}', which the update left unchanged"
+        reasons = _first(pc.if_else(pa.array(where), why, pa.scalar(None, pa.string())), reasons)
+    return replace(decoded, bad_values=reasons)
 
 
 def _fitted(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:
@@ -614,6 +631,19 @@ def _as_text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Results of a `RowReader` for n rows; fields as in `DecodedRows`."""
+
+    columns: Mapping[str, pa.Array]
+    tombstones: Mask | None
+    """None if the rows have no marks."""
+    bad_values: pa.Array | None
+    bad_keys: pa.Array | None
+    unchanged: Mapping[str, Mask]
+    resets: Mask | None
+
+
 class RowReader(Protocol):
     """Decodes rows in another system's format. Pickled to the tasks."""
 
@@ -622,10 +652,19 @@ class RowReader(Protocol):
         """The hint about rows that cannot be applied."""
         ...
 
+    @property
+    def operations(self) -> str | None:
+        """Column with the operation that wrote a row; None if the rows have none."""
+        ...
+
     def read(
-        self, schema: TableSchema, columns: Mapping[str, pa.Array], marks: pa.Array | None
-    ) -> tuple[dict[str, pa.Array], Mask | None, pa.Array | None]:
-        """Return the columns, which rows are deletes, and why rows cannot be applied."""
+        self,
+        schema: TableSchema,
+        columns: Mapping[str, pa.Array],
+        marks: pa.Array | None,
+        operations: pa.Array | None,
+    ) -> ReadRows:
+        """Decode columns, given the delete marks and operations, if the rows have them."""
         ...
 
 
@@ -689,28 +728,42 @@ class UpsertEnvelope:
         """Return a batch's commands, one per row (`Envelope.commands`)."""
         schema = self.schema
         columns = {name: batch.column(source) for name, source in self.sources.items()}
-        all_columns, tombstones, reasons = columns, None, None
-        if self.reader is not None:
-            marks = None if self.deletes is None else batch.column(self.deletes)
-            columns, tombstones, reasons = self.reader.read(schema, columns, marks)
         decoded = DecodedRows(
             columns=columns,
             order=[batch.column(name) for name in self.order],
-            tombstones=self._tombstones(batch, all_columns) if tombstones is None else tombstones,
-            bad_values=reasons,
+            tombstones=self._tombstones(batch, columns),
             own_order={
                 column_name: batch.column(name) for column_name, name in self.own_order.items()
             },
             raw_values=lambda rows: rows_as_json(batch, rows),
-            hint="" if self.reader is None else self.reader.hint,
         )
+        if self.reader is not None:
+            decoded = self._read(self.reader, batch, decoded)
         commands = to_commands(schema, decoded)
         if self.deletes == GONE:
             return commands.replace_schema_metadata({_BY_KEYS: b"true"})
         return commands
 
+    def _read(self, reader: RowReader, batch: pa.RecordBatch, decoded: DecodedRows) -> DecodedRows:
+        """Decode rows in another system's format."""
+        marks, operations = (
+            None if name is None else batch.column(name)
+            for name in (self.deletes, reader.operations)
+        )
+        rows = reader.read(self.schema, decoded.columns, marks, operations)
+        return replace(
+            decoded,
+            columns=rows.columns,
+            tombstones=decoded.tombstones if rows.tombstones is None else rows.tombstones,
+            bad_values=rows.bad_values,
+            bad_keys=rows.bad_keys,
+            unchanged=rows.unchanged,
+            resets=rows.resets,
+            hint=reader.hint,
+        )
+
     def _tombstones(self, batch: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> Mask:
-        if self.deletes is not None:
+        if self.reader is None and self.deletes is not None:
             flags = to_readable(batch.column(self.deletes))[0].fill_null(False)
             return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
         if not self.nulls_as_deletes:
