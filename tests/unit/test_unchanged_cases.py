@@ -1,0 +1,97 @@
+"""Tables whose commands leave values unchanged, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from spark_upsert.core.schema import ErrorPolicy
+from spark_upsert.errors import DataError
+from tests.support.registers_model import OnUnknown
+from tests.support.unchanged_cases import (
+    CASES,
+    MERGES,
+    Case,
+    Step,
+    Upkeep,
+    parse_counters,
+    parse_rows,
+    unknown_in,
+    with_merges,
+)
+from tests.support.unchanged_tables import UnchangedTable
+
+pytestmark = pytest.mark.xfail(strict=True, reason="tables have no registers yet")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_case(case: Case) -> None:
+    table, before, commit = _played(case, case.parsed)
+    check_rows(table, case)
+    if case.fails:
+        return
+    assert commit is not None
+    if case.changes is not None:
+        changes = table.changes(before + 1, table.table.log.head().upper)
+        assert sorted(changes, key=repr) == sorted(parse_rows(case.changes), key=repr)
+    if case.counters is not None:
+        expected = parse_counters(case.counters)
+        found = {name: commit.counters.get(name, 0) for name in {*_COUNTERS, *expected}}
+        assert found == {name: expected.get(name, 0) for name in found}
+
+
+_COUNTERS = (
+    *("inserts", "updates", "deletes", "absent", "rejected", "quarantined", "displaced"),
+    *("retracted", "restored", "filled", "unknown", "strayed", "late"),
+)
+"""Zero unless a case says otherwise."""
+
+
+def _played(case: Case, steps: Sequence[Step]) -> tuple[UnchangedTable, int, Any]:
+    """Take the steps; returns the table, the version before the last step, and its commit."""
+    table = UnchangedTable.of(case)
+    for step in steps[:-1]:
+        table.take(step)
+    before = table.table.log.head().version
+    if not case.fails:
+        return table, before, table.take(steps[-1])
+    with pytest.raises(DataError, match=_ERRORS[case.fails]):
+        table.take(steps[-1])
+    assert table.table.log.head().version == before
+    return table, before, None
+
+
+_ERRORS = {
+    "unknown": r"column 'x' of 1 rows? was never sent \(for example k=1, order",
+    "tied": "have the order key of another row of their key",
+}
+
+
+def check_rows(table: UnchangedTable, case: Case) -> None:
+    """Check the rows of a case, those that are unknown in a column, and the whole table."""
+    table.check()
+    assert table.rows() == {key: row for _, key, row in parse_rows(case.rows)}
+    apart = {} if case.on_unknown is not OnUnknown.QUARANTINE else unknown_in_list(case.listed)
+    if case.on_unknown is OnUnknown.QUARANTINE or case.on_error is ErrorPolicy.QUARANTINE:
+        assert table.listed() == apart
+    unknown = len(apart) or len(unknown_in(case.rows))
+    assert getattr(table.table.log.head(), "unknown_rows", 0) == unknown
+
+
+def unknown_in_list(listed: str) -> dict[int, tuple[str, ...]]:
+    """Return unknown columns by key, from ``1: x``."""
+    key, _, names = listed.partition(": ")
+    return {int(key): tuple(names.split(","))} if key else {}
+
+
+@pytest.mark.parametrize("merge", MERGES.values(), ids=MERGES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compactions_change_no_case(case: Case, merge: Upkeep) -> None:
+    """Case 44."""
+    table, _, _ = _played(case, with_merges(case, merge))
+    check_rows(table, case)
+    for step in MERGES.values():
+        table.take(step)
+        check_rows(table, case)
