@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.core",),
     ("spark_upsert.scheduler",),
     ("spark_upsert.store", "spark_upsert.payloads", "spark_upsert.plan"),
-    ("spark_upsert.table.run", "spark_upsert.merge"),
+    ("spark_upsert.table.run", "spark_upsert.merge", "spark_upsert.postgres"),
     ("spark_upsert.table.log",),
     ("spark_upsert.table.retention",),
     ("spark_upsert.table.state",),

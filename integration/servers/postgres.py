@@ -35,11 +35,14 @@ class Postgres:
     user: str = "postgres"
     database: str = "postgres"
 
-    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+    @property
+    def url(self) -> str:
+        """libpq's text for a connection."""
+        return f"host={self.host} port={self.port} user={self.user} dbname={self.database}"
+
+    def connect(self, database: str | None = None, **options: Any) -> psycopg.Connection[Any]:
         """Return a connection."""
-        return psycopg.connect(
-            host=self.host, port=self.port, user=self.user, dbname=self.database, **options
-        )
+        return psycopg.connect(self.url, dbname=database or self.database, **options)
 
 
 @contextmanager

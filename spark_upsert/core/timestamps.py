@@ -34,11 +34,11 @@ _DAY = (
     f"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|{_LEAP}-02-29)"
 )
 _CLOCK = r"[T ](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,6})?)?"
-_ZONE = "(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+_ZONE = "(?:Z|[+-](?:[01][0-9]|2[0-3])(?::[0-5][0-9])?)"
 
 _USUAL_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _USUAL_TIME = rf"{_USUAL_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,6}})?"
-_USUAL_ZONE = "(?:Z|[+-][0-9]{2}:[0-9]{2})"
+_USUAL_ZONE = "(?:Z|[+-][0-9]{2}(?::[0-9]{2})?)"
 
 _DATE_CHARS = len("2024-02-29")
 
@@ -52,8 +52,8 @@ def parse_times(texts: pa.Array, type_: pa.DataType) -> tuple[pa.Array, np.ndarr
     ``12:30[:00[.123456]]``. A TIMESTAMP is the same with ``Z``, ``+02``, ``+0200``, ``+02:00`` or,
     for UTC, nothing. Finer fractions, and a zone in a TIMESTAMP_NTZ, are invalid.
 
-    The usual forms are converted in one step; others (a zone without minutes, zeros beyond the
-    microsecond) one by one, at about 3 us each.
+    The usual forms are converted in one step; others (zeros beyond the microsecond, a zone without
+    a colon) one by one, at about 3 us each.
     """
     moments = _try_cast(texts, type_)
     if moments is not None:

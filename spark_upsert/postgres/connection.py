@@ -1,0 +1,176 @@
+"""Connections to PostgreSQL: the replication protocol (`ReplicationConnection`), and SQL.
+
+psycopg is an optional dependency (``pip install upsertflow[postgres]``), loaded at the first
+connection.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import select
+import struct
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from spark_upsert.errors import OptionError, StorageError
+from spark_upsert.postgres.messages import POSTGRES_EPOCH_US
+from spark_upsert.postgres.types import SETTINGS
+
+_OPTIONS = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+
+_KEEPALIVE, _DATA = b"kw"
+
+_NAME = re.compile(r"[a-z0-9_]{1,63}")
+"""The names that PostgreSQL allows for slots."""
+
+
+def format_lsn(lsn: int) -> str:
+    """Format a log position as PostgreSQL does: ``0/1A2B3C4``."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> int:
+    """Parse a log position."""
+    high, low = text.split("/")
+    return int(high, 16) << 32 | int(low, 16)
+
+
+def driver() -> Any:
+    """Return psycopg, or raise `OptionError` with the command that installs it."""
+    try:
+        return importlib.import_module("psycopg")
+    except ImportError as error:
+        raise OptionError(
+            "reading from PostgreSQL needs the package 'psycopg', version 3.3 or newer.",
+            hint="pip install 'upsertflow[postgres]'.",
+        ) from error
+
+
+def shown(url: str) -> str:
+    """Return a connection's address without user, password and parameters."""
+    parameters = driver().conninfo.conninfo_to_dict(url)
+    host, port = parameters.get("host", "localhost"), parameters.get("port", 5432)
+    return f"postgresql://{host}:{port}/{parameters.get('dbname', '')}"
+
+
+def connect(url: str, **parameters: str) -> Any:
+    """Return a connection with `SETTINGS`, in autocommit; raise `StorageError` without one."""
+    psycopg = driver()
+    conninfo = psycopg.conninfo.make_conninfo(
+        url, client_encoding="UTF8", application_name="upsertflow", options=_OPTIONS, **parameters
+    )
+    try:
+        return psycopg.connect(conninfo, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise StorageError(
+            f"no connection to {shown(url)}: {str(error).strip()}.",
+            hint="check the address, the password (PGPASSWORD or a password file) and the role.",
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A database cluster and one database in it."""
+
+    identifier: str
+    timeline: int
+    lsn: int
+    """End of the flushed log."""
+    database: str
+
+
+class ReplicationConnection:
+    """A connection with the replication protocol. Not thread-safe.
+
+    Parameters
+    ----------
+    url : str
+        libpq's URL or ``key=value`` text.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection = connect(url, replication="database")
+        self._protocol = self._connection.pgconn
+
+    def identify(self) -> System:
+        """Return the system to which this is a connection."""
+        row = self._connection.execute("IDENTIFY_SYSTEM").fetchone()
+        return System(row[0], int(row[1]), parse_lsn(row[2]), row[3])
+
+    def create_slot(self, name: str) -> int:
+        """Create a logical slot; return the position from which it has all transactions.
+
+        Waits until all transactions that are open have ended.
+        """
+        require_slot_name(name)
+        row = self._connection.execute(
+            f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput (SNAPSHOT 'nothing')"
+        ).fetchone()
+        return parse_lsn(row[1])
+
+    def start(self, slot: str, publication: str, lsn: int) -> None:
+        """Start to receive what was committed after a position."""
+        require_slot_name(slot)
+        name = publication.replace('"', '""').replace("'", "''")
+        self._connection.execute(
+            f"START_REPLICATION SLOT {slot} LOGICAL {format_lsn(lsn)} "
+            f"(proto_version '1', publication_names '\"{name}\"', messages 'true')"
+        )
+
+    def receive(self) -> bytes | None:
+        """Return the next message if there is one; None if none has arrived.
+
+        Raises `ConnectionError` when the server has ended the stream.
+        """
+        size, data = self._protocol.get_copy_data(1)
+        if size > 0:
+            return bytes(data)
+        if size == 0:
+            return None
+        # The reason, such as a shutdown, follows the end of the data.
+        result = self._protocol.get_result()
+        reason = result.error_message.decode(errors="replace") if result is not None else ""
+        raise ConnectionError(reason.strip() or "the server has closed the connection")
+
+    def wait(self, seconds: float, *others: int) -> None:
+        """Wait until the server or one of other file descriptors has something to read."""
+        readable, _, _ = select.select([self._protocol.socket, *others], [], [], seconds)
+        if self._protocol.socket in readable:
+            try:
+                self._protocol.consume_input()
+            except driver().OperationalError as error:
+                raise ConnectionError(str(error).strip()) from error
+
+    def confirm(self, lsn: int) -> None:
+        """Tell the server that everything up to a position is durable here."""
+        now_us = int(time.time() * 1_000_000) - POSTGRES_EPOCH_US
+        try:
+            self._protocol.put_copy_data(struct.pack(">cQQQqB", b"r", lsn, lsn, lsn, now_us, 0))
+            self._protocol.flush()
+        except driver().OperationalError as error:
+            raise ConnectionError(str(error).strip()) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):
+            self._connection.close()
+
+
+def is_data(message: bytes) -> bool:
+    """Return whether a message has a change; else it is a keepalive."""
+    return message[0] == _DATA
+
+
+def keepalive_lsn(message: bytes) -> int:
+    """Return the end of the log that a keepalive reports."""
+    return int.from_bytes(message[1:9], "big")
+
+
+def require_slot_name(name: str) -> None:
+    """Raise `OptionError` for a name that PostgreSQL refuses."""
+    if _NAME.fullmatch(name) is None:
+        raise OptionError.invalid("slotName", name, "up to 63 of a-z, 0-9 and _")
