@@ -50,8 +50,7 @@ class Command:
     @property
     def identity(self) -> tuple[Any, ...]:
         """All that makes two commands the same one."""
-        values = tuple(sorted(self.values.items(), key=repr))
-        return self.kind, self.order, self.key, values, self.moved_to
+        return self.kind, self.order, self.key, repr(sorted(self.values.items())), self.moved_to
 
 
 class Register(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core import schema as core_schema
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.table.compaction import compact_runs
@@ -52,7 +53,10 @@ class UnchangedTable:
             hash_seed=1,
             on_error=on_error,
             ties=ties,
-            **{"on_unknown": on_unknown, **more},
+            **{
+                "on_unknown": getattr(core_schema, type(on_unknown).__name__)(on_unknown.value),
+                **more,
+            },
         )
         self.store = MemoryStore()
         properties = None if retention is None else {"tombstoneRetention": retention}
