@@ -30,8 +30,15 @@ from spark_upsert.core.schema import (
 )
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.options.write import no_aggregate_of_changes
-from spark_upsert.table.write.commands import DecodedRows, rows_as_json, to_commands, with_skipped
+from spark_upsert.table.write.commands import (
+    DecodedRows,
+    apply_rule,
+    rows_as_json,
+    to_commands,
+    with_skipped,
+)
 from spark_upsert.table.write.form import order_names, own_order_names
+from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 _DELETE, _PREIMAGE, _UNKNOWN = 0, 1, -1
 _TYPES = ("delete", "update_preimage", "insert", "update_postimage")
@@ -117,7 +124,9 @@ class ChangelogForm:
         """Raise `SchemaError` if the rows lack a key column."""
         find_columns(keys, self.columns.names, role="key column")
 
-    def envelope(self, schema: TableSchema, columns: pa.Schema) -> ChangelogEnvelope:
+    def envelope(
+        self, schema: TableSchema, columns: pa.Schema, rule: UpdateRule = WHOLE_ROWS
+    ) -> ChangelogEnvelope:
         """Return the envelope for a table."""
         own_names = find_columns(columns.names, schema.columns.names, role="column")
         sources = dict(zip(own_names, columns.names, strict=True))
@@ -127,6 +136,7 @@ class ChangelogForm:
             order=order_names(schema, self.orders),
             own_order=own_order_names(schema, self.orders, sources),
             has_diff=CHANGE_DIFF in self.rows.names,
+            rule=rule,
         )
 
 
@@ -147,6 +157,7 @@ class ChangelogEnvelope:
     has_diff: bool
     takes_null_keys: bool = False
     """Whether the table materializes a view, where a group key may be NULL."""
+    rule: UpdateRule = WHOLE_ROWS
 
     def __post_init__(self) -> None:
         if self.schema.engine.kind is Engine.AGGREGATION:
@@ -185,6 +196,10 @@ class ChangelogEnvelope:
             raw_values=lambda rows: rows_as_json(batch, rows),
             takes_null_keys=self.takes_null_keys,
             hint=_HINT,
+        )
+        lists = self.rule.list_column
+        decoded = apply_rule(
+            self.schema, decoded, self.rule, None if lists is None else batch.column(lists)
         )
         return with_skipped(to_commands(self.schema, decoded), skipped)
 

@@ -39,11 +39,13 @@ from spark_upsert.payloads.placeholders import (
 from spark_upsert.table.write.commands import (
     DecodedRows,
     ReadRows,
+    apply_rule,
     filled_order,
     to_commands,
     with_skipped,
 )
 from spark_upsert.table.write.form import Path, at_path
+from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 from spark_upsert.table.write.write_set import with_truncates
 
 
@@ -200,6 +202,9 @@ class DebeziumEnvelope:
     own_order: dict[str, Path]
     truncates: Truncates = Truncates.ERROR
     placeholder: Placeholder = DEFAULT_PLACEHOLDER
+    rule: UpdateRule = WHOLE_ROWS
+    lists: Path | None = None
+    """Path to the rule's column in the reader's batch."""
 
     def __post_init__(self) -> None:
         is_plain = self.schema.engine.kind is Engine.DEDUPLICATE
@@ -271,11 +276,13 @@ class DebeziumEnvelope:
             raw_keys=key_rows.raw,
             needs_no_order=read.tombstones if self.schema.has_quarantine else None,
             unchanged=unsent.unchanged,
-            resets=unsent.resets(moved | _is_in(op, _CREATES)),
+            resets=moved | _is_in(op, _CREATES),
             ignores_null_deletes=True,
             raw_values=read.raw_values,
             hint=_HINT,
         )
+        lists = None if self.lists is None else _column(read.batch, self.lists)
+        decoded = apply_rule(self.schema, decoded, self.rule, lists)
         has_order = _all_valid(order, batch.num_rows)
         if self._is_ordered_by_events and self.schema.has_quarantine:
             # The record clearing such an error has no order either: the later one wins.
@@ -672,7 +679,8 @@ def _valid(array: pa.Array) -> Mask:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-_OP = "__op"
+OPERATION_FIELD = "__op"
+"""Column with the operation of a flattened event."""
 
 _DELETES, _ROWS = ("true", "d"), ("false", "c", "r", "u")
 _CREATES = ("c", _READ)
@@ -715,7 +723,7 @@ class FlattenedReader:
         cls, rows: pa.Schema, deletes: str | None, placeholder: Placeholder | None
     ) -> FlattenedReader | None:
         """Return the reader for plain rows; None if nothing marks them as flattened events."""
-        if placeholder is None and deletes in (DELETED_FIELD, _OP):
+        if placeholder is None and deletes in (DELETED_FIELD, OPERATION_FIELD):
             placeholder = DEFAULT_PLACEHOLDER
         names = {name.lower(): name for name in rows.names}
         mark = names.get((deletes or "").lower())
@@ -728,8 +736,8 @@ class FlattenedReader:
         cls, fields: pa.Schema, mark: str | None, placeholder: Placeholder | None
     ) -> FlattenedReader:
         """Return the reader for rows with these fields."""
-        has_operations = _OP in fields.names and _is_text(fields, _OP)
-        return cls(mark, placeholder, _OP if has_operations else None)
+        has_operations = OPERATION_FIELD in fields.names and _is_text(fields, OPERATION_FIELD)
+        return cls(mark, placeholder, OPERATION_FIELD if has_operations else None)
 
     @property
     def hint(self) -> str:
@@ -756,16 +764,13 @@ class FlattenedReader:
         if marks is not None:
             is_delete, unknown = self._read_marks(marks)
             reasons = unknown if reasons is None else pc.coalesce(unknown, reasons)
-        resets = None
-        if operations is not None and unsent.unchanged:
-            resets = unsent.resets(_is_in(to_readable(operations)[0], _CREATES))
         return ReadRows(
             columns=unsent.columns,
             tombstones=is_delete,
             bad_values=reasons,
             bad_keys=unsent.bad_keys,
             unchanged=unsent.unchanged,
-            resets=resets,
+            resets=None if operations is None else _is_in(to_readable(operations)[0], _CREATES),
         )
 
     def _read_marks(self, marks: pa.Array) -> tuple[Mask, pa.Array]:

@@ -45,6 +45,7 @@ from spark_upsert.payloads.placeholders import (
 )
 from spark_upsert.table.write.commands import rows_as_json
 from spark_upsert.table.write.form import Path, at_path, dotted, leaves, order_names
+from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 KEY, VALUE = "key", "value"
 _ORDER = ("partition", "offset")
@@ -300,7 +301,9 @@ class RecordForm:
         """Raise `SchemaError` if a key is not a row column: deletes would lack it."""
         find_columns(keys, self.columns.names, role="key column")
 
-    def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
+    def envelope(
+        self, schema: TableSchema, columns: pa.Schema, rule: UpdateRule = WHOLE_ROWS
+    ) -> DebeziumEnvelope:
         """Return the envelope for a table."""
         own_names = find_columns(columns.names, schema.columns.names, role="column")
         value = self._name(VALUE)
@@ -311,12 +314,15 @@ class RecordForm:
 
         order = tuple(path(name) for name in order_names(schema, self.orders))
         own_order = {c: path(source) for c, source in schema.engine.column_order.items()}
-        images = {name for name in columns.names if has_column(self.image, name)}
+        lists = rule.list_column
+        used_names = [*columns.names, *([] if lists is None else [lists])]
+        images = {name for name in used_names if has_column(self.image, name)}
+        paths = {n: (value, AFTER, n) if n in images else path(n) for n in used_names}
         stored = {
-            column: (value, AFTER, name) if name in images else path(name)
-            for column, name in zip(own_names, columns.names, strict=True)
+            column: paths[name] for column, name in zip(own_names, columns.names, strict=True)
         }
-        needed_paths = {p for p in (*order, *own_order.values(), *stored.values()) if p[0] == value}
+        used = (*order, *own_order.values(), *paths.values())
+        needed_paths = {p for p in used if p[0] == value}
         key_fields = [self.columns.field(stored[key][-1]) for key in schema.keys]
         return DebeziumEnvelope(
             schema=schema,
@@ -343,6 +349,8 @@ class RecordForm:
             own_order=own_order,
             truncates=self.truncates,
             placeholder=self.placeholder,
+            rule=rule,
+            lists=None if lists is None else paths[lists],
         )
 
     def _decoder(
@@ -559,7 +567,9 @@ class ParsedForm:
         """Raise `SchemaError` if a key is not a field in ``after``: deletes would lack it."""
         find_columns(keys, self.columns.names, role="key column")
 
-    def envelope(self, schema: TableSchema, columns: pa.Schema) -> DebeziumEnvelope:
+    def envelope(
+        self, schema: TableSchema, columns: pa.Schema, rule: UpdateRule = WHOLE_ROWS
+    ) -> DebeziumEnvelope:
         """Return the envelope for a table."""
         own_names = find_columns(columns.names, schema.columns.names, role="column")
         before = [name for name in self._event.names if name.lower() == BEFORE]
@@ -568,6 +578,9 @@ class ParsedForm:
 
         def path(name: str) -> Path:
             return (*(self._root if name in of_event else ()), *name.split("."))
+
+        def column_path(name: str) -> Path:
+            return (*self._root, after, name) if has_column(self.columns, name) else path(name)
 
         return DebeziumEnvelope(
             schema=schema,
@@ -580,13 +593,15 @@ class ParsedForm:
             after=after,
             op=self._name(OP),
             columns={
-                column: (*self._root, after, name) if has_column(self.columns, name) else path(name)
+                column: column_path(name)
                 for column, name in zip(own_names, columns.names, strict=True)
             },
             order=tuple(path(name) for name in order_names(schema, self.orders)),
             own_order={c: path(source) for c, source in schema.engine.column_order.items()},
             truncates=self.truncates,
             placeholder=self.placeholder,
+            rule=rule,
+            lists=None if rule.list_column is None else column_path(rule.list_column),
         )
 
     def _is_row(self, name: str) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spark_upsert.core.names import find_in_schema
 from spark_upsert.core.schema import DELETED_FIELD, ErrorPolicy, TableSchema
-from spark_upsert.envelopes.debezium import MONGODB, name_by_fields
+from spark_upsert.envelopes.debezium import MONGODB, OPERATION_FIELD, name_by_fields
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.options.write import EnvelopeKind, EnvelopeOptions, SchemaFrom, WriteOptions
 from spark_upsert.payloads.decoder import RefusedField, Unreadable, refused_columns
@@ -158,6 +158,7 @@ def _left_out(
     In lower case. A delete mark read by no option is in neither set, so it is refused.
     """
     of_use = [*options.sequence_by, *(field.name for field in (known.order if known else ()))]
+    of_use += [OPERATION_FIELD, options.envelope.list_column or ""]
     for engine in (options.engine, known and known.engine):
         of_use += engine.column_order.values() if engine else ()
     used = frozenset(name.rpartition(".")[2].lower() for name in of_use)

@@ -32,8 +32,9 @@ from spark_upsert.payloads.decoder import (
 )
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_without
 from spark_upsert.payloads.schema_registry import ConfluentDecoder
-from spark_upsert.table.write.commands import DecodedRows, to_commands
+from spark_upsert.table.write.commands import DecodedRows, apply_rule, to_commands
 from spark_upsert.table.write.form import Path, at_path, dotted, find_delete_mark, order_names
+from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 _KEY, _VALUE = "key", "value"
 _ORDER = ("partition", "offset")
@@ -135,7 +136,9 @@ class KafkaForm:
         """Raise `SchemaError` if a key is not a field in the record key."""
         find_columns(keys, self.key.fields.names, role="key column")
 
-    def envelope(self, schema: TableSchema, columns: pa.Schema) -> KafkaEnvelope:
+    def envelope(
+        self, schema: TableSchema, columns: pa.Schema, rule: UpdateRule = WHOLE_ROWS
+    ) -> KafkaEnvelope:
         """Return the envelope for a table."""
         own_names = find_columns(columns.names, schema.columns.names, role="column")
         paths: dict[str, Path] = {}
@@ -166,6 +169,8 @@ class KafkaForm:
             mark=self._mark,
             placeholder=self.placeholder,
             is_declared_json=self.is_declared_json,
+            rule=rule,
+            lists=None if rule.list_column is None else paths[rule.list_column],
         )
 
 
@@ -202,6 +207,9 @@ class KafkaEnvelope:
     """The value field marking deletes."""
     placeholder: Placeholder = DEFAULT_PLACEHOLDER
     is_declared_json: bool = False
+    rule: UpdateRule = WHOLE_ROWS
+    lists: Path | None = None
+    """Path to the rule's column in records."""
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch's commands, one per row (`Envelope.commands`)."""
@@ -249,7 +257,8 @@ class KafkaEnvelope:
             ignores_null_deletes=True,
             hint=reader.hint,
         )
-        return to_commands(self.schema, decoded_rows)
+        lists = None if self.lists is None else column(self.lists)
+        return to_commands(self.schema, apply_rule(self.schema, decoded_rows, self.rule, lists))
 
     def _decode_values(self, payloads: pa.Array) -> tuple[Payloads, dict[str, Mask]]:
         """Return the values, and the rows with unsent values by field."""

@@ -13,7 +13,13 @@ from typing import TypeAlias, assert_never
 import pyarrow as pa
 
 from spark_upsert.core.merge_engines import MergeEngine
-from spark_upsert.core.names import find_columns, has_column, joined_names, refuse_repeated
+from spark_upsert.core.names import (
+    find_column,
+    find_columns,
+    has_column,
+    joined_names,
+    refuse_repeated,
+)
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type, widens
 from spark_upsert.core.source_positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
@@ -45,6 +51,7 @@ from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import GONE, Envelope, as_collected
 from spark_upsert.table.write.form import Form, UpsertForm, envelope_of_rows, order_names
+from spark_upsert.table.write.update_rule import UpdateRule, require_name_lists
 
 
 def create_form(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | None) -> Form:
@@ -153,9 +160,10 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
     if _gains_quarantine(options, schema):
         schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
     schema = _accepted(schema, columns, options, _orders_of(schema, form))
+    rule = _update_rule(options.envelope, schema, form)
     if schema != manifest.schema or options.properties.items() - manifest.properties.items():
         return Alter(schema=schema, properties=options.properties)
-    envelope = form.envelope(manifest.schema, columns)
+    envelope = form.envelope(manifest.schema, columns, rule)
     if stores_rows(manifest.properties) and isinstance(envelope, ChangelogEnvelope):
         envelope = replace(envelope, takes_null_keys=True)
     return WritePlan(base=manifest, envelope=envelope)
@@ -217,11 +225,38 @@ def default_late_rows(options: WriteOptions, usual: LateRows) -> LateRows:
     return LateRows.REJECT if options.envelope.truncates is Truncates.OVERWRITE else usual
 
 
+def _available_columns(form: Form) -> pa.Schema:
+    """Return all columns that the rows have, stored by default or not."""
+    others = [field for field in form.others if not has_column(form.columns, field.name)]
+    return pa.schema([*form.columns, *others])
+
+
+def _list_column(options: EnvelopeOptions, available: pa.Schema) -> str | None:
+    """Return the exact name of the column with the names of the columns to set."""
+    if options.list_column is None:
+        return None
+    role = "columnsToUpdate column"
+    name = find_column(options.list_column, available.names, role=role)
+    require_name_lists(name, available.field(name).type)
+    return name
+
+
+def _update_rule(options: EnvelopeOptions, schema: TableSchema, form: Form) -> UpdateRule:
+    """Return which columns a row leaves unchanged, from options checked with the columns."""
+    available = _available_columns(form)
+    return UpdateRule.of(
+        schema,
+        available,
+        ignores_nulls=options.ignores_nulls,
+        columns=options.ignore_nulls_in,
+        except_columns=options.ignore_nulls_except,
+        list_column=_list_column(options, available),
+    )
+
+
 def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
     """Select the table's stored columns."""
-    columns = form.columns
-    others = [field for field in form.others if not has_column(columns, field.name)]
-    available = pa.schema([*columns, *others])
+    available = _available_columns(form)
     names = available.names
     refused = {name.lower(): error for name, error in form.refused.items()}
     chosen = {name.lower() for name in options.columns}
@@ -239,7 +274,8 @@ def _stored_columns(options: WriteOptions, form: Form) -> pa.Schema:
             if name.lower() not in refused or name.lower() in own_names
         ]
         left_out = set(find_columns(excluded, names, role="column of 'exceptColumnList'"))
-        selected = [name for name in columns.names if name not in left_out]
+        left_out.add(_list_column(options.envelope, available) or "")
+        selected = [name for name in form.columns.names if name not in left_out]
     return pa.schema([available.field(name) for name in selected])
 
 
@@ -254,7 +290,12 @@ def _accepted(
 ) -> TableSchema:
     """Return a schema able to store the columns (`TableSchema.accept`)."""
     try:
-        return schema.accept(columns, merge=options.merge_schema, orders=orders)
+        return schema.accept(
+            columns,
+            merge=options.merge_schema,
+            may_lack=options.envelope.ignores_nulls,
+            orders=orders,
+        )
     except SchemaError as error:
         name = error.fields.get("left_out")
         if options.path and name is not None and name not in schema.keys:

@@ -309,6 +309,32 @@ class EnvelopeOptions:
         "Whether a row is a delete if all its values except keys and order are null. Default "
         "`false`."
     )
+    ignores_nulls: bool = Option(
+        "ignoreNullUpdates",
+        flag,
+        NEXT,
+        default=False,
+        excludes=("ignoreNullUpdatesColumnList", "ignoreNullUpdatesExceptColumnList"),
+    ).as_field(
+        "Whether a null leaves a column unchanged instead of setting it to null. Rows may then "
+        "lack columns. Not for STRUCT columns: exclude them. Default `false`."
+    )
+    ignore_nulls_in: tuple[str, ...] = Option(
+        "ignoreNullUpdatesColumnList",
+        Options.names,
+        NEXT,
+        default=NO_NAMES,
+        excludes=("ignoreNullUpdatesExceptColumnList",),
+    ).as_field("Like `ignoreNullUpdates`, for these comma-separated columns only.")
+    ignore_nulls_except: tuple[str, ...] = Option(
+        "ignoreNullUpdatesExceptColumnList", Options.names, NEXT, default=NO_NAMES
+    ).as_field("Like `ignoreNullUpdates`, for all other columns.")
+    list_column: str | None = Option("columnsToUpdate", Options.text, NEXT).as_field(
+        "Column with the names of the columns that a row sets, as an array of strings; a row "
+        "leaves its other columns unchanged. Null: all columns; empty: none. With "
+        "`ignoreNullUpdates`, a listed null leaves its column unchanged, too. Only stored if "
+        "`columnList` contains it."
+    )
     subjects: Mapping[str, str | None] = field(default_factory=dict)
     """``keySubject`` and ``valueSubject``, by side."""
     found: Mapping[str, pa.Schema] = field(default_factory=dict)

@@ -293,11 +293,6 @@ class Unsent:
                 unchanged[name] = where
         return cls(columns=columns, unchanged=unchanged, bad_keys=bad_keys, bad_values=bad_values)
 
-    def resets(self, is_create: Mask) -> Mask | None:
-        """Return the creates with unchanged columns; None without such rows."""
-        is_partial = np.logical_or.reduce([~is_create & False, *self.unchanged.values()])
-        return is_create & is_partial if (is_create & is_partial).any() else None
-
 
 def _add_reason(reasons: pa.Array | None, where: Mask, why: str) -> pa.Array:
     because = pc.if_else(pa.array(where), why, pa.scalar(None, pa.string()))

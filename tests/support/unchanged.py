@@ -38,14 +38,16 @@ class Decoded:
     def of(cls, rows: DecodedRows) -> Decoded:
         count = len(rows.tombstones)
         bad_keys, bad_values = (
-            [None] * count if texts is None else texts.to_pylist()
-            for texts in (rows.bad_keys, rows.bad_values)
+            (pa.nulls(count, pa.string()) if reasons is None else reasons).to_pylist()
+            for reasons in (rows.bad_keys, rows.bad_values)
         )
         columns = {name: column.to_pylist() for name, column in rows.columns.items()}
         masks = {name: where.tolist() for name, where in rows.unchanged.items()}
         for name, where in masks.items():
             assert np.shape(where) == (count,)
-            assert all(columns[name][row] is None for row in np.flatnonzero(where))
+            assert all(
+                columns[name][row] is None for row in np.flatnonzero(where) if name in columns
+            )
         resets = None if rows.resets is None else rows.resets.tolist()
         return cls(columns, masks, resets, rows.tombstones.tolist(), bad_keys, bad_values)
 
@@ -68,9 +70,15 @@ def decoded_by() -> Iterator[list[Decoded]]:
 
 def decode(rows: pa.Table, **options: Any) -> Decoded:
     """Return one batch as a write into a new table decodes it, even if the table takes no row."""
-    with TemporaryDirectory() as folder, decoded_by() as batches:
+    with TemporaryDirectory() as folder:
+        return decode_into(Path(folder) / "t", rows, **options)
+
+
+def decode_into(path: Path, rows: pa.Table, **options: Any) -> Decoded:
+    """Return one batch as a write into a table decodes it."""
+    with decoded_by() as batches:
         try:
-            write(Path(folder) / "t", rows.combine_chunks(), **options)
+            write(path, rows.combine_chunks(), **options)
         except DataError:
             assert batches
     (decoded,) = batches

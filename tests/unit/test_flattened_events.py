@@ -25,6 +25,7 @@ from tests.support.envelopes import (
     write,
     write_found,
 )
+from tests.support.unchanged import decoded_by
 
 DECLARED = {
     "envelope": "kafka",
@@ -188,3 +189,31 @@ def test_rows_of_plain_python_with_deletes_that_nothing_reads_are_refused(
     table = Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     with pytest.raises(SchemaError, match="marks the deletes"):
         table.upsert(rows, merge_schema=merge_schema)
+
+
+PARTIAL = {"mergeEngine": "partial-update", "sequenceScope": "table"}
+
+
+@pytest.mark.parametrize("put", ENTRIES.values(), ids=ENTRIES)
+def test_a_create_has_no_value_of_an_older_row(tmp_path: Path, put: Any) -> None:
+    """Its operation is read, though it is not stored."""
+    marks = {"applyAsDeletes": "__deleted", **PARTIAL}
+    put(tmp_path / "t", SET, **marks)
+    for op, resets in (("c", [True]), ("u", None)):
+        with decoded_by() as batches:
+            put(tmp_path / "t", row(1, "__debezium_unavailable_value", op, 2), **marks)
+        assert [(batch.unchanged, batch.resets) for batch in batches] == [({"v": [True]}, resets)]
+
+
+def test_the_columns_to_update_are_read_from_a_schema_in_the_payload(tmp_path: Path) -> None:
+    names = {"type": "array", "items": {"type": "string"}, "field": "to"}
+    schema = own_schemas.struct(*(member(n, "string") for n in "vw"), names)
+    of_key = own_schemas.struct(member("id", "int64"))
+    key_ = own_schemas.inline(of_key, {"id": 1})
+    options = {**own_schemas.INLINE, **PARTIAL, "columnsToUpdate": "to"}
+    pairs = [(key_, own_schemas.inline(schema, {"v": "a", "w": "b", "to": ["v"]}))]
+    for more in ({}, {"exceptColumnList": "to"}):
+        with decoded_by() as batches:
+            write_found(tmp_path / "t", records(pairs), **options, **more)
+        assert [batch.unchanged for batch in batches] == [{"w": [True]}]
+        assert rows_of(tmp_path / "t") == [{"id": 1, "v": "a", "w": None}]

@@ -266,6 +266,10 @@ OF_WRITES: dict[str, Changed] = {
     "aggregate.<column>": (SUMS, {**SUMS, "aggregate.n": "max"}),
     "ties": ({"sequenceBy": "n"}, {"sequenceBy": "n", "ties": "first"}),
     "nullsAsDeletes": ({}, {"nullsAsDeletes": "true"}),
+    "ignoreNullUpdates": ({}, {"ignoreNullUpdates": "true"}),
+    "ignoreNullUpdatesColumnList": ({}, {"ignoreNullUpdatesColumnList": "n"}),
+    "ignoreNullUpdatesExceptColumnList": ({}, {"ignoreNullUpdatesExceptColumnList": "n"}),
+    "columnsToUpdate": ({}, {"columnsToUpdate": "to"}),
     "applyAsDeletes": ({}, {"applyAsDeletes": "gone"}),
     "columnList": ({}, {"columnList": "id,n"}),
     "exceptColumnList": ({}, {"exceptColumnList": "v"}),
@@ -322,7 +326,8 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
 def test_options_of_writes_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
     life = WRITE_OPTIONS[name].life
     before, then = OF_WRITES[name]
-    more = {"gone": [False, False]} if name == "applyAsDeletes" else {}
+    columns = {"applyAsDeletes": {"gone": [False] * 2}, "columnsToUpdate": {"to": [["n", "v"]] * 2}}
+    more: dict[str, list[Any]] = columns.get(name, {})
     write(tmp_path, batch(2), **before)
     if life.change is Change.REFUSED:
         with pytest.raises(UpsertFlowError):

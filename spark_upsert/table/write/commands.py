@@ -33,6 +33,7 @@ from spark_upsert.core.schema import (
 )
 from spark_upsert.core.source_positions import logs_in, order_keys
 from spark_upsert.errors import DataError, OptionError, SchemaError, setting
+from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 
 def contributions(
@@ -240,13 +241,38 @@ class DecodedRows:
     tombstones and bad rows."""
     resets: Mask | None = None
     """Rows with unchanged columns whose values are unknown: those of an older row of the key are
-    not theirs. None: no rows."""
+    not theirs. None: no rows. Rows without unchanged columns may be included (`apply_rule`)."""
     ignores_null_deletes: bool = False
     """Whether a delete for a null key is harmless under any policy."""
     takes_null_keys: bool = False
     """Whether null is a valid key: a group key in a materialized view."""
     hint: str = ""
     """The hint about bad values and keys, if it is not the usual one."""
+
+
+def apply_rule(
+    schema: TableSchema, decoded: DecodedRows, rule: UpdateRule, lists: pa.Array | None
+) -> DecodedRows:
+    """Add the columns that rows leave unchanged by a rule; ``lists`` as in `UpdateRule`."""
+    if rule == WHOLE_ROWS and decoded.resets is None:
+        return decoded
+    masks, reasons = rule.unchanged(schema, decoded.columns, lists)
+    columns, unchanged = dict(decoded.columns), dict(decoded.unchanged)
+    for name, where in masks.items():
+        unchanged[name] = unchanged[name] | where if name in unchanged else where
+        if name in columns:
+            columns[name] = _without(columns[name], where)
+    resets = decoded.resets
+    if resets is not None:
+        is_partial = np.logical_or.reduce([~resets & False, *unchanged.values()])
+        resets = resets & is_partial if (resets & is_partial).any() else None
+    return replace(
+        decoded,
+        columns=columns,
+        unchanged=unchanged,
+        resets=resets,
+        bad_values=_first(reasons, decoded.bad_values),
+    )
 
 
 class _Fault(IntEnum):
@@ -691,6 +717,8 @@ class UpsertEnvelope:
         Whether a row without values is a tombstone. Excludes ``deletes``.
     reader : RowReader or None
         Decodes flattened change events; None for plain rows.
+    rule : UpdateRule
+        The columns that a row leaves unchanged.
     """
 
     schema: TableSchema
@@ -700,6 +728,7 @@ class UpsertEnvelope:
     own_order: Mapping[str, str] = field(default_factory=dict)
     nulls_as_deletes: bool = False
     reader: RowReader | None = None
+    rule: UpdateRule = WHOLE_ROWS
 
     def __post_init__(self) -> None:
         if not self.nulls_as_deletes:
@@ -739,6 +768,10 @@ class UpsertEnvelope:
         )
         if self.reader is not None:
             decoded = self._read(self.reader, batch, decoded)
+        lists = self.rule.list_column
+        decoded = apply_rule(
+            schema, decoded, self.rule, None if lists is None else batch.column(lists)
+        )
         commands = to_commands(schema, decoded)
         if self.deletes == GONE:
             return commands.replace_schema_metadata({_BY_KEYS: b"true"})

@@ -24,6 +24,7 @@ from spark_upsert.table.write.commands import (
     UpsertEnvelope,
     as_collected,
 )
+from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 
 class Form(Protocol):
@@ -67,7 +68,9 @@ class Form(Protocol):
         """Raise `OptionError` if a column cannot be a key, because deletes do not carry it."""
         ...
 
-    def envelope(self, schema: TableSchema, columns: pa.Schema) -> Envelope:
+    def envelope(
+        self, schema: TableSchema, columns: pa.Schema, rule: UpdateRule = WHOLE_ROWS
+    ) -> Envelope:
         """Return the envelope for a table."""
         ...
 
@@ -123,7 +126,9 @@ class UpsertForm:
     def require_keys(self, keys: Sequence[str]) -> None:
         """Accept any column: a row carries them all."""
 
-    def envelope(self, schema: TableSchema, columns: pa.Schema) -> UpsertEnvelope:
+    def envelope(
+        self, schema: TableSchema, columns: pa.Schema, rule: UpdateRule = WHOLE_ROWS
+    ) -> UpsertEnvelope:
         """Return the envelope for a table."""
         own_names = find_columns(columns.names, schema.columns.names, role="column")
         sources = dict(zip(own_names, columns.names, strict=True))
@@ -135,6 +140,7 @@ class UpsertForm:
             deletes=self.deletes,
             nulls_as_deletes=self.nulls_as_deletes,
             reader=self.reader,
+            rule=rule,
         )
 
 
