@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -228,15 +229,14 @@ class DebeziumEnvelope:
         has_after = _mask(after.is_valid())
         old_keys = self._keys_in(before, batch.num_rows)
         in_before = _any_valid(old_keys)
-        key_rows = read.keys(~(has_after | in_before))
         columns = {own_name: _column(read.batch, path) for own_name, path in self.columns.items()}
         placeholders = self._unsent(columns, read.unsent)
         new_keys = self._keys_in(after, batch.num_rows)
-        for key in placeholders.keys() & new_keys.keys():
-            # What an update did not send, it did not change.
-            is_known = placeholders[key] & _mask(old_keys[key].is_valid())
-            new_keys[key] = pc.if_else(pa.array(is_known), old_keys[key], new_keys[key])
-            placeholders[key] &= ~is_known
+        self._fill_keys(new_keys, placeholders, old_keys)
+        lost_keys = [where for key, where in placeholders.items() if key in new_keys]
+        lost_key = np.logical_or.reduce([~has_after & False, *lost_keys])
+        key_rows = read.keys(~(has_after | in_before) | lost_key)
+        self._fill_keys(new_keys, placeholders, key_rows.columns)
         columns |= self._keys(new_keys, old_keys, key_rows, has_after)
         self._take_from_before(read, columns, placeholders, in_before)
         unsent = Unsent.of(self.schema, columns, placeholders)
@@ -339,6 +339,19 @@ class DebeziumEnvelope:
                 where = self.placeholder.find(column)
                 masks[name] = where | removed[leaf] if leaf in removed else where
         return {name: where for name, where in masks.items() if where.any()}
+
+    def _fill_keys(
+        self,
+        keys: dict[str, pa.Array],
+        unsent: Mapping[str, Mask],
+        known_keys: Mapping[str, pa.Array],
+    ) -> None:
+        """Replace keys that an update did not send, hence did not change, by known ones."""
+        for key in unsent.keys() & keys.keys() & known_keys.keys():
+            known = known_keys[key]
+            is_known = unsent[key] & _mask(known.is_valid()) & ~self.placeholder.find(known)
+            keys[key] = pc.if_else(pa.array(is_known), _cast(known, keys[key]), keys[key])
+            unsent[key][is_known] = False
 
     def _take_from_before(
         self,
@@ -595,6 +608,11 @@ class EventDecoder:
         """Return a decoder allowing nulls in these columns, even if declared NOT NULL."""
         return replace(self, required=tuple(n for n in self.required if n not in names))
 
+    def with_null_reasons(self, events: Events, unsent: Mapping[str, Mask]) -> Events:
+        """Add reasons for null in NOT NULL columns, except in rows with unsent values."""
+        reasons = self._nulls(events.events, events.reasons, unsent)
+        return events._replace(reasons=reasons)
+
     def decode(self, payloads: pa.Array) -> Events:
         """Return as much as can be read from each event."""
         read = decode_safely(self.whole, payloads)
@@ -630,12 +648,19 @@ class EventDecoder:
         merged = pa.concat_arrays(pieces).take(pa.array(row_indices))
         return Events(merged, reasons, is_cut)
 
-    def _nulls(self, events: pa.StructArray, reasons: pa.Array | None) -> pa.Array | None:
+    def _nulls(
+        self,
+        events: pa.StructArray,
+        reasons: pa.Array | None,
+        unsent: Mapping[str, Mask] = MappingProxyType({}),
+    ) -> pa.Array | None:
         """Add reasons for rows with a null in a NOT NULL column."""
         after = pc.struct_field(events, [events.type.get_field_index(AFTER)])
         for name in self.required:
             column = pc.struct_field(after, [after.type.get_field_index(name)])
             lacks = pc.and_(after.is_valid(), column.is_null())
+            if name in unsent:
+                lacks = pc.and_not(lacks, pa.array(unsent[name]))
             why = pc.if_else(lacks, f"'{AFTER}.{name}' is null, and declared NOT NULL", None)
             reasons = why if reasons is None else pc.coalesce(reasons, why)
         return reasons

@@ -32,11 +32,12 @@ from spark_upsert.envelopes.debezium import (
 from spark_upsert.envelopes.inferred_schema import InferredSide
 from spark_upsert.envelopes.kafka import AVRO, JSON, PayloadFormat
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.options.write import EnvelopeOptions, Truncates
+from spark_upsert.options.write import EnvelopeOptions, MissingFields, Truncates
 from spark_upsert.payloads.connect import ConnectAvroDecoder, ConnectJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import Decoder, RefusedField, decode_safely, refused_columns
 from spark_upsert.payloads.logical_types import SchemalessDefaults
+from spark_upsert.payloads.missing_members import combine_masks, find_missing
 from spark_upsert.payloads.placeholders import (
     DEFAULT_PLACEHOLDER,
     Placeholder,
@@ -122,6 +123,7 @@ def record_form(
         options.placeholder or DEFAULT_PLACEHOLDER,
         refused_columns(refused, images=True),
         is_declared_json=VALUE not in found and value.format == JSON,
+        finds_missing=options.missing_fields is MissingFields.UNCHANGED,
         # A plain-value key has no name, and a key with other names is not the rows' key.
         keys=keys if all(name.lower() in names for name in keys) else (),
     )
@@ -258,6 +260,8 @@ class RecordForm:
     placeholder: Placeholder
     refused: Mapping[str, SchemaError]
     is_declared_json: bool = False
+    finds_missing: bool = False
+    """Whether a field missing from ``after`` leaves its column unchanged (``missingFields``)."""
     keys: tuple[str, ...] = ()
     scope: Scope = Scope.EPOCH
 
@@ -339,6 +343,7 @@ class RecordForm:
                 key=self.make_keys(pa.schema(key_fields)),
                 key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
                 placeholder=self.placeholder if self.is_declared_json else None,
+                finds_missing=self.finds_missing,
             ),
             event=(value,),
             before=BEFORE,
@@ -410,6 +415,7 @@ class _RecordReader:
     """Field name in a row for each key column in the table."""
     placeholder: Placeholder | None = None
     """Placeholder to remove from JSON whose columns cannot store it."""
+    finds_missing: bool = False
 
     def read(self, batch: pa.RecordBatch) -> EventBatch:
         """Return a batch's events."""
@@ -433,17 +439,32 @@ class _RecordReader:
 
     def _decode(self, payloads: pa.Array) -> tuple[Events, dict[str, Mask]]:
         """Return the events, and the rows with unsent values by member in ``after``."""
-        decoded_rows = self.events.decode(payloads)
         if self.placeholder is None:
-            return decoded_rows, {}
+            return self.events.decode(payloads), {}
+        if not self.finds_missing:
+            return self._decode_without(self.placeholder, self.events, payloads)
+        decoder = self.events.without(self.events.required)
+        decoded_rows, unsent = self._decode_without(self.placeholder, decoder, payloads)
+        after = at_path(decoded_rows.events, (AFTER,))
+        columns = {field.name: at_path(after, (field.name,)) for field in after.type}
+        missing = find_missing(payloads, (AFTER,), columns, np.asarray(after.is_valid()))
+        unsent = combine_masks(unsent, missing)
+        return self.events.with_null_reasons(decoded_rows, unsent), unsent
+
+    @staticmethod
+    def _decode_without(
+        placeholder: Placeholder, decoder: EventDecoder, payloads: pa.Array
+    ) -> tuple[Events, dict[str, Mask]]:
+        """Decode events with null for each placeholder that a column cannot hold."""
+        decoded_rows = decoder.decode(payloads)
         types = (field.type for field in decoded_rows.events.type.field(AFTER).type)
-        rows = self.placeholder.rows_in_doubt(payloads, decoded_rows.reasons, types)
+        rows = placeholder.rows_in_doubt(payloads, decoded_rows.reasons, types)
         pieces: list[tuple[Positions, Events]] = []
 
         def decode(chosen: Positions, texts: pa.Array, names: frozenset[str]) -> None:
-            pieces.append((chosen, self.events.without(names).decode(texts)))
+            pieces.append((chosen, decoder.without(names).decode(texts)))
 
-        unsent = decode_again(self.placeholder, payloads, rows, (AFTER,), decode)
+        unsent = decode_again(placeholder, payloads, rows, (AFTER,), decode)
         return decoded_rows.replaced(pieces), unsent
 
     def _decode_before(self, payloads: pa.Array) -> pa.Array:

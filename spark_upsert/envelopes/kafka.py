@@ -29,7 +29,9 @@ from spark_upsert.payloads.decoder import (
     decode_safely,
     refused_columns,
     refused_fields,
+    with_faults,
 )
+from spark_upsert.payloads.missing_members import combine_masks, find_missing, null_faults
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_without
 from spark_upsert.payloads.schema_registry import ConfluentDecoder
 from spark_upsert.table.write.commands import DecodedRows, apply_rule, to_commands
@@ -62,6 +64,10 @@ class KafkaForm:
     deletes: str | None = None
     placeholder: Placeholder = DEFAULT_PLACEHOLDER
     is_declared_json: bool = False
+    finds_missing: bool = False
+    """Whether a field missing from JSON leaves its column unchanged (``missingFields``)."""
+    required: tuple[str, ...] = ()
+    """With ``finds_missing``, the fields declared NOT NULL; the decoder allows nulls."""
     scope: Scope = Scope.EPOCH
 
     def __post_init__(self) -> None:
@@ -169,6 +175,8 @@ class KafkaForm:
             mark=self._mark,
             placeholder=self.placeholder,
             is_declared_json=self.is_declared_json,
+            finds_missing=self.finds_missing,
+            required=self.required,
             rule=rule,
             lists=None if rule.list_column is None else paths[rule.list_column],
         )
@@ -207,6 +215,8 @@ class KafkaEnvelope:
     """The value field marking deletes."""
     placeholder: Placeholder = DEFAULT_PLACEHOLDER
     is_declared_json: bool = False
+    finds_missing: bool = False
+    required: tuple[str, ...] = ()
     rule: UpdateRule = WHOLE_ROWS
     lists: Path | None = None
     """Path to the rule's column in records."""
@@ -265,7 +275,17 @@ class KafkaEnvelope:
         if not self.is_declared_json:
             return decode_safely(self.value, payloads), {}
         types = self.value.fields.types
-        return decode_without(self.placeholder, self.value, payloads, (), types)
+        values, unsent = decode_without(self.placeholder, self.value, payloads, (), types)
+        if not self.finds_missing:
+            return values, unsent
+        columns = dict(zip(self.value.fields.names, values.columns, strict=True))
+        has_object = payloads.is_valid()
+        if values.reasons is not None:
+            has_object = pc.and_(has_object, values.reasons.is_null())
+        missing = find_missing(payloads, (), columns, np.asarray(has_object))
+        unsent = combine_masks(unsent, missing)
+        faults = null_faults(columns, self.required, np.asarray(has_object), unsent)
+        return with_faults(values.columns, values.reasons, faults), unsent
 
     def _bad_keys(
         self, raw_keys: pa.Array, keys: Payloads, columns: Mapping[str, pa.Array]
@@ -377,8 +397,11 @@ class PayloadFormat:
         """Return a decoder for complete payloads, from one for the bytes after the header."""
         return ConfluentDecoder(decoder, self.schema_id) if self.has_header else decoder
 
-    def decoder(self) -> Decoder:
-        """Return the decoder for payloads with the declared schema."""
+    def decoder(self, *, is_nullable: bool = False) -> Decoder:
+        """Return the decoder for payloads with the declared schema.
+
+        With ``is_nullable``, JSON fields declared NOT NULL may be null.
+        """
         if self.format == AVRO:
             decoder: Decoder = parse_avro(self.option, self.require_text(), bare_name=self.side)
         elif self.format == RAW:
@@ -386,5 +409,7 @@ class PayloadFormat:
             decoder = RawDecoder(fields)
         else:
             fields, is_bare = parse_schema(self.option, self.require_text(), bare_name=self.side)
+            if is_nullable:
+                fields = pa.schema([field.with_nullable(True) for field in fields])
             decoder = DeclaredJsonDecoder(fields, is_bare)
         return self.after_header(decoder)

@@ -37,6 +37,7 @@ from spark_upsert.errors import (
 from spark_upsert.options.write import (
     EnvelopeKind,
     EnvelopeOptions,
+    MissingFields,
     Operation,
     Truncates,
     WriteOptions,
@@ -69,12 +70,18 @@ def create_form(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | Non
             return record_form(rows, options, infer_sides(options))
         case EnvelopeKind.KAFKA:
             sides = infer_sides(options)
+            finds_missing = options.missing_fields is MissingFields.UNCHANGED
             key, value = (
                 sides[side].decoder()
                 if side in sides
                 else PayloadFormat.parse(side, options.payloads, options.schema_ids).decoder()
                 for side in ("key", "value")
             )
+            required: tuple[str, ...] = ()
+            if finds_missing:
+                required = tuple(field.name for field in value.fields if not field.nullable)
+                declared = PayloadFormat.parse("value", options.payloads, options.schema_ids)
+                value = declared.decoder(is_nullable=True)
             require_mark_option(value.fields.names, deletes)
             return KafkaForm(
                 rows,
@@ -83,6 +90,8 @@ def create_form(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | Non
                 deletes=deletes,
                 placeholder=options.placeholder or DEFAULT_PLACEHOLDER,
                 is_declared_json="value" not in sides and is_json(options.payloads["valueFormat"]),
+                finds_missing=finds_missing,
+                required=required,
             )
         case EnvelopeKind.CHANGELOG:
             return ChangelogForm(rows)

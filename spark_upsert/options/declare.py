@@ -112,6 +112,7 @@ NAMES: Mapping[str, Sequence[str]] = {
         "decimalHandling",
         "onTruncate",
         "unavailableValuePlaceholder",
+        "missingFields",
         "nullsAsDeletes",
         "ignoreNullUpdates",
         "ignoreNullUpdatesColumnList",

@@ -190,6 +190,13 @@ class Truncates(Enum):
     IGNORE = "ignore"
 
 
+class MissingFields(Enum):
+    """Meaning of a member missing from a JSON payload."""
+
+    NULL = "null"
+    UNCHANGED = "unchanged"
+
+
 class EnvelopeKind(Enum):
     """Row format in a write."""
 
@@ -305,6 +312,13 @@ class EnvelopeOptions:
         "With `envelope=upsert` it is only recognized if you set this option, or `applyAsDeletes` "
         "to `__deleted` or `__op`. Default `__debezium_unavailable_value`."
     )
+    missing_fields: MissingFields = Option(
+        "missingFields", member_of(MissingFields), NEXT, default=MissingFields.NULL
+    ).as_field(
+        "With `envelope=kafka` or `debezium` and declared JSON: the meaning of a field missing from "
+        "a value, or from `after`. `null`, or `unchanged`: the row leaves the column unchanged. "
+        "Default `null`."
+    )
     nulls_as_deletes: bool = Option("nullsAsDeletes", flag, NEXT, default=False).as_field(
         "Whether a row is a delete if all its values except keys and order are null. Default "
         "`false`."
@@ -386,6 +400,12 @@ class EnvelopeOptions:
                 "has no meaning for change rows, which have all values",
                 hint="drop it.",
             )
+        if fold(options.text("valueFormat") or "").partition("confluent")[0] != "json":
+            options.refuse(
+                "missingFields",
+                "says what a field missing from JSON means, and 'valueFormat' is not JSON",
+                hint="drop it, or read records by valueFormat=json or json-confluent.",
+            )
         marks_deletes = (EnvelopeKind.UPSERT, EnvelopeKind.KAFKA)
         for name in ("applyAsDeletes", "nullsAsDeletes"):
             if kind not in (marks_deletes if name == "applyAsDeletes" else marks_deletes[:1]):
@@ -436,6 +456,11 @@ def _refuse_with_inferred_schemas(options: Options, sources: Mapping[str, Schema
                 hint=f"drop it, or give that schema as '{side}Schema'.",
             )
     if "value" in sources:
+        options.refuse(
+            "missingFields",
+            "has no meaning for payloads whose schema says which fields they have",
+            hint="drop it.",
+        )
         options.refuse(
             ("timeUnit", "decimalHandling"),
             "has no meaning for payloads whose schema says what values mean",

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -172,17 +172,13 @@ class Placeholder:
 
         Invalid JSON is returned unchanged.
         """
-        header = payload[:5] if payload[:1] == b"\0" else b""
-        try:
-            document = parse_document(payload[len(header) :].decode())
-            row = _object_at(document, path)
-            if row is None:
-                return payload, frozenset()
-            names = frozenset(name for name, value in row if self._is_in_json(value))
-            row[:] = [(name, None if name in names else value) for name, value in row]
-            return header + write_document(document).encode(), names
-        except ValueError:
+        parsed = parse_object(payload, path)
+        if parsed is None:
             return payload, frozenset()
+        row = parsed.row
+        names = frozenset(name for name, value in row if self._is_in_json(value))
+        row[:] = [(name, None if name in names else value) for name, value in row]
+        return parsed.header + write_document(parsed.document).encode(), names
 
     def _is_in_json(self, value: Any) -> bool:
         if isinstance(value, JsonObject):
@@ -378,11 +374,30 @@ def _mask(values: pa.Array) -> Mask:
     return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _object_at(document: Any, path: tuple[str, ...]) -> JsonObject | None:
-    """Return the object at a path, after unwrapping a Connect message; None if it is absent."""
-    members = dict(document) if isinstance(document, JsonObject) else {}
+class ParsedObject(NamedTuple):
+    """An object in a JSON payload."""
+
+    header: bytes
+    """Confluent's header, or nothing."""
+    document: Any
+    row: JsonObject
+    """The object; part of the document."""
+
+
+def parse_object(payload: bytes, path: tuple[str, ...]) -> ParsedObject | None:
+    """Parse a payload and find the object at a path, after unwrapping a Connect message.
+
+    None for invalid JSON, or if there is no such object.
+    """
+    header = payload[:5] if payload[:1] == b"\0" else b""
+    try:
+        document = parse_document(payload[len(header) :].decode())
+    except ValueError:
+        return None
+    row = document
+    members = dict(row) if isinstance(row, JsonObject) else {}
     if tuple(members) == _WRAPPED:
-        document = members[_WRAPPED[1]]
+        row = members[_WRAPPED[1]]
     for name in path:
-        document = dict(document).get(name) if isinstance(document, JsonObject) else None
-    return document if isinstance(document, JsonObject) else None
+        row = dict(row).get(name) if isinstance(row, JsonObject) else None
+    return ParsedObject(header, document, row) if isinstance(row, JsonObject) else None

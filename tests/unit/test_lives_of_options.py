@@ -326,8 +326,11 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
 def test_options_of_writes_keep_to_what_they_say(tmp_path: Path, name: str) -> None:
     life = WRITE_OPTIONS[name].life
     before, then = OF_WRITES[name]
-    columns = {"applyAsDeletes": {"gone": [False] * 2}, "columnsToUpdate": {"to": [["n", "v"]] * 2}}
-    more: dict[str, list[Any]] = columns.get(name, {})
+    columns: dict[str, dict[str, list[Any]]] = {
+        "applyAsDeletes": {"gone": [False] * 2},
+        "columnsToUpdate": {"to": [["n", "v"]] * 2},
+    }
+    more = columns.get(name, {})
     write(tmp_path, batch(2), **before)
     if life.change is Change.REFUSED:
         with pytest.raises(UpsertFlowError):

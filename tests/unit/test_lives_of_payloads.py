@@ -18,6 +18,7 @@ from spark_upsert.payloads.schema_registry import forget_schemas
 from tests.support.envelopes import records, rows_of, write
 from tests.support.own_schemas import avro, record
 from tests.support.registry import RegistryDouble, framed, running_registry
+from tests.support.unchanged import decoded_by
 
 InputRows = Mapping[str, str]
 
@@ -93,7 +94,7 @@ OF_REGISTRIES: dict[str, tuple[InputRows, InputRows]] = {
     "schemaRegistry.caFile": ({}, {"schemaRegistry.caFile": __file__}),
 }
 
-ALONE = ("envelope", "onTruncate")
+ALONE = ("envelope", "onTruncate", "missingFields")
 """They have a test of their own."""
 
 TRIED = (*OF_PAYLOADS, *OF_EVENTS, *OF_REGISTRIES, *ALONE)
@@ -142,6 +143,17 @@ def test_a_truncate_is_what_its_own_life_says(tmp_path: Path) -> None:
         write(tmp_path / "t", truncate, **{**DEBEZIUM, **TEXTS})
     write(tmp_path / "t", truncate, **{**DEBEZIUM, **TEXTS, "onTruncate": "ignore"})
     assert rows_of(tmp_path / "t") == [{"id": 1, "v": "a"}]
+
+
+def test_a_missing_field_is_what_its_own_life_says(tmp_path: Path) -> None:
+    usual = {**DEBEZIUM, **TEXTS, "mergeEngine": "partial-update"}
+    for lsn, more in enumerate(({"v": "a"}, {})):
+        event_ = records([(None, event(lsn=lsn, **more))], offsets=[lsn])
+        write(tmp_path / "t", event_, **usual, missingFields="unchanged")
+    assert rows_of(tmp_path / "t") == [{"id": 1, "v": "a"}]
+    with decoded_by() as batches:
+        write(tmp_path / "t", event_, **usual)
+    assert batches[0].unchanged == {}
 
 
 def test_rows_may_come_in_another_envelope(tmp_path: Path) -> None:
