@@ -58,14 +58,41 @@ def as_table(rows: Any) -> pa.Table:
     return table.drop_columns(index) if index else table
 
 
-def merged(schema: TableSchema, incoming: pa.Schema, deletes: str | None) -> TableSchema:
-    """Return the table's schema with the additional columns and wider types in the rows."""
+def with_marks(rows: pa.Table, unchanged: Mapping[str, Any]) -> tuple[pa.Table, dict[str, str]]:
+    """Return rows with a boolean column for each mask, and the names of these columns.
+
+    A mask is a boolean for each row, or the name of a boolean column in the rows.
+    """
+    mark_columns = {}
+    for name, mask in unchanged.items():
+        mark_columns[name] = mask if isinstance(mask, str) else f"__unchanged_{name}"
+        if isinstance(mask, str):
+            continue
+        values = as_values(mask, pa.field(name, pa.bool_()), role="the mask of column")
+        if len(values) != rows.num_rows:
+            raise SchemaError(
+                f"the mask of column '{name}' has {len(values)} values, for {rows.num_rows} rows.",
+                hint="give a boolean for each row.",
+                column=name,
+            )
+        rows = rows.append_column(mark_columns[name], values)
+    return rows, mark_columns
+
+
+def merged(
+    schema: TableSchema, incoming: pa.Schema, deletes: str | None, marks: Collection[str] = ()
+) -> TableSchema:
+    """Return the table's schema with the additional columns and wider types in the rows.
+
+    ``marks`` are the boolean columns that mark unchanged values.
+    """
     refuse_repeated(incoming.names)
     schema_names = {name.lower() for name in schema.columns.names}
     special_names = {field.name.lower() for field in schema.order} | (
         {deletes.lower()} if deletes else set()
     )
     special_names |= {name.lower() for name in schema.engine.column_order.values()}
+    special_names |= {name.lower() for name in marks}
     special_names -= schema_names
     columns = [field for field in incoming if field.name.lower() not in special_names]
     stored = as_collected(pa.schema(columns), schema.engine)

@@ -35,7 +35,14 @@ from spark_upsert.errors import (
 from spark_upsert.store import Store
 from spark_upsert.store.open import open_store
 from spark_upsert.table import maintenance, row_ttl, schema_changes
-from spark_upsert.table.arguments import GivenRows, as_keys, as_table, deletes_of, merged
+from spark_upsert.table.arguments import (
+    GivenRows,
+    as_keys,
+    as_table,
+    deletes_of,
+    merged,
+    with_marks,
+)
 from spark_upsert.table.compaction import CompactionResult, Job, commit_compactions, due_jobs
 from spark_upsert.table.compaction.worker import VERSION_JOBS_MAX
 from spark_upsert.table.index.index import Index
@@ -321,6 +328,7 @@ class Table(TableReader):
         rows: GivenRows,
         *,
         deletes: str | None = None,
+        unchanged: Mapping[str, Any] | None = None,
         merge_schema: bool = False,
         envelope: Envelope | None = None,
         transaction: Transaction | None = None,
@@ -343,6 +351,10 @@ class Table(TableReader):
             source is accepted: a pandas or Polars data frame, a DuckDB relation, a reader.
         deletes : str, optional
             Boolean column marking deletes.
+        unchanged : mapping, optional
+            For value columns, a mask with a boolean for each row, or the name of a boolean column
+            in the rows: true leaves the value unchanged, and the value in the row is ignored. Null
+            is false. Deletes ignore the masks. Not with ``envelope``.
         merge_schema : bool
             Whether the table may gain columns and wider types, and rows may lack columns, which
             are null then. Ignored with ``envelope``.
@@ -377,7 +389,9 @@ class Table(TableReader):
         StorageError, OSError, ContentionError
             As in `commit`; all appends sharing the version raise. With a transaction, retry.
         """
-        taken = as_table(rows)
+        if unchanged and envelope is not None:
+            raise OptionError.conflict("unchanged", "envelope", why="an envelope decides it")
+        taken, marks = with_marks(as_table(rows), unchanged or {})
         apply = partial(
             self._appends.append,
             taken,
@@ -388,19 +402,20 @@ class Table(TableReader):
             late_rows=late_rows,
             full_wait_ms=duration_argument("full_wait_ms", full_wait_ms),
             heeds_pressure=not disable_backpressure,
+            unchanged=marks,
         )
         if not merge_schema or envelope is not None:
             return apply(may_lack=False)
         while True:
             table_schema = self.schema
-            target_schema = merged(table_schema, taken.schema, deletes)
+            target_schema = merged(table_schema, taken.schema, deletes, marks.values())
             if target_schema != table_schema:
                 self.alter(target_schema, upon=table_schema)
             try:
                 return apply(may_lack=True)
             except SchemaError:
                 table_schema = self.schema
-                if merged(table_schema, taken.schema, deletes) == table_schema:
+                if merged(table_schema, taken.schema, deletes, marks.values()) == table_schema:
                     raise
                 # Another writer has dropped a column since: the next merge raises for it.
 

@@ -41,7 +41,7 @@ def update(after: Any, before: Any = None) -> dict[str, Any]:
     return event("u", before, after, 1)
 
 
-ROWS = [{"x": "a", "y": 1}, {"x": "a"}, {"x": None, "y": 2}, {"x": None}, {}]
+ROWS: list[dict[str, Any]] = [{"x": "a", "y": 1}, {"x": "a"}, {"x": None, "y": 2}, {"x": None}, {}]
 LACKS_X, LACKS_Y = [False, False, False, False, True], [False, True, False, True, True]
 
 

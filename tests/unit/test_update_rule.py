@@ -5,14 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.table.table import Table
+from spark_upsert.table.write.form import envelope_of_rows
 from tests.support.debezium import OPTIONS as EVENTS
 from tests.support.debezium import bare, event, key
 from tests.support.envelopes import KAFKA, plan, records, rows_of, write
-from tests.support.unchanged import Decoded, decode, decode_into
+from tests.support.unchanged import Decoded, decode, decode_into, decoded_by
+
+PARTIAL = MergeEngine(Engine.PARTIAL_UPDATE)
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "a": 1, "b": "x", "to": None},
@@ -221,3 +227,70 @@ def test_no_table_is_made_with(tmp_path: Path, options: dict[str, str], message:
 def test_an_order_in_the_event_cannot_be_unchanged(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"names the order column 'source\.lsn'"):
         plan(tmp_path / "t", KAFKA, **EVENTS, ignoreNullUpdatesColumnList="source.lsn")
+
+
+MASK = [True, False, None]
+MASKS: dict[str, Any] = {
+    "a list": MASK,
+    "an array": pa.array(MASK),
+    "chunks": pa.chunked_array([[True], [False, None]]),
+    "an array of numpy": np.array([True, False, False]),
+    "a column": "is_kept",
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_program_marks_unchanged_values(tmp_path: Path, mask: Any, merge: bool) -> None:
+    columns = pa.schema({"id": pa.int64(), "a": pa.int64(), "b": pa.string()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"], engine=PARTIAL)
+    table.upsert(pa.table({"id": [1, 2, 3], "a": [1, 2, 3], "b": ["x", "y", "z"]}))
+    rows = pa.table({"id": [1, 2, 3], "a": [7, 8, 9], "b": ["u", "v", "w"]})
+    if isinstance(mask, str):
+        rows = rows.append_column("is_kept", pa.array(MASK))
+    with decoded_by() as batches:
+        table.upsert(rows, unchanged={"A": mask}, merge_schema=merge)
+    assert batches[-1].unchanged == {"a": [True, False, False]}
+    assert table.schema.columns == columns
+    assert sorted(table.snapshot().to_pylist(), key=repr) == [
+        {"id": 1, "a": 1, "b": "u"},
+        {"id": 2, "a": 8, "b": "v"},
+        {"id": 3, "a": 9, "b": "w"},
+    ]
+
+
+def test_a_delete_has_no_unchanged_value(tmp_path: Path) -> None:
+    columns = pa.schema({"id": pa.int64(), "a": pa.int64()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
+    table.upsert(pa.table({"id": [1], "a": [1]}))
+    rows = pa.table({"id": [1], "a": [1], "gone": [True]})
+    table.upsert(rows, deletes="gone", unchanged={"a": [True]})
+    assert table.snapshot().num_rows == 0
+
+
+NO_MASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "a key": ({"id": [True]}, "'unchanged' names the key column 'id'"),
+    "the order": ({"n": [True]}, "'unchanged' names the order column 'n'"),
+    "an unknown column": ({"c": [True]}, "column of 'unchanged' 'c' is not among"),
+    "an unknown mask": ({"a": "kept"}, "column of 'unchanged' 'kept' is not among"),
+    "a column of numbers": ({"a": "n"}, "'n' of 'unchanged' must be boolean"),
+    "a mask of texts": ({"a": ["yes"]}, "the mask of column 'a' has no such value"),
+    "a short mask": ({"a": []}, "has 0 values, for 1 rows"),
+}
+
+
+@pytest.mark.parametrize(("unchanged", "message"), NO_MASKS.values(), ids=NO_MASKS)
+def test_no_mask_is(tmp_path: Path, unchanged: dict[str, Any], message: str) -> None:
+    columns = pa.schema({"id": pa.int64(), "n": pa.int64(), "a": pa.int64()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"], sequence_by=["n"])
+    with pytest.raises((OptionError, SchemaError), match=message):
+        table.upsert(pa.table({"id": [1], "n": [1], "a": [1]}), unchanged=unchanged)
+    assert table.snapshot().num_rows == 0
+
+
+def test_an_envelope_decides_by_itself(tmp_path: Path) -> None:
+    columns = pa.schema({"id": pa.int64(), "a": pa.int64()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
+    envelope = envelope_of_rows(table.schema, columns)
+    with pytest.raises(OptionError, match="'unchanged' and 'envelope' contradict"):
+        table.upsert(pa.table({"id": [1], "a": [1]}), envelope=envelope, unchanged={"a": [True]})

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -251,12 +252,16 @@ class DecodedRows:
 
 
 def apply_rule(
-    schema: TableSchema, decoded: DecodedRows, rule: UpdateRule, lists: pa.Array | None
+    schema: TableSchema,
+    decoded: DecodedRows,
+    rule: UpdateRule,
+    lists: pa.Array | None,
+    marks: Mapping[str, pa.Array] = MappingProxyType({}),
 ) -> DecodedRows:
-    """Add the columns that rows leave unchanged by a rule; ``lists`` as in `UpdateRule`."""
+    """Add the columns that rows leave unchanged by a rule (`UpdateRule.unchanged`)."""
     if rule == WHOLE_ROWS and decoded.resets is None:
         return decoded
-    masks, reasons = rule.unchanged(schema, decoded.columns, lists)
+    masks, reasons = rule.unchanged(schema, decoded.columns, lists, marks)
     columns, unchanged = dict(decoded.columns), dict(decoded.unchanged)
     for name, where in masks.items():
         unchanged[name] = unchanged[name] | where if name in unchanged else where
@@ -770,7 +775,11 @@ class UpsertEnvelope:
             decoded = self._read(self.reader, batch, decoded)
         lists = self.rule.list_column
         decoded = apply_rule(
-            schema, decoded, self.rule, None if lists is None else batch.column(lists)
+            schema,
+            decoded,
+            self.rule,
+            None if lists is None else batch.column(lists),
+            {name: batch.column(mark) for name, mark in self.rule.mark_columns.items()},
         )
         commands = to_commands(schema, decoded)
         if self.deletes == GONE:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import pyarrow as pa
@@ -214,11 +215,13 @@ def envelope_of_rows(
     deletes: str | None = None,
     nulls_as_deletes: bool = False,
     may_lack: bool = False,
+    unchanged: Mapping[str, str] = MappingProxyType({}),
 ) -> Envelope:
     """Return the envelope that converts plain-column rows to commands for an existing table.
 
     Values are cast to the table's types; an unconvertible value raises when it is read. Order and
-    delete mark columns missing from the table are not stored.
+    delete mark columns missing from the table are not stored, nor are the boolean columns marking
+    values as ``unchanged`` (by value column).
     """
     refuse_repeated(incoming.names)
     types = {field.name.lower(): field.type for field in (*schema.order, *schema.columns)}
@@ -230,17 +233,19 @@ def envelope_of_rows(
     )
     form = UpsertForm.of(cast, deletes, nulls_as_deletes=nulls_as_deletes)
     order_names(schema, form.orders)  # Checked first: a missing order is the clearest error.
-    columns = as_collected(_stored(schema, form), schema.engine)
+    rule = UpdateRule.of_marks(schema, incoming, unchanged) if unchanged else WHOLE_ROWS
+    columns = as_collected(_stored(schema, form, rule), schema.engine)
     accepted = schema.accept(columns, merge=False, may_lack=may_lack or deletes == GONE)
     assert accepted == schema, "a table is not altered by rows of its own columns"
-    return form.envelope(schema, columns)
+    return form.envelope(schema, columns, rule)
 
 
-def _stored(schema: TableSchema, form: UpsertForm) -> pa.Schema:
-    """Return the stored columns: all but those that only order rows or mark deletes."""
+def _stored(schema: TableSchema, form: UpsertForm, rule: UpdateRule) -> pa.Schema:
+    """Return the stored columns: all but those that only order rows, or mark deletes and values."""
     column_names = {name.lower() for name in schema.columns.names}
     special_names = {name.lower() for name in schema.engine.column_order.values()}
     special_names |= {field.name.lower() for field in schema.order}
+    special_names |= {name.lower() for name in rule.mark_columns.values()}
     if form.deletes is not None:
         special_names.add(form.deletes.lower())
     special_names -= column_names

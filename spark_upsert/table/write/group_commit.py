@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -544,11 +545,17 @@ class Appends:
         full_wait_ms: int,
         heeds_pressure: bool,
         may_lack: bool,
+        unchanged: Mapping[str, str],
     ) -> Commit | None:
         """Apply rows as one epoch (`Table.upsert`)."""
         result: AppendResult = APART
         commands_at = partial(
-            commands_of, rows=rows, deletes=deletes, envelope=envelope, may_lack=may_lack
+            commands_of,
+            rows=rows,
+            deletes=deletes,
+            envelope=envelope,
+            may_lack=may_lack,
+            unchanged=unchanged,
         )
         if not overwrite and late_rows is not LateRows.APPLY and rows.nbytes <= BYTES_MAX:
             result = self._shared(commands_at, transaction, late_rows)
@@ -618,8 +625,11 @@ def commands_of(
     envelope: Envelope | None = None,
     *,
     may_lack: bool = False,
+    unchanged: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[pa.RecordBatch]:
     """Yield the commands for rows, by a table version's schema."""
     if envelope is None:
-        envelope = envelope_of_rows(head.schema, rows.schema, deletes=deletes, may_lack=may_lack)
+        envelope = envelope_of_rows(
+            head.schema, rows.schema, deletes=deletes, may_lack=may_lack, unchanged=unchanged
+        )
     yield from map(envelope.commands, rows.to_batches())

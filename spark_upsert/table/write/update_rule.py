@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,8 @@ class UpdateRule:
     """Column in the rows with the names of the columns to set (``columnsToUpdate``); null: all."""
     known_names: frozenset[str] = frozenset()
     """Column names that a list may contain, in lower case."""
+    mark_columns: Mapping[str, str] = field(default_factory=dict)
+    """Boolean column in the rows for each value column in it; true leaves the value unchanged."""
 
     @classmethod
     def of(
@@ -66,8 +68,29 @@ class UpdateRule:
             known_names=frozenset(known) if list_column is not None else frozenset(),
         )
 
+    @classmethod
+    def of_marks(
+        cls, schema: TableSchema, rows: pa.Schema, mark_columns: Mapping[str, str]
+    ) -> UpdateRule:
+        """Return the rule for rows with boolean columns marking unchanged values."""
+        names = _value_columns(schema, "unchanged", tuple(mark_columns))
+        marks = find_columns(mark_columns.values(), rows.names, role="column of 'unchanged'")
+        for mark in marks:
+            if not pa.types.is_boolean(storage_type(rows.field(mark).type)):
+                raise SchemaError(
+                    f"the column '{mark}' of 'unchanged' must be boolean, found "
+                    f"{rows.field(mark).type}.",
+                    hint="give a boolean for each row: true leaves the value unchanged.",
+                    column=mark,
+                )
+        return cls(mark_columns=dict(zip(names, marks, strict=True)))
+
     def unchanged(
-        self, schema: TableSchema, columns: Mapping[str, pa.Array], lists: pa.Array | None
+        self,
+        schema: TableSchema,
+        columns: Mapping[str, pa.Array],
+        lists: pa.Array | None,
+        marks: Mapping[str, pa.Array],
     ) -> tuple[dict[str, Mask], pa.Array | None]:
         """Return rows with unchanged values by column, and why a list is invalid.
 
@@ -78,9 +101,13 @@ class UpdateRule:
             The table's columns in the rows; others are null in every row. Length n.
         lists : pyarrow.Array or None
             The column `list_column`; None without one. Length n.
+        marks : mapping of str to pyarrow.Array
+            The columns `mark_columns`; null is false. Length n.
         """
         count = len(next(iter(columns.values())))
-        masks: dict[str, Mask] = {}
+        masks = {
+            name: _mask(to_readable(column)[0].fill_null(False)) for name, column in marks.items()
+        }
         for name in self.ignored_nulls:
             column = columns.get(name)
             if column is None:
