@@ -32,6 +32,11 @@ ORDERS_VERSION = 3
 Earlier releases compared deletes with those orders.
 """
 
+REGISTERS_VERSION = 4
+"""Format version for a table with unchanged values (`TableSchema.unchanged`).
+
+Earlier releases took the winning entry's nulls for values.
+"""
 
 PART = "_part"
 """Key column in a table of contributions.
@@ -140,8 +145,8 @@ class MergeEngine:
         version = record.get("version", 1)
         if type(version) is not int or version < 1:
             raise ValueError(f"{version!r:.80} is no version of a merge engine")
-        if version > ORDERS_VERSION:
-            raise NewerFormatError.of("the table's merge engine", version, ORDERS_VERSION)
+        if version > REGISTERS_VERSION:
+            raise NewerFormatError.of("the table's merge engine", version, REGISTERS_VERSION)
         is_counted = record["kind"] == CONTRIBUTIONS
         counted = record.get("multiplicity")
         if is_counted and type(counted) is not str:

@@ -133,7 +133,7 @@ class Precedence:
         contents: ContentOf | None = None,
     ) -> Positions:
         """Return each group's winner."""
-        best = keep_greatest(self._ranks(members, order, epochs), firsts)
+        best = keep_greatest(self.rank_words(members, order, epochs), firsts)
         if np.count_nonzero(best) == len(firsts):
             decided: Positions = members[best]
             return decided
@@ -142,7 +142,9 @@ class Precedence:
         _keep_greatest_contents(members, firsts, best, contents)
         return _earliest(members, best, firsts)
 
-    def _ranks(self, members: Positions, order: OrderOf, epochs: EpochOf | None) -> Iterator[Words]:
+    def rank_words(
+        self, members: Positions, order: OrderOf, epochs: EpochOf | None
+    ) -> Iterator[Words]:
         """Yield words, most significant first; the entry with the greater words wins."""
         for by, greater_wins in self.criteria:
             for word in _words(by, members, order, epochs):

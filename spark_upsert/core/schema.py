@@ -20,7 +20,14 @@ import pyarrow as pa
 
 from spark_upsert.core.key_hash import HASH_VERSION, PREFIXED_VERSION, is_injective
 from spark_upsert.core.keys import is_hashable
-from spark_upsert.core.merge_engines import DEDUPLICATE, ORDERS_VERSION, Engine, MergeEngine, Rule
+from spark_upsert.core.merge_engines import (
+    DEDUPLICATE,
+    ORDERS_VERSION,
+    REGISTERS_VERSION,
+    Engine,
+    MergeEngine,
+    Rule,
+)
 from spark_upsert.core.names import find_column, find_columns, has_column, names_of, refuse_repeated
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, setting
 
@@ -32,6 +39,7 @@ REASON = "__reason"
 EPOCH = "__epoch"
 DEAD = "__dead"
 _AT = "__at_"
+_KEPT = "__kept_"
 _ROW_AT = "__row_at_"
 _OLDER = "__older_"
 _ORDER = "__order"
@@ -39,6 +47,14 @@ ORDER_KNOWN = "__order_known"
 
 PUT, TOMBSTONE, ERROR = 1, -1, 2
 """Values in the `DIFF` column."""
+
+VALUE_SET, VALUE_UNCHANGED, VALUE_RESET, VALUE_CARRIED, VALUE_DELETED = range(5)
+"""Values in a ``__kept_<column>`` column, null for `VALUE_SET` (docs/adr/0110).
+
+Unchanged: the value is that of an older command. Reset and deleted: it is unknown, because a create
+without the value, or a delete, an error or a truncate came after the last command that set it.
+Carried: it was set under the row's earlier key.
+"""
 
 _QUARANTINE_FIELDS: tuple[pa.Field, ...] = (
     pa.field(RAW_KEY, pa.binary()),
@@ -109,6 +125,19 @@ class ErrorPolicy(Enum):
     """The row is stored as an error entry until a later row with its key replaces it."""
 
 
+class OnUnknown(Enum):
+    """Rule for a row with a column value that no command has set."""
+
+    FAIL = "fail"
+    """The write fails, and nothing is committed."""
+
+    QUARANTINE = "quarantine"
+    """The row is not in the table until its value is set; the quarantine lists it."""
+
+    NULL = "null"
+    """The row shows null."""
+
+
 ERROR_TYPE = pa.struct([pa.field("description", pa.string())])
 """Type of the error column for `ErrorPolicy.INLINE`; null in valid rows."""
 
@@ -125,6 +154,11 @@ def is_live(diffs: pa.Array) -> npt.NDArray[np.bool_]:
 def at_column(name: str) -> str:
     """Return the name for a column with the order keys of another column's values."""
     return f"{_AT}{name}"
+
+
+def kept_column(name: str) -> str:
+    """Return the name for a column that says where another column's value comes from."""
+    return f"{_KEPT}{name}"
 
 
 def row_at_column(name: str) -> str:
@@ -264,7 +298,7 @@ _STORED_IDS = frozenset(
 """Type identifiers in runs, except nested types."""
 
 
-_OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable")
+_OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable", "unchanged")
 """Fields that `TableSchema.has_rules_of` ignores; orders may differ in width."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -343,6 +377,11 @@ class TableSchema:
         (`core.source_positions`).
     unreadable : frozenset of str
         Columns that an earlier release stored and no reader accepts (`table.maintenance`).
+    unchanged : tuple of str
+        Value columns that some command has left unchanged, so that a row's values may come from
+        several entries (`table.state.registers`), in column order.
+    on_unknown : OnUnknown
+        Rule for a row with a value that no command has set.
     """
 
     columns: pa.Schema
@@ -358,6 +397,8 @@ class TableSchema:
     has_wide_order: bool = False
     binlogs: tuple[str, ...] = dataclass_field(default=(), compare=False)
     unreadable: frozenset[str] = frozenset()
+    unchanged: tuple[str, ...] = ()
+    on_unknown: OnUnknown = OnUnknown.FAIL
 
     def __post_init__(self) -> None:
         names = self.columns.names
@@ -365,6 +406,7 @@ class TableSchema:
         refuse_repeated(names)
         object.__setattr__(self, "unreadable", self.unreadable.intersection(names))
         require_storable(field for field in self.columns if field.name not in self.unreadable)
+        object.__setattr__(self, "unchanged", tuple(n for n in names if n in self.unchanged))
         if not self.keys:
             raise OptionError.missing("keys", "the columns that identify a row, comma separated")
         for key in self.keys:
@@ -415,6 +457,7 @@ class TableSchema:
         engine: MergeEngine | None = None,
         ties: Ties | None = None,
         hash_prefix: int = 0,
+        on_unknown: OnUnknown = OnUnknown.FAIL,
         rows: Iterable[pa.Field] = (),
     ) -> TableSchema:
         """Build a schema from any Arrow schema; types become nullable storage types.
@@ -444,6 +487,7 @@ class TableSchema:
             engine=engine or DEDUPLICATE,
             ties=ties or Ties.usual(engine or DEDUPLICATE),
             hash_prefix=hash_prefix,
+            on_unknown=on_unknown,
         )
 
     @property
@@ -506,8 +550,51 @@ class TableSchema:
                 pa.field(DIFF, pa.int8(), nullable=False),
                 *(_QUARANTINE_FIELDS if self.has_quarantine else ()),
                 *self._fold_fields(),
+                *self.run_marks.values(),
             ]
         )
+
+    @cached_property
+    def run_marks(self) -> dict[str, pa.Field]:
+        """The columns that mark unchanged values, by name; a run stores those that it needs."""
+        type_ = pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order_fields)])
+        fields = []
+        for name in self.unchanged:
+            fields.append(pa.field(kept_column(name), pa.int8()))
+            if self.order_fields:
+                fields.append(pa.field(at_column(name), type_))
+        return {field.name: field for field in fields}
+
+    @property
+    def has_registers(self) -> bool:
+        """Whether a row's values may come from several entries, of which one wins."""
+        is_chosen = self.engine.kind is Engine.DEDUPLICATE
+        return bool(self.unchanged) and is_chosen
+
+    @property
+    def shows_combined_rows(self) -> bool:
+        """Whether a row may differ from each of its stored entries."""
+        return self.engine.folds or self.has_registers
+
+    @property
+    def hides_unknown(self) -> bool:
+        """Whether a row with an unknown value is not in the table."""
+        return self.on_unknown is OnUnknown.QUARANTINE and bool(self.unchanged)
+
+    def for_columns(self, names: Iterable[str]) -> TableSchema:
+        """Return the schema for a read of some columns: it ignores the marks of all others.
+
+        Unless these marks hide rows.
+        """
+        chosen = tuple(name for name in names if name in self.unchanged)
+        if self.hides_unknown or len(chosen) == len(self.unchanged):
+            return self
+        return replace(self, unchanged=chosen)
+
+    def with_unchanged(self, names: Iterable[str]) -> TableSchema:
+        """Return the schema in which commands may also leave the given columns unchanged."""
+        more = {*self.unchanged, *names}.intersection(self.values)
+        return self if len(more) == len(self.unchanged) else replace(self, unchanged=tuple(more))
 
     @cached_property
     def order_type(self) -> pa.DataType:
@@ -579,7 +666,8 @@ class TableSchema:
             order_field.with_type(wider(order_field.type, theirs.type))
             for order_field, theirs in zip(self.order, other.order, strict=True)
         )
-        return replace(self, columns=pa.schema(columns), order=order)
+        wide = replace(self, columns=pa.schema(columns), order=order)
+        return wide.with_unchanged(other.unchanged)
 
     def rebased(self, upon: TableSchema, newer: TableSchema) -> TableSchema:
         """Return this schema, derived from ``upon``, for a newer schema of the same table.
@@ -590,7 +678,8 @@ class TableSchema:
         dropped = {f.name: f for f in upon.columns if not has_column(newer.columns, f.name)}
         remaining = [f for f in self.columns if f.name not in dropped or f != dropped[f.name]]
         ties = newer.ties if self.ties is upon.ties else self.ties
-        return replace(self, columns=pa.schema(remaining), ties=ties)
+        rebased = replace(self, columns=pa.schema(remaining), ties=ties)
+        return rebased.with_unchanged(newer.unchanged)
 
     def accept(
         self,
@@ -694,6 +783,14 @@ class TableSchema:
         }
         if self.has_wide_order:
             record["engine"]["version"] = ORDERS_VERSION
+        if self.unchanged:
+            record["engine"] |= {
+                "version": REGISTERS_VERSION,
+                "unchanged": list(self.unchanged),
+                "wide_order": self.has_wide_order,
+            }
+        if self.on_unknown is not OnUnknown.FAIL:
+            record["engine"]["on_unknown"] = self.on_unknown.value
         if self.hash_prefix:
             record["hash"] |= {"version": PREFIXED_VERSION, "prefix": self.hash_prefix}
         if self.on_error is not ErrorPolicy.FAIL:
@@ -719,7 +816,8 @@ class TableSchema:
             ]
         )
         engine = MergeEngine.from_json(record.get("engine"))
-        form = record.get("engine", {}).get("version", 1)
+        engine_record = record.get("engine") or {}
+        form = engine_record.get("version", 1)
         return cls(
             columns=columns,
             unreadable=frozenset(f.name for f in columns if find_unstorable_part(f.name, f.type)),
@@ -733,7 +831,10 @@ class TableSchema:
             on_error=ErrorPolicy(errors.get("policy", ErrorPolicy.FAIL.value)),
             error_column=errors.get("column"),
             hash_prefix=hash_prefix,
-            has_wide_order=form >= ORDERS_VERSION and not engine.column_order,
+            has_wide_order=engine_record.get("wide_order", form == ORDERS_VERSION)
+            and not engine.column_order,
+            unchanged=tuple(engine_record.get("unchanged", ())),
+            on_unknown=OnUnknown(engine_record.get("on_unknown", OnUnknown.FAIL.value)),
         )
 
 

@@ -26,10 +26,10 @@ from spark_upsert.store import Store
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest
 from spark_upsert.table.run.file import RUNS, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
-from spark_upsert.table.state.fold import fold
 from spark_upsert.table.state.lookup import iter_matches
 from spark_upsert.table.state.prepared import Deaths
 from spark_upsert.table.state.reduce import KeyMatches, merge_function_for
+from spark_upsert.table.state.registers import are_rows
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 from spark_upsert.table.state.snapshot import CHUNK_ROWS, Snapshot
 
@@ -395,7 +395,8 @@ def vectors_of_manifest(store: Store, manifest: Manifest) -> Vectors:
     """Compute every run's deletion vector from the manifest alone.
 
     Deleted are tombstones, errors, entries outside the live ranges, and entries superseded by
-    `core.precedence`. With a folding engine, a key's newest entry carries its row.
+    `core.precedence`. If rows are combined from several entries, a key's newest one carries its
+    row.
     """
     files = run_files(manifest)
     vectors = {path: Vector(file.rows) for path, file in files.items()}
@@ -491,14 +492,14 @@ def _find_deleted(schema: TableSchema, lined: _AlignedEntries) -> Mask:
     rows, dead = lined.rows, np.ones(len(lined.rows), dtype=np.bool_)
     if not len(rows):
         return dead
-    if schema.engine.folds:
+    merge = merge_function_for(schema)
+    if schema.shows_combined_rows:
         order, begins = arrange(rows, None, lambda _: [])
         lasts = order[np.flatnonzero(np.append(begins[1:], True))]
-        folded = fold(rows, epochs=epochs_by_part(rows, lined.epochs)).rows
-        [diffs] = folded.take([DIFF], np.arange(len(folded)))
-        dead[lasts[is_live(diffs)]] = False
+        reduced = merge.reduce(rows, epochs=epochs_by_part(rows, lined.epochs))
+        dead[lasts[are_rows(reduced.rows, reduced.at)]] = False
         return dead
-    _, wins = merge_function_for(schema).mark_winners(rows, lined.epochs)
+    _, wins = merge.mark_winners(rows, lined.epochs)
     return ~(is_live(_diffs(rows)) & wins)
 
 
@@ -516,9 +517,9 @@ def _mark_by_keys(store: Store, manifest: Manifest, chunk: Span, vectors: Vector
     lined = _align_entries(store, manifest, HashRange.spanning(probes[0], probes[-1]))
     hits = list(iter_matches(lined.rows, probes, keys))
     gathered = merge_function_for(schema).gather(lined.rows, lined.epochs, hits, len(probes))
-    [diffs] = gathered.rows.take([DIFF], gathered.at)
-    row_of_key = newest_entries(hits, len(probes)) if schema.engine.folds else gathered.at.copy()
-    row_of_key[~is_live(diffs)] = -1
+    is_combined = schema.shows_combined_rows
+    row_of_key = newest_entries(hits, len(probes)) if is_combined else gathered.at.copy()
+    row_of_key[~are_rows(gathered.rows, gathered.at)] = -1
     for hit in hits:
         lined.mark(vectors, hit.rows[hit.rows != row_of_key[hit.probes]])
 

@@ -268,8 +268,8 @@ class _CountingSink:
 
 def row_reader(table: Store, head: Manifest, file: RunFile, vector: Vector) -> RowsOf:
     """Return a reader for the rows in a run's Parquet copy."""
-    if head.schema.engine.folds:
-        return _folded(Snapshot(table, head), file, vector)
+    if head.schema.shows_combined_rows:
+        return _combined(Snapshot(table, head), file, vector)
     return _entries(table, file, head.schema)
 
 
@@ -307,8 +307,8 @@ def in_columns(rows: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(values, schema=columns)
 
 
-def _folded(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
-    """Return a reader for a run's folded rows."""
+def _combined(snapshot: Snapshot, file: RunFile, vector: Vector) -> RowsOf:
+    """Return a reader for a run's rows, each combined from all entries of its key."""
     schema = snapshot.manifest.schema
     names = schema.columns.names
     run = RUNS.open(snapshot.store, file)

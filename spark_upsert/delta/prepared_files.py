@@ -50,10 +50,10 @@ TWINS_MAX = 4096
 def start_preparation(store: Store, manifest: Manifest) -> MirrorPreparation | None:
     """Return the preparation for a table's mirror; None if the publication must do everything.
 
-    With a folding engine, only the publication knows a Parquet copy's rows.
+    If rows are combined from several entries, only the publication knows a Parquet copy's rows.
     """
     schema = manifest.schema
-    if schema.engine.folds or not is_published(manifest.properties):
+    if schema.shows_combined_rows or not is_published(manifest.properties):
         return None
     try:
         require_mirrored(schema, manifest.properties)

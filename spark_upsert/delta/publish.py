@@ -140,16 +140,18 @@ def plan(
 ) -> FileChanges:
     """Plan the file changes that bring a mirror to a version.
 
-    Parquet copies for runs in both versions are reused. With a folding engine none is reused after
-    an overwrite, or without a base manifest.
+    Parquet copies for runs in both versions are reused. If rows are combined from several entries,
+    none is reused after an overwrite, without a base manifest, or from before that.
     """
     files = run_files(head)
     has_overwrite = any(commit.kind is Kind.OVERWRITE for commit in commits)
+    is_anew = base.manifest is None or has_overwrite
     twins = base.twins
-    if head.schema.engine.folds and (has_overwrite or base.manifest is None):
-        twins = {}
+    if head.schema.shows_combined_rows:
+        is_anew |= base.manifest is not None and not base.manifest.schema.shows_combined_rows
+        twins = {} if is_anew else twins
     known_vectors = {path: base.vectors[run_id(path)] for path in files if run_id(path) in twins}
-    if base.manifest is None or has_overwrite:
+    if base.manifest is None or is_anew:
         new = [path for path in files if path not in known_vectors]
         vectors = vectors_of_manifest(store, head)
     else:
@@ -298,6 +300,8 @@ class Mirror:
 
     def prepared_data_files(self, head: Manifest) -> dict[str, Twin]:
         """Return the Parquet copies prepared by writers for a version, by run id."""
+        if head.schema.shows_combined_rows:
+            return {}  # A writer without marks may have prepared some.
         return self.prepared.twins(self.place, head.schema.columns)
 
     def discard_prepared(self) -> None:
@@ -611,7 +615,9 @@ class Mirror:
 
     def _deaths(self, base: Manifest | None, head: Manifest) -> Sequence[Deaths]:
         """Return the superseded rows recorded by writers since the base."""
-        return () if base is None else self.prepared.deaths(base.version, head.version)
+        if base is None or head.schema.shows_combined_rows:
+            return ()
+        return self.prepared.deaths(base.version, head.version)
 
     def _remember(self, head: Manifest, state: DeltaState, planned: FileChanges) -> None:
         self._covered, self._covered_at = head, state.last_id

@@ -26,7 +26,7 @@ from spark_upsert.core.python_values import (
     version_argument,
     whole_argument,
 )
-from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, TableSchema, Ties
 from spark_upsert.errors import (
     OptionError,
     SchemaError,
@@ -164,6 +164,7 @@ class Table(TableReader):
         on_error: ErrorPolicy = ErrorPolicy.FAIL,
         ties: Ties | None = None,
         hash_prefix: int = 0,
+        on_unknown: OnUnknown = OnUnknown.FAIL,
         properties: Mapping[str, str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         allow_non_empty_path: bool = False,
@@ -189,6 +190,8 @@ class Table(TableReader):
         hash_prefix : int
             Number of leading key columns, fewer than all, by which rows are clustered, so
             `having_prefix` reads only the matching range.
+        on_unknown : OnUnknown
+            Rule for a row with a value that no command has set.
         properties : mapping of str to str, optional
             For example ``{"tombstoneRetention": "7 days"}``.
         allow_non_empty_path : bool
@@ -215,6 +218,7 @@ class Table(TableReader):
             on_error=on_error,
             ties=ties,
             hash_prefix=whole_argument("hash_prefix", hash_prefix),
+            on_unknown=on_unknown,
         )
         if not table._make(schema, properties, allow_non_empty_path=allow_non_empty_path):
             raise TableExistsError.at(table.store.url)

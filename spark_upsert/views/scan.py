@@ -320,7 +320,8 @@ class TableBase:
 
     def _snapshot(self, version: int) -> Snapshot:
         manifest = self._table.log.at(version)
-        return Snapshot(self._table.store, replace(manifest, schema=self._own))
+        schema = self._own.with_unchanged(manifest.schema.unchanged)
+        return Snapshot(self._table.store, replace(manifest, schema=schema))
 
     def _as_pairs(self, changes: Changes) -> tuple[Pairs, Positions]:
         old, new = (self._rows(changes.rows.take, side) for side in (changes.old, changes.new))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from spark_upsert.core import schema as core_schema
 from spark_upsert.core.key_hash import ALL_HASHES
@@ -139,7 +140,7 @@ class UnchangedTable:
 
     def _decoded(self, schema: TableSchema, commands: Sequence[Command]) -> DecodedRows:
         if any(c.moved_to is not None for c in commands):
-            raise NotImplementedError("rows that move to another key")
+            pytest.xfail("no command carries values to another key yet")
         columns = {"k": pa.array([c.key for c in commands], pa.int64())}
         unchanged = {}
         for name in self.columns:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_upsert.table.state.reduce import EMPTY, Counters
 
-NAMES = list(EMPTY.to_json())
+NAMES = [field.name for field in fields(Counters)]
 ANY = st.fixed_dictionaries({name: st.integers(0, 9) for name in NAMES}).map(
     lambda numbers: Counters(**numbers)
 )
@@ -33,7 +35,8 @@ def test_the_derived_numbers_follow_their_formulas(a: Counters) -> None:
     assert a.live_delta == a.inserts + a.restored - gone
 
 
-_NOT_REASONS = ("rows", "retracted", "displaced", "restored", "tied", "late")
+_NOT_REASONS = {"rows", "retracted", "displaced", "restored", "tied", "late"}
+_NOT_REASONS |= {"filled", "unknown", "completed"}
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in _NOT_REASONS])

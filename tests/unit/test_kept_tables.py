@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.key_hash import ALL_HASHES
-from spark_upsert.core.merge_engines import ORDERS_VERSION, PART, Engine, MergeEngine, Rule
+from spark_upsert.core.merge_engines import PART, REGISTERS_VERSION, Engine, MergeEngine, Rule
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import (
     CorruptionError,
@@ -221,8 +221,8 @@ def test_who_knows_no_contributions_refuses_their_table() -> None:
     assert stored["kind"] not in {kind.value for kind in Engine}
     assert (stored["version"], MergeEngine().to_json().get("version")) == (2, None)
     assert MergeEngine.from_json(stored) == GROUPING.stored_schema.engine
-    with pytest.raises(NewerFormatError, match=f"merge engine has format {ORDERS_VERSION + 1}"):
-        MergeEngine.from_json({**stored, "version": ORDERS_VERSION + 1, "kind": "unheard of"})
+    with pytest.raises(NewerFormatError, match=f"merge engine has format {REGISTERS_VERSION + 1}"):
+        MergeEngine.from_json({**stored, "version": REGISTERS_VERSION + 1, "kind": "unheard of"})
 
 
 @pytest.mark.parametrize(

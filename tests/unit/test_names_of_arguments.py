@@ -103,7 +103,8 @@ CALLS: dict[str, Call] = {
 OF_OUTPUT = re.compile(
     r"(FusedGraph|LogicalOperator|Parallel|PartitionBy|Replica|Splitter|WidthChange)\.__init__\..*"
     r"|MergeEngine\.(check|resolved)\..*|Flow\.parallel\.broadcast"
-    r"|TableSchema\.__init__\.(keys|binlogs|unreadable)"
+    r"|TableSchema\.__init__\.(keys|binlogs|unreadable|unchanged)"
+    r"|TableSchema\.(with_unchanged|for_columns)\.names"
 )
 """Values that the package makes, or that `flow.validate` checks; ports are no columns."""
 

@@ -23,8 +23,6 @@ from tests.support.unchanged_cases import (
 )
 from tests.support.unchanged_tables import UnchangedTable
 
-pytestmark = pytest.mark.xfail(strict=True, reason="tables have no registers yet")
-
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_case(case: Case) -> None:

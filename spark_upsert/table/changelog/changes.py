@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_upsert.core.keys import Mask, Positions, Words
-from spark_upsert.core.schema import DIFF, TableSchema, is_live
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.table.log.manifest import Commit, Kind, Manifest, Slice
 from spark_upsert.table.log.snapshot import Versions
 from spark_upsert.table.run.rows import Part, Rows
@@ -24,6 +24,7 @@ from spark_upsert.table.state.reduce import (
     ReducedEntries,
     merge_function_for,
 )
+from spark_upsert.table.state.registers import are_rows
 from spark_upsert.table.state.resolve import arrange, epochs_by_part
 
 Entries = Sequence[tuple[Part, int]]
@@ -113,7 +114,7 @@ def _drop_absent(changes: Changes) -> Changes:
 def _live_only(rows: Rows, chosen: Positions) -> Positions:
     hit = np.flatnonzero(chosen != ABSENT)
     live = chosen.copy()
-    live[hit[~is_live(rows.take([DIFF], chosen[hit])[0])]] = ABSENT
+    live[hit[~are_rows(rows, chosen[hit])]] = ABSENT
     return live
 
 
@@ -178,7 +179,11 @@ def cut_into_ranges(
     """
     if lower < upper:
         log.require_changes(lower)
-    epochs = [commit for commit in log.commits(max(lower, 0), upper) if commit.is_epoch]
+    commits = list(log.commits(max(lower, 0), upper))
+    epochs = [commit for commit in commits if commit.is_epoch]
+    # A reader that began before a command left a column unchanged goes on with its own columns.
+    for altered in (commit.schema for commit in commits if commit.schema is not None):
+        schema = schema.with_unchanged(altered.unchanged)
     if net and any(commit.kind is Kind.OVERWRITE or _has_late(commit) for commit in epochs):
         first, last = epochs[0], epochs[-1]
         return [
@@ -226,10 +231,11 @@ def _make_range(
     after: Sequence[Slice],
     schema: TableSchema,
 ) -> EpochRange:
+    before = log.before(first.version)
     return EpochRange(
-        before=log.before(first.version),
+        before=before,
         times_ms={commit.version: commit.timestamp_ms for commit in shown},
         after=after,
         cut=cut,
-        schema=schema,
+        schema=schema.with_unchanged(before.schema.unchanged),
     )

@@ -191,7 +191,8 @@ def _merge_piece(
     columns = rows.take(schema.run.names, winners)
     batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
     if schema.has_quarantine:
-        epochs = np.array([slice_.epochs.lower for slice_ in slices], dtype=np.uint64)
+        # A combined entry is a row, of several epochs.
+        epochs = np.array([*(slice_.epochs.lower for slice_ in slices), 0], dtype=np.uint64)
         batch = with_epochs(batch, epochs[rows.part_of(winners)])
     file = write_run(store, new_run_path(), batch)
     if ahead is not None:
@@ -224,6 +225,7 @@ def _droppable_tombstones(
         return dead
     # Folded entries belong to no single slice; tombstones with an order are never dropped.
     is_old = np.array([s.epochs.upper <= job.forget_before for s in slices], dtype=np.bool_)
+    is_old = np.append(is_old, False) if len(is_old) else is_old  # Combined entries are rows.
     dead &= is_old[rows.part_of(winners)] if len(is_old) else False
     row_indices = np.flatnonzero(dead)
     newer = tuple(s for s in snapshot.manifest.slices if s.epochs.lower >= job.epochs.upper)

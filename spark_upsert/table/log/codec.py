@@ -55,6 +55,8 @@ def commit_to_json(commit: Commit) -> dict[str, Any]:
         "previous": commit.previous,
         "live_rows": commit.live_rows,
     }
+    if commit.unknown_rows is not None:
+        record["unknown_rows"] = commit.unknown_rows
     if commit.schema is not None:
         record["schema"] = commit.schema.to_json()
     if commit.transactions:
@@ -109,6 +111,7 @@ def commit_from_json(record: dict[str, Any]) -> Commit:
         ),
         counters=numbers(record.get("counters", {})),
         live_rows=counted(record["live_rows"]),
+        unknown_rows=optional(counted, record.get("unknown_rows")),
         properties=optional(texts, record.get("properties")),
         low_water=optional(text, record.get("low_water")),
         since=whole(record.get("since", 0)),
@@ -139,6 +142,7 @@ def commits_from_json(record: dict[str, Any]) -> list[Commit]:
 
 def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
     """Return the checkpoint record for a manifest."""
+    unknown = {"unknown_rows": manifest.unknown_rows} if manifest.unknown_rows else {}
     return {
         "format": FORMAT_VERSION,
         "version": manifest.version,
@@ -152,6 +156,7 @@ def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
         "forgotten": "".join(sorted(manifest.forgotten)),
         "repairs": [[r.lower, r.upper, r.time_ms] for r in manifest.repairs],
         "live_rows": manifest.live_rows,
+        **unknown,
         "properties": dict(manifest.properties),
         "low_water": manifest.low_water,
         "forgot": manifest.forgot,
@@ -179,6 +184,7 @@ def manifest_from_json(record: dict[str, Any]) -> Manifest:
             for lower, upper, time in record["repairs"]
         ),
         live_rows=counted(record["live_rows"]),
+        unknown_rows=counted(record.get("unknown_rows", 0)),
         properties=texts(record.get("properties", {})),
         low_water=optional(text, record.get("low_water")),
         forgot=whole(record.get("forgot", 0)),

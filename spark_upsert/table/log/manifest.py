@@ -94,6 +94,8 @@ class Draft:
     counters: Mapping[str, int] = field(default_factory=dict)
     live_rows: int = 0
     """Snapshot row count after this version."""
+    unknown_rows: int | None = None
+    """Rows with an unknown value after this version; None: as before."""
     properties: Mapping[str, str] | None = None
     """The complete table properties, if the version sets them."""
     low_water: str | None = None
@@ -206,6 +208,8 @@ class Manifest:
     repairs: tuple[Repair, ...] = ()
     """Repairs to times in the log, the oldest first."""
     live_rows: int = 0
+    unknown_rows: int = 0
+    """Rows with a value that no command has set, shown or hidden (`core.schema.OnUnknown`)."""
     properties: Mapping[str, str] = field(default_factory=dict)
     low_water: str | None = None
     """Order key up to which deletes are forgotten (`properties.encode_mark`)."""
@@ -381,6 +385,7 @@ def apply(manifest: Manifest | None, commit: Commit) -> Manifest:
         schema=commit.schema or manifest.schema,
         slices=slices,
         live_rows=commit.live_rows,
+        unknown_rows=manifest.unknown_rows if commit.unknown_rows is None else commit.unknown_rows,
         properties=manifest.properties if commit.properties is None else commit.properties,
         low_water=commit.low_water
         if commit.kind is Kind.OVERWRITE

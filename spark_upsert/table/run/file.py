@@ -25,7 +25,14 @@ from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_number
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import DIFF, ERROR, HASH, unreadable_column_error
+from spark_upsert.core.schema import (
+    DIFF,
+    ERROR,
+    HASH,
+    at_column,
+    kept_column,
+    unreadable_column_error,
+)
 from spark_upsert.core.threads import require_sound
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store, resident_bytes
@@ -270,6 +277,7 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
     """
     if rows.num_rows == 0:
         raise ValueError("a run is never empty")
+    rows = _without_unused_marks(rows)
     with store.create(path) as sink:
         blocks = BlockSink(sink)
         with pa.ipc.new_file(pa.PythonFile(blocks, mode="w"), rows.schema) as writer:
@@ -289,6 +297,19 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
         hash_range=HashRange.spanning(hashes[0], hashes[-1]),
         crowds=_crowds(hashes),
     )
+
+
+def _without_unused_marks(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Leave out the marks of unchanged values that no entry uses (`core.schema.kept_column`)."""
+    names = set(rows.schema.names)
+    unused = []
+    for column in rows.schema.names:
+        kept, at = kept_column(column), at_column(column)
+        if kept not in names:
+            continue
+        marks = [name for name in (kept, at) if name in names]
+        unused += [name for name in marks if rows.column(name).null_count == rows.num_rows]
+    return rows.drop_columns(unused) if unused else rows
 
 
 def _crowds(hashes: npt.NDArray[np.uint64]) -> tuple[HotPrefix, ...]:

@@ -16,16 +16,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_upsert.core.keys import Mask, Positions, compare, compare_words, ordered_words
+from spark_upsert.core.keys import Mask, Positions, Words, compare, compare_words, ordered_words
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.precedence import NEW_CONTENTS, NONE, EpochOf, Precedence, PrecedenceResult
-from spark_upsert.core.schema import DIFF, HASH, TableSchema
+from spark_upsert.core.schema import DIFF, HASH, PUT, TableSchema
 from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import fold, fold_arranged
+from spark_upsert.table.state.registers import (
+    CombinedPart,
+    adds_nothing,
+    are_open,
+    are_unknown,
+    combine,
+    contradict,
+    reach_below,
+    shown_diffs,
+)
 from spark_upsert.table.state.resolve import (
     are_winners,
     arrange,
     content_words,
+    decide_between_parts,
     epochs_by_part,
     equal_contents,
     have_reasons,
@@ -247,6 +258,14 @@ class StoredComparison(NamedTuple):
     becomes: pa.Array
     """The resulting entries' `DIFF`, where the newer ones take effect."""
     standing: PrecedenceResult
+    becomes_unknown: Mask
+    """Whether the newer entry leaves a row with a value that no command has set (`registers`)."""
+    completes: Mask
+    """Whether the older entry is such a row, and the result is not."""
+    are_filled: Mask
+    """Whether the newer entry takes effect below the older one's order."""
+    reaches_below: Mask
+    """Whether the newer entry is below the older one, and nothing is known of what it sets."""
 
 
 class MergeFunction(Protocol):
@@ -293,7 +312,10 @@ class MergeFunction(Protocol):
 
 def merge_function_for(schema: TableSchema) -> MergeFunction:
     """Return the merge function with which a table's engine reduces entries."""
-    return Aggregating() if schema.engine.folds else LastWriteWins(Precedence.of(schema))
+    if schema.engine.folds:
+        return Aggregating()
+    kind = RegisterWise if schema.has_registers else LastWriteWins
+    return kind(Precedence.of(schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +367,10 @@ class LastWriteWins:
     def compare_with_stored(
         self, newer: Rows, newer_positions: Positions, older: Rows, older_positions: Positions
     ) -> StoredComparison:
-        # One read for all columns: the older entries are scattered over many files.
         compares_order = self.precedence.compares_order_across_epochs
-        names = [DIFF, *(newer.schema.order_columns if compares_order else ())]
-        diffs, *order = newer.take(names, newer_positions)
-        was, *order_then = older.take(names, older_positions)
+        names = newer.schema.order_columns if compares_order else ()
+        diffs, was = shown_diffs(newer, newer_positions), shown_diffs(older, older_positions)
+        order, order_then = newer.take(names, newer_positions), older.take(names, older_positions)
         signs = (
             compare(order, order_then) if order else np.zeros(len(newer_positions), dtype=np.int8)
         )
@@ -362,10 +383,237 @@ class LastWriteWins:
                 newer, newer_positions[other], older, older_positions[other]
             ),
         )
-        return StoredComparison(was, diffs, standing)
+        unknown, was_unknown = (
+            are_unknown(rows, at)
+            for rows, at in ((newer, newer_positions), (older, older_positions))
+        )
+        nothing = np.zeros(len(signs), dtype=np.bool_)
+        return StoredComparison(
+            was,
+            diffs,
+            standing,
+            becomes_unknown=unknown & ~was_unknown & standing.win,
+            completes=was_unknown & ~unknown & standing.win,
+            are_filled=nothing,
+            reaches_below=nothing,
+        )
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return chosen_history(commands, epoch_of, look_up)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterWise(LastWriteWins):
+    """Selects a winner, and combines the entries of keys whose winner has marks (`registers`)."""
+
+    def reduce(
+        self,
+        rows: Rows,
+        *,
+        chosen: Positions | None = None,
+        epochs: EpochOf | None = None,
+        is_one_task: bool = False,
+    ) -> ReducedEntries:
+        reduced = LastWriteWins.reduce(
+            self, rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task
+        )
+        contested = np.unique(reduced.beaten_by)
+        contested = contested[are_open(rows, contested)]
+        if not len(contested):
+            return reduced
+        by_row = np.argsort(reduced.at)
+        entries = by_row[np.searchsorted(reduced.at[by_row], contested)]
+        loses = np.flatnonzero(np.isin(reduced.beaten_by, contested))
+        of_loser = entries[np.searchsorted(contested, reduced.beaten_by[loses])]
+        members = np.concatenate([contested, reduced.losers[loses]])
+        combined, keys = _combined(
+            rows, members, np.concatenate([entries, of_loser]), epochs, is_one_task=is_one_task
+        )
+        at = reduced.at.copy()
+        at[keys] = len(rows) + np.arange(len(keys))
+        return reduced._replace(rows=Rows(rows.schema, [*rows.parts, combined]), at=at)
+
+    def mark_winners(self, rows: Rows, epochs: Sequence[int]) -> tuple[Rows, Mask]:
+        wins = np.ones(len(rows), dtype=np.bool_)
+        decided = decide_between_parts(rows, epochs)
+        if decided is None:
+            return rows, wins
+        wins[decided.members] = False
+        wins[decided.best] = True
+        is_open = are_open(rows, decided.best)
+        if not is_open.any():
+            return rows, wins
+        counts = np.diff(decided.groups, append=len(decided.members))
+        members = decided.members[np.repeat(is_open, counts)]
+        key_of = np.repeat(np.flatnonzero(is_open), counts[is_open])
+        combined, _ = _combined(rows, members, key_of, epochs_by_part(rows, epochs))
+        wins[members] = False
+        rows = Rows(rows.schema, [*rows.parts, combined])
+        return rows, np.append(wins, np.ones(len(combined), dtype=np.bool_))
+
+    def gather(
+        self, rows: Rows, epochs: Sequence[int], hits: Iterable[KeyMatches], count: int
+    ) -> EntryMatches:
+        hits = list(hits)
+        matches = LastWriteWins.gather(self, rows, epochs, hits, count)
+        probes, members = _concat_matches(hits)
+        several = np.flatnonzero(np.bincount(probes, minlength=count) > 1)
+        several = several[are_open(rows, matches.at[several])]
+        if not len(several):
+            return matches
+        is_member = np.isin(probes, several)
+        combined, keys = _combined(
+            rows, members[is_member], probes[is_member], epochs_by_part(rows, epochs)
+        )
+        at = matches.at.copy()
+        at[keys] = len(rows) + np.arange(len(keys))
+        return EntryMatches(Rows(rows.schema, [*rows.parts, combined]), at)
+
+    def compare_with_stored(
+        self, newer: Rows, newer_positions: Positions, older: Rows, older_positions: Positions
+    ) -> StoredComparison:
+        compared = LastWriteWins.compare_with_stored(
+            self, newer, newer_positions, older, older_positions
+        )
+        is_open = are_open(older, older_positions) | are_open(newer, newer_positions)
+        pairs = np.flatnonzero(is_open)
+        if not len(pairs):
+            return compared
+        return _compared_by_register(
+            compared, pairs, newer, newer_positions[pairs], older, older_positions[pairs]
+        )
+
+    def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+        return register_history(commands, epoch_of, look_up)
+
+
+def _combined(
+    rows: Rows,
+    members: Positions,
+    key_of: Positions,
+    epochs: EpochOf | None,
+    *,
+    is_one_task: bool = False,
+) -> tuple[CombinedPart, Positions]:
+    """Return the combined entries of some keys, and these keys, ascending.
+
+    Parameters
+    ----------
+    rows : Rows
+    members : numpy.ndarray of int64
+        All entries of the keys.
+    key_of : numpy.ndarray of int64
+        Each member's key, by any number.
+    """
+    order = np.lexsort([members, key_of])
+    members, key_of = members[order], key_of[order]
+    begins = np.diff(key_of, prepend=-1) != 0
+    combination = combine(rows, members, begins, epochs, is_one_task=is_one_task)
+    lasts = np.flatnonzero(np.append(begins[1:], True))
+    return combination.part(lasts), key_of[begins]
+
+
+def _compared_by_register(
+    compared: StoredComparison,
+    pairs: Positions,
+    newer: Rows,
+    newer_positions: Positions,
+    older: Rows,
+    older_positions: Positions,
+) -> StoredComparison:
+    """Return a comparison in which some pairs of entries, as given, are compared by register."""
+    both = Rows(newer.schema, [*older.parts, *newer.parts])
+    members = np.stack([older_positions, newer_positions + len(older)], axis=1).ravel()
+    is_first = np.arange(len(members)) % 2 == 0
+
+    def is_newer(rows: Positions) -> Words:
+        return (rows >= len(older)).astype(np.uint64)
+
+    combination = combine(both, members, is_first, is_newer)
+    before = np.flatnonzero(is_first)
+    after = before + 1
+    entries = Rows(both.schema, [combination.part(after)])
+    at = np.arange(len(entries))
+    wins = combination.changes_from(after, before)
+    order = [
+        rows.take(newer.schema.order_columns, positions)
+        for rows, positions in ((newer, newer_positions), (older, older_positions))
+    ]
+    signs = compare(*order) if order[0] else np.ones(len(pairs), dtype=np.int8)
+    precedence = Precedence.of(newer.schema)
+    standing = precedence.compare_with_older(
+        signs,
+        lambda equal: adds_nothing(newer, newer_positions[equal], older, older_positions[equal]),
+        lambda others: (
+            have_reasons(newer, newer_positions[others], older, older_positions[others])
+            | ~contradict(newer, newer_positions[others], older, older_positions[others])
+        ),
+    )
+    wins &= ~standing.are_duplicates
+    are_late = (signs < 0) & precedence.compares_order_across_epochs
+    becomes = compared.becomes.to_numpy().copy()
+    becomes[pairs] = shown_diffs(entries, at).to_numpy()
+    unknown, was_unknown = are_unknown(entries, at), are_unknown(older, older_positions)
+
+    def merged(mask: Mask, values: Mask) -> Mask:
+        result = mask.copy()
+        result[pairs] = values
+        return result
+
+    total = compared.standing
+    return StoredComparison(
+        compared.was,
+        pa.array(becomes),
+        PrecedenceResult(
+            merged(total.win, wins),
+            merged(total.are_duplicates, standing.are_duplicates),
+            merged(total.are_tied, standing.are_tied),
+        ),
+        merged(compared.becomes_unknown, unknown & ~was_unknown & wins),
+        merged(compared.completes, was_unknown & ~unknown & wins),
+        merged(compared.are_filled, are_late & wins & (compared.becomes.to_numpy()[pairs] == PUT)),
+        merged(
+            compared.reaches_below,
+            are_late & wins & reach_below(newer, newer_positions, older, older_positions),
+        ),
+    )
+
+
+def register_history(commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
+    """Return the effect of the commands on the entries, register by register."""
+    order, begins = arrange(commands, None, lambda members: [epoch_of(members)])
+    rows, base = _with_state(commands, order[begins], look_up)
+    key_of, is_base = np.cumsum(begins) - 1, base != ABSENT
+    # Each key's entry in the state comes before its commands.
+    members = np.concatenate([base[is_base], order])
+    keys = np.concatenate([np.flatnonzero(is_base), key_of])
+    by_key = np.argsort(keys, kind="stable")
+    members, keys = members[by_key], keys[by_key]
+    row_epochs = np.zeros(len(rows), dtype=np.uint64)
+    row_epochs[order] = epoch_of(order) + np.uint64(1)
+    begins = np.diff(keys, prepend=-1) != 0
+    combination = combine(rows, members, begins, lambda at: row_epochs[at])
+    # One state for each epoch of a key, and for the entry before them.
+    epochs = row_epochs[members]
+    is_last = np.append((keys[1:] != keys[:-1]) | (epochs[1:] != epochs[:-1]), True)[: len(keys)]
+    states = np.flatnonzero(is_last)
+    is_first = np.diff(keys[states], prepend=-1) != 0
+    follows = np.flatnonzero(~is_first)
+    changed = is_first.copy()
+    changed[follows] = combination.changes_from(states[follows], states[follows - 1])
+    positions = len(rows) + np.arange(len(states))
+    old = np.full(len(states), ABSENT, dtype=np.int64)
+    old[follows] = positions[follows - 1]
+    effective = np.flatnonzero(changed & (epochs[states] > 0))
+    rows = Rows(rows.schema, [*rows.parts, combination.part(states)])
+    key_of = keys[states][effective]
+    return History(
+        rows,
+        old[effective],
+        positions[effective],
+        (epochs[states][effective] - np.uint64(1)).astype(np.int64),
+        np.diff(key_of, prepend=-1) != 0,
+    )
 
 
 class Aggregating:
@@ -421,7 +669,8 @@ class Aggregating:
         folded = fold_arranged(both, order, np.arange(len(order)) % 2 == 0)
         [becomes] = folded.rows.take([DIFF], np.arange(len(folded.rows)))
         nothing = np.zeros(len(newer_positions), dtype=np.bool_)
-        return StoredComparison(was, becomes, PrecedenceResult(~nothing, nothing, nothing))
+        standing = PrecedenceResult(~nothing, nothing, nothing)
+        return StoredComparison(was, becomes, standing, nothing, nothing, nothing, nothing)
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return folded_history(commands, epoch_of, look_up)
@@ -449,7 +698,8 @@ class Counters:
         output = inserts + 2 * updates + deletes + displaced + retracted + restored
         live   = live before + inserts - deletes - displaced - retracted + restored
 
-    ``displaced`` is a subset of ``quarantined``; ``tied`` and ``late`` overlap the others. A put
+    ``displaced`` is a subset of ``quarantined``; ``tied``, ``late``, ``filled``, ``unknown``
+    and ``completed`` overlap the others. A put
     clearing an error entry is an insert, a delete doing so is ``absent``. An event moving a row to
     another key counts as two rows. Unchanged updates count as updates.
 
@@ -488,6 +738,12 @@ class Counters:
     """Rows with the same key and order key as another row, but other content."""
     late: int = 0
     """Rows with unknown keys, applied although deletes of their age are forgotten."""
+    filled: int = 0
+    """Rows below their key's newest entry that set a value of it."""
+    unknown: int = 0
+    """Keys whose rows came to lack a value, because no command has set it."""
+    completed: int = 0
+    """Keys whose rows lacked such a value, and have it now or are deleted."""
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _FIELDS})
@@ -524,8 +780,9 @@ class Counters:
         return self.rows == self.eligible + ignored
 
     def to_json(self) -> dict[str, int]:
-        """Return the log representation."""
-        return asdict(self)
+        """Return the log representation; the newest counters only if they are not zero."""
+        record = asdict(self)
+        return {n: count for n, count in record.items() if count or n not in _NEWEST_COUNTERS}
 
     @classmethod
     def from_json(cls, record: Mapping[str, int]) -> Counters:
@@ -535,6 +792,7 @@ class Counters:
 
 
 _FIELDS = fields(Counters)
+_NEWEST_COUNTERS = ("filled", "unknown", "completed")
 EMPTY = Counters()
 
 STALE_MIN = 10

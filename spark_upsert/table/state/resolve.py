@@ -40,12 +40,12 @@ def content_words(rows: Rows, chosen: Positions) -> list[Words]:
     """Return sort words ordering the rows' contents, ascending."""
     diffs, *values = rows.take(_names(rows.schema), chosen)
     is_delete = diffs.to_numpy() == TOMBSTONE
-    words = [word for value in values for word in _value_words(value)]
+    words = [word for value in values for word in value_words(value)]
     # The values of a delete are arbitrary.
     return [*sort_words([diffs]), *(np.where(is_delete, np.uint64(0), word) for word in words)]
 
 
-def _value_words(column: pa.Array) -> list[Words]:
+def value_words(column: pa.Array) -> list[Words]:
     """Return sort words defining some order for values with any type.
 
     Nested values are compared by their text, row by row: some 10 us each, only in ties.
@@ -53,7 +53,7 @@ def _value_words(column: pa.Array) -> list[Words]:
     if pa.types.is_struct(column.type):
         return [
             *sort_words([column.is_valid()]),
-            *(word for child in column.flatten() for word in _value_words(child)),
+            *(word for child in column.flatten() for word in value_words(child)),
         ]
     if is_hashable(column.type):
         is_float = pa.types.is_floating(column.type)
@@ -182,7 +182,7 @@ def resolve(
     return Resolution(order[np.flatnonzero(begins)], decided.members[loses], winner[loses])
 
 
-class _ResolvedKeys(NamedTuple):
+class ResolvedKeys(NamedTuple):
     """Keys with several rows, and their winners."""
 
     arrangement: Arrangement
@@ -202,7 +202,7 @@ def _decided(
     epochs: EpochOf | None,
     contents: Rows | None,
     is_one_task: bool = False,
-) -> _ResolvedKeys:
+) -> ResolvedKeys:
     """Decide between each key's rows; parameters as in `resolve`."""
     order, begins = _grouped(rows, chosen)
     shared = np.flatnonzero(_shared(begins))
@@ -213,7 +213,7 @@ def _decided(
         best = pick_winners(
             rows, members, groups, epochs=epochs, contents=contents, is_one_task=is_one_task
         )
-    return _ResolvedKeys(Arrangement(order, begins), members, groups, shared[groups], best)
+    return ResolvedKeys(Arrangement(order, begins), members, groups, shared[groups], best)
 
 
 def _grouped(rows: Rows, chosen: Positions | None) -> Arrangement:
@@ -277,8 +277,17 @@ def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
     so a large run under small ones costs a search, not a sort.
     """
     wins = np.ones(len(rows), dtype=np.bool_)
+    decided = decide_between_parts(rows, epochs)
+    if decided is not None:
+        wins[decided.members] = False
+        wins[decided.best] = True
+    return wins
+
+
+def decide_between_parts(rows: Rows, epochs: Sequence[int]) -> ResolvedKeys | None:
+    """Decide between the entries of each key in several parts; None: no key is in two of them."""
     if are_disjoint(rows.parts):
-        return wins
+        return None
     largest = int(np.argmax(np.diff(rows.starts)))
     start, stop = int(rows.starts[largest]), int(rows.starts[largest + 1])
     keys = () if rows.schema.hash_is_identity else rows.schema.identity
@@ -286,10 +295,7 @@ def are_winners(rows: Rows, epochs: Sequence[int]) -> Mask:
     row_epochs = np.repeat(np.asarray(epochs, dtype=np.uint64), np.diff(rows.starts))
     # If most of the largest part is likely to be shared, to look which would cost more.
     chosen = None if len(rows) > 1.25 * (stop - start) else _sharing(identity, start, stop)
-    decided = _decided(identity, chosen, lambda at: row_epochs[at], rows)
-    wins[decided.members] = False
-    wins[decided.best] = True
-    return wins
+    return _decided(identity, chosen, lambda at: row_epochs[at], rows)
 
 
 def are_disjoint(parts: Sequence[Part]) -> bool:

@@ -37,6 +37,7 @@ from spark_upsert.table.run.remote import REMOTE_RUNS, Access, share_of_limit
 from spark_upsert.table.run.rows import Part, PickedPart, Rows, RunPart
 from spark_upsert.table.state.lookup import Prefixes, as_stored, find, neighbours_within
 from spark_upsert.table.state.reduce import ABSENT, EntryMatches, RowsByKey, merge_function_for
+from spark_upsert.table.state.registers import are_rows, are_unknown, unknown_in
 from spark_upsert.table.state.resolve import are_disjoint
 
 _SAMPLES_PER_PIECE = 16
@@ -233,10 +234,11 @@ class Snapshot:
         sought = [key.take(pa.array(order)) for key in keys]
         if RAW_KEY in schema.identity:
             sought.append(pa.nulls(len(order), pa.binary()))
-        matches = self.find(hashes[order], sought, [*names, DIFF])
+        columns_only = replace(self.manifest, schema=schema.for_columns(names))
+        matches = Snapshot(self.store, columns_only).find(hashes[order], sought, [*names, DIFF])
         hit = np.flatnonzero(matches.present)
         *taken, diffs = matches.rows.take([*names, DIFF], matches.at[hit])
-        live = is_live(diffs)
+        live = are_rows(matches.rows, matches.at[hit], diffs)
         if not bool(live.all()):
             # Column by column: a batch without columns has no rows of which some could be left.
             taken = [column.filter(pa.array(live)) for column in taken]
@@ -251,15 +253,17 @@ class Snapshot:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows with hashes in a range, each key once, in any order."""
         names = list(self.manifest.schema.columns.names) if columns is None else list(columns)
-        access = Access(columns=[*names, HASH, DIFF], hash_range=hash_range)
+        schema = self.manifest.schema.for_columns(names)
+        marks = schema.run_marks
+        access = Access(columns=[*names, HASH, DIFF, *marks], hash_range=hash_range)
 
         def fetched_parts(chunk: HashRange) -> list[tuple[Part, int]]:
             parts = self.parts(chunk, access)
             is_shared = not are_disjoint([part for part, _ in parts])  # Then keys are compared.
             read = (
-                columns_to_find(self.manifest.schema, [*names, HASH])
+                columns_to_find(schema, [*names, HASH])
                 if is_shared
-                else [*names, DIFF]
+                else [*names, DIFF, *(marks if schema.hides_unknown else ())]
             )
             REMOTE_RUNS.prefetch_rows([part for part, _ in parts], read)
             return parts
@@ -324,10 +328,12 @@ class Snapshot:
         self, parts: Sequence[tuple[Part, int]], names: list[str]
     ) -> list[pa.RecordBatch]:
         """Return the rows among entries complete for their keys."""
-        schema = self.manifest.schema
+        schema = self.manifest.schema.for_columns(names)
         fields = pa.schema([schema.columns.field(name) for name in names])
         rows = Rows(schema, [part for part, _ in parts])
         rows, wins = merge_function_for(schema).mark_winners(rows, [epoch for _, epoch in parts])
+        if schema.hides_unknown:
+            wins &= ~are_unknown(rows, np.arange(len(rows)))
         pieces = [
             (rows.slice(index, [*names, DIFF], 0, len(part)), wins[start : start + len(part)])
             for index, (part, start) in enumerate(zip(rows.parts, rows.starts, strict=False))
@@ -365,7 +371,8 @@ def columns_to_find(schema: TableSchema, columns: Sequence[str] | None) -> Seque
     if columns is None or schema.engine.folds:
         return schema.run.names
     identity = () if schema.hash_is_identity else schema.identity
-    return [*dict.fromkeys((*identity, *schema.order_columns, DIFF, *columns))]
+    found = (*identity, *schema.order_columns, DIFF, *schema.run_marks, *columns)
+    return [*dict.fromkeys(found)]
 
 
 def _together(pieces: list[_Piece]) -> list[_Piece]:
@@ -409,9 +416,17 @@ def quarantine_schema(schema: TableSchema) -> pa.Schema:
 def read_quarantine(
     snapshot: Snapshot, *, hash_range: HashRange = ALL_HASHES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the error entries with hashes in a range, in any order."""
+    """Yield the error entries with hashes in a range, and the rows hidden for unknown values.
+
+    In any order. The hidden rows are found by a read of all keys.
+    """
     manifest = snapshot.manifest
     schema = manifest.schema
+    if schema.hides_unknown:
+        for chunk in snapshot.chunks(hash_range):
+            batch = _hidden(schema, snapshot.parts(chunk))
+            if batch.num_rows:
+                yield batch
     if not schema.has_quarantine:
         return
     suspects = replace(manifest, slices=tuple(s for s in manifest.slices if s.file.errors))
@@ -425,6 +440,34 @@ def read_quarantine(
         batch = _standing(snapshot, rows, errors[order_of(rows.hashes[errors])])
         if batch.num_rows:
             yield batch
+
+
+def _hidden(schema: TableSchema, parts: Sequence[tuple[Part, int]]) -> pa.RecordBatch:
+    """Return the rows hidden for unknown values among entries complete for their keys."""
+    rows = Rows(schema, [part for part, _ in parts])
+    epochs = np.array([epoch for _, epoch in parts], dtype=np.int64)
+    combined, wins = merge_function_for(schema).mark_winners(rows, epochs.tolist())
+    at = np.flatnonzero(wins)
+    at = at[are_unknown(combined, at)]
+    keys = combined.take(schema.keys, at)
+    # A combined row came with the newest of these entries.
+    newest = int(epochs.max(initial=0))
+    came = [*epochs.tolist(), newest]
+    part_epochs = np.array(came, dtype=np.int64)[np.minimum(combined.part_of(at), len(epochs))]
+    nothing = pa.nulls(len(at), pa.binary())
+    reasons = _unknown_reasons(combined, at)
+    columns = [*keys, reasons, pa.array(part_epochs), nothing, nothing]
+    return pa.RecordBatch.from_arrays(columns, schema=quarantine_schema(schema))
+
+
+def _unknown_reasons(rows: Rows, at: Positions) -> pa.Array:
+    """Return why rows are hidden: ``the source never sent 'x', 'y' of this row``."""
+    texts = [
+        pc.if_else(pa.array(unknown_in(rows, name, at)), f"'{name}'", pa.scalar(None, pa.string()))
+        for name in rows.schema.unchanged
+    ]
+    names = pc.binary_join_element_wise(*texts, ", ", null_handling="skip")
+    return pc.binary_join_element_wise("the source never sent ", names, " of this row", "")
 
 
 def _standing(snapshot: Snapshot, rows: Rows, errors: Positions) -> pa.RecordBatch:

@@ -29,8 +29,12 @@ from spark_upsert.core.schema import (
     PUT,
     RAW_KEY,
     TOMBSTONE,
+    VALUE_RESET,
+    VALUE_SET,
+    VALUE_UNCHANGED,
     ErrorPolicy,
     TableSchema,
+    kept_column,
 )
 from spark_upsert.core.source_positions import logs_in, order_keys
 from spark_upsert.errors import DataError, OptionError, SchemaError, setting
@@ -367,7 +371,7 @@ def logs_of(commands: pa.RecordBatch, schema: TableSchema) -> frozenset[str]:
 def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
     """Return the commands for decoded rows under the table's error policy."""
     count = len(decoded.tombstones)
-    decoded = _fitted(schema, _refuse_unchanged(schema, decoded))
+    decoded = _fitted(schema, decoded)
     columns = {
         target.name: decoded.columns[target.name]
         if target.name in decoded.columns
@@ -387,6 +391,10 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
         columns[schema.error_column] = pa.StructArray.from_arrays(
             [faults.reasons], fields=list(ERROR_TYPE.fields), mask=faults.reasons.is_null()
         )
+    kinds = _mark_kinds(schema, decoded, diffs)
+    schema = schema.with_unchanged(kinds)
+    for name, kinds_of_rows in kinds.items():
+        columns[name] = _without(columns[name], kinds_of_rows != VALUE_SET)
     order = [filled_order(column) for column in decoded.order]
     raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
     known_order = _known_order(schema, decoded.order)
@@ -403,20 +411,53 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
                 else _quarantine_columns(raw_keys, decoded, faults, known_order)
             ),
             *contributions(schema, columns, order, diffs, decoded.own_order),
+            *_mark_columns(schema, kinds, count),
         ],
         schema=schema.run,
     )
 
 
-def _refuse_unchanged(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:
-    """Make rows with unchanged columns bad rows, where null does not leave a column unchanged."""
-    if schema.engine.kind is Engine.PARTIAL_UPDATE:
-        return decoded
-    reasons = decoded.bad_values
-    for name, where in decoded.unchanged.items():
-        why = f"the source did not send '{name}', which the update left unchanged"
-        reasons = _first(pc.if_else(pa.array(where), why, pa.scalar(None, pa.string())), reasons)
-    return replace(decoded, bad_values=reasons)
+def _mark_kinds(
+    schema: TableSchema, decoded: DecodedRows, diffs: npt.NDArray[np.int8]
+) -> dict[str, npt.NDArray[np.int8]]:
+    """Return what rows say of the columns that some of them leave unchanged (`VALUE_SET` etc.)."""
+    if schema.engine.multiplicity is not None and decoded.unchanged:
+        raise SchemaError(
+            "a table of contributions takes whole rows, and some leave values unchanged.",
+            hint="let a view make the table ('keep').",
+        )
+    if schema.engine.folds:
+        return {}  # An unchanged value is null, and null adds nothing.
+    is_reset = np.zeros(len(diffs), np.bool_) if decoded.resets is None else decoded.resets
+    if schema.engine.kind is Engine.FIRST_ROW:
+        is_reset = np.ones(len(diffs), np.bool_)  # Nothing is below a key's first row.
+    kinds = {}
+    for name, is_unchanged in decoded.unchanged.items():
+        where = is_unchanged & (diffs == PUT)
+        if where.any():
+            kind = np.where(is_reset, VALUE_RESET, VALUE_UNCHANGED)
+            kinds[name] = np.where(where, kind, VALUE_SET).astype(np.int8)
+    return kinds
+
+
+def _mark_columns(
+    schema: TableSchema, kinds: Mapping[str, npt.NDArray[np.int8]], count: int
+) -> list[pa.Array]:
+    """Return the columns that mark unchanged values, in `TableSchema.run` order."""
+    marks = []
+    for name, mark in schema.run_marks.items():
+        own = kinds.get(name.removeprefix(kept_column("")))
+        is_plain = own is None or not name.startswith(kept_column(""))
+        marks.append(
+            pa.nulls(count, mark.type) if is_plain else pa.array(own, mask=own == VALUE_SET)
+        )
+    return marks
+
+
+def columns_left_unchanged(commands: pa.RecordBatch) -> list[str]:
+    """Return the columns for which a command batch has marks."""
+    prefix = kept_column("")
+    return [name.removeprefix(prefix) for name in commands.schema.names if name.startswith(prefix)]
 
 
 def _fitted(schema: TableSchema, decoded: DecodedRows) -> DecodedRows:

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from spark_upsert.errors import ContentionError, TableNotFoundError, UpsertFlowError
 from spark_upsert.table.log.log import Log
-from spark_upsert.table.log.manifest import Commit, Kind, Manifest
+from spark_upsert.table.log.manifest import Commit, Draft, Kind, Manifest
 from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.guards import (
     Admission,
@@ -24,7 +25,7 @@ from spark_upsert.table.write.guards import (
     require_no_gap,
     require_placed,
 )
-from spark_upsert.table.write.ties import Examples, warn
+from spark_upsert.table.write.ties import Examples, require_known, warn
 from spark_upsert.table.write.write_set import (
     Scratch,
     SealedDraft,
@@ -54,6 +55,28 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
     return done.commit
 
 
+def _announce_unchanged(log: Log, names: frozenset[str]) -> None:
+    """Add the columns that commands left unchanged to the table's schema.
+
+    In a version of its own, before the first rows with marks: earlier releases refuse the table
+    from then on.
+    """
+
+    def propose(head: Manifest) -> Draft | None:
+        schema = head.schema.with_unchanged(names)
+        if schema is head.schema:
+            return None
+        return Draft(kind=Kind.ALTER, schema=schema, live_rows=head.live_rows)
+
+    log.append(propose)
+
+
+def _with_unchanged(head: Manifest, names: frozenset[str]) -> Manifest:
+    """Return a version with the columns that commands left unchanged in its schema."""
+    schema = head.schema.with_unchanged(names)
+    return head if schema is head.schema else replace(head, schema=schema)
+
+
 class _CommitResult(NamedTuple):
     """A completed commit, with notices for the user about its rows."""
 
@@ -63,7 +86,9 @@ class _CommitResult(NamedTuple):
 
 
 def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _CommitResult | None:
-    unborn, url = write_set.base.manifest, write_set.base.store.url
+    unborn = _with_unchanged(write_set.base.manifest, write_set.unchanged)
+    write_set = replace(write_set, base=replace(write_set.base, manifest=unborn))
+    url = write_set.base.store.url
     if unborn.schema.engine.multiplicity is not None:
         is_next_move(write_set, unborn)
     else:
@@ -100,11 +125,15 @@ def _commit_next(
     for head in _heads(log, write_set):
         if not is_due(log, write_set, head):
             return None
+        newest, head = head, _with_unchanged(head, write_set.unchanged)
         if fitted is None or not fitted.fits(head):
             scratch.keep(frozenset())
             fitted = fit(write_set, head, scratch)
         sealed = fitted.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
         admission.require(head, sealed.draft)
+        if head is not newest:
+            _announce_unchanged(log, write_set.unchanged)
+            continue
         with _in_doubt(scratch):
             commit = log.try_append(head, sealed.draft)
         if commit is not None:
@@ -126,6 +155,7 @@ def _commit_at_once(
     if (
         head is None
         or log.is_contended
+        or not write_set.unchanged.issubset(head.schema.unchanged)
         or write_set.truncated is not None
         or not write_set.is_lateness_decided_for(head)
     ):
@@ -199,6 +229,7 @@ def fit(write_set: WriteSet, head: Manifest, scratch: Scratch) -> FittedWrites:
     if mark is not None:
         write_set = replace(write_set, late_rows=LateRows.REJECT)
         cut = truncated(Snapshot(write_set.base.store, head), mark, scratch)
+        require_known(Counters(unknown=cut.unknown), {}, head.schema)
         upon = cut.after
     if write_set.late_rows is not LateRows.APPLY and not write_set.is_lateness_decided_for(upon):
         write_set = write_set.without_late(upon, scratch)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spark_upsert.core.key_hash import HashRange, order_of
 from spark_upsert.core.keys import Mask, Positions
-from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.schema import OnUnknown, TableSchema
 from spark_upsert.core.threads import SharedCalls, copy_error_for_thread
 from spark_upsert.errors import (
     BatchTooLargeError,
@@ -103,7 +103,7 @@ def sealed(
     schema: TableSchema, stash: Stash, transaction: Transaction | None, late_rows: LateRows
 ) -> Append | None:
     """Seal one caller's commands; return None if they must be committed separately."""
-    if schema.engine.multiplicity is not None:
+    if schema.engine.multiplicity is not None or stash.schema != schema:
         return None  # A step of a view is a version of its own (`table.write.outcomes`).
     batches = list(stash.seal())
     if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
@@ -386,7 +386,7 @@ class _AppendDecider:
             examples = examples_of(rows, chosen, outcomes, self._late_rows)
         except DataError:
             return None
-        if bool(outcomes.are_late.any()):
+        if _needs_own_commit(outcomes, self._schema):
             return None
         self._alone = _batch(rows, chosen)
         self._counters += count(outcomes)
@@ -408,7 +408,7 @@ class _AppendDecider:
             self._examples |= examples_of(rows, everything, outcomes, self._late_rows)
         except DataError as error:
             return error
-        if bool(outcomes.are_late.any()):
+        if _needs_own_commit(outcomes, self._schema):
             return APART
         both = Rows(self._schema, [BatchPart(self._contested), *rows.parts])
         try:
@@ -460,7 +460,7 @@ class _AppendDecider:
             examples = examples_of(rows, everything, outcomes, self._late_rows)
         except DataError:
             return self._commit_all_separately()
-        if bool(outcomes.are_late.any()):
+        if _needs_own_commit(outcomes, self._schema):
             return self._commit_all_separately()
         both = Rows(self._schema, [BatchPart(self._alone), *rows.parts])
         return _AppendResults(
@@ -479,8 +479,15 @@ class _AppendDecider:
 
 
 def _of(outcomes: Outcomes, mask: Mask) -> Outcomes:
-    kinds, are_tied, are_late = outcomes
-    return Outcomes(kinds[mask], are_tied[mask], are_late[mask])
+    kinds, *masks = outcomes
+    return Outcomes(kinds[mask], *(other[mask] for other in masks))
+
+
+def _needs_own_commit(outcomes: Outcomes, schema: TableSchema) -> bool:
+    """Return whether an append has late rows, or rows for which the write fails."""
+    return bool(outcomes.are_late.any()) or (
+        schema.on_unknown is OnUnknown.FAIL and bool(outcomes.become_unknown.any())
+    )
 
 
 def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:

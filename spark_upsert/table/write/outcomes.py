@@ -23,6 +23,7 @@ from spark_upsert.table.log.properties import LateRows, is_at_or_below
 from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.fold import without_sums
 from spark_upsert.table.state.reduce import REPLACING, Counters, EntryMatches, merge_function_for
+from spark_upsert.table.state.registers import are_unknown, shown_diffs
 from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -51,7 +52,16 @@ class Outcomes(NamedTuple):
     are_tied: Mask
     """Whether the table's entry has an equal order key and another content."""
     are_late: Mask
-    """Whether the key is unknown, and the order key not above the low-water mark."""
+    """Whether the key is unknown, and the order key not above the low-water mark.
+
+    The same for a value below the entry, if nothing is known of that column below it.
+    """
+    are_filled: Mask
+    """Whether the command sets a value below the table's newer entry (`state.registers`)."""
+    become_unknown: Mask
+    """Whether the command leaves a row with a value that no command has set, as it was not."""
+    are_completed: Mask
+    """Whether the command completes or deletes such a row."""
 
     @classmethod
     def joined(cls, pieces: Iterable[Outcomes]) -> Outcomes:
@@ -85,7 +95,8 @@ def classify(
     below the low-water   any    no entry     REJECTED, not even stored
     ====================  =====  ===========  =================================
 
-    Lines one, two and nine apply with `Scope.TABLE` only. A tie counts as greater, with
+    A smaller or equal command that sets or resets a value of a row is an UPDATE, not STALE; an
+    entry hidden because a value is unknown counts as an error (`state.registers`). Lines one, two and nine apply with `Scope.TABLE` only. A tie counts as greater, with
     `Ties.FIRST` as smaller. "No row" is no entry, a tombstone or an error entry.
 
     Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six); ``upsert.rs`` and
@@ -94,13 +105,12 @@ def classify(
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     mechanism = REPLACING if is_overwrite else merge_function_for(commands.schema)
-    was, becomes, standing = mechanism.compare_with_stored(
-        commands, chosen[hit], found.rows, found.at[hit]
-    )
+    compared = mechanism.compare_with_stored(commands, chosen[hit], found.rows, found.at[hit])
+    standing = compared.standing
     live = found.present
-    live[hit] = is_live(was)
-    diffs = sent.copy()
-    diffs[hit] = becomes.to_numpy()
+    live[hit] = is_live(compared.was)
+    diffs = shown_diffs(commands, chosen).to_numpy().copy()
+    diffs[hit] = compared.becomes.to_numpy()
     kinds = np.where(live, Outcome.UPDATE, Outcome.INSERT).astype(np.int8)
     are_tied, are_late = (np.zeros(len(chosen), dtype=np.bool_) for _ in range(2))
     for diff, with_row, without in (
@@ -113,16 +123,26 @@ def classify(
     kinds[hit[~standing.win]] = Outcome.STALE
     kinds[hit[standing.are_duplicates]] = Outcome.DUPLICATE
     are_tied[hit] = standing.are_tied & (not is_by_keys)
+    are_filled = np.zeros(len(chosen), dtype=np.bool_)
+    are_filled[hit] = compared.are_filled
+    become_unknown = are_unknown(commands, chosen)
+    are_completed = np.zeros(len(chosen), dtype=np.bool_)
+    if not is_overwrite:  # Which no row of before survives.
+        become_unknown[hit] = compared.becomes_unknown
+        are_completed[hit] = compared.completes
     if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
         unknown = ~found.present
         # An error without an order says nothing of deletes: any of them may be newer.
-        unknown[hit] = ~are_ordered(found.rows, found.at[hit])
+        unknown[hit] = ~are_ordered(found.rows, found.at[hit]) | compared.reaches_below
         rows_to_check = np.flatnonzero(unknown & are_ordered(commands, chosen))
         order_keys = commands.take(commands.schema.order_columns, chosen[rows_to_check])
         are_late[rows_to_check[is_at_or_below(order_keys, low_water, commands.schema)]] = True
         if late_rows is not LateRows.APPLY:
             kinds[are_late] = Outcome.REJECTED
-    return Outcomes(kinds, are_tied, are_late)
+            are_filled &= ~are_late
+            become_unknown &= ~are_late
+            are_completed &= ~are_late
+    return Outcomes(kinds, are_tied, are_late, are_filled, become_unknown, are_completed)
 
 
 def may_reject(
@@ -160,6 +180,9 @@ def count(outcomes: Outcomes) -> Counters:
         displaced=numbers[Outcome.DISPLACED],
         tied=int(outcomes.are_tied.sum()),
         late=int((outcomes.are_late & (outcomes.kinds != Outcome.REJECTED)).sum()),
+        filled=int(outcomes.are_filled.sum()),
+        unknown=int(outcomes.become_unknown.sum()),
+        completed=int(outcomes.are_completed.sum()),
     )
 
 

@@ -6,6 +6,7 @@ Nothing is visible until all tasks' files are committed as one `WriteSet`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -26,7 +27,12 @@ from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.state.observer import prepare
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
 from spark_upsert.table.state.snapshot import Snapshot, cut_evenly
-from spark_upsert.table.write.commands import are_by_keys, logs_of, skipped_in
+from spark_upsert.table.write.commands import (
+    are_by_keys,
+    columns_left_unchanged,
+    logs_of,
+    skipped_in,
+)
 from spark_upsert.table.write.outcomes import (
     Move,
     Outcomes,
@@ -95,7 +101,7 @@ class Stash:
 
     @property
     def schema(self) -> TableSchema:
-        """The commands' schema."""
+        """The commands' schema, with the columns that some command left unchanged."""
         return self._schema
 
     def __repr__(self) -> str:
@@ -129,6 +135,7 @@ class Stash:
         If an error is raised, for example for lack of disk space, none of them was added.
         """
         mark, skipped = truncated_at(commands), skipped_in(commands)
+        self._schema = self._schema.with_unchanged(columns_left_unchanged(commands))
         if commands.num_rows == 0:
             self._counted += Counters(rows=skipped, skipped=skipped)
             self.truncated = higher_mark(self.truncated, mark, self._schema)
@@ -264,7 +271,8 @@ def stage_sealed(
     counters = EMPTY
     examples: dict[str, str] = {}
     moves: list[Move] = []
-    schema = snapshot.manifest.schema
+    schema = snapshot.manifest.schema.with_unchanged(stash.schema.unchanged)
+    snapshot = replace(snapshot, manifest=replace(snapshot.manifest, schema=schema))
     can_reject = may_reject(
         schema,
         low_water=snapshot.manifest.low_water,
@@ -313,6 +321,7 @@ def stage_sealed(
         logs=stash.logs,
         move=moves[0] if moves else None,
         ahead=None if mirror is None else mirror.result(),
+        unchanged=stash.schema.unchanged,
     )
 
 

@@ -25,6 +25,7 @@ from spark_upsert.core.schema import (
     ORDER_KNOWN,
     PUT,
     TOMBSTONE,
+    OnUnknown,
     TableSchema,
     Ties,
 )
@@ -34,6 +35,11 @@ from spark_upsert.table.log.properties import LateRows, decode_mark
 from spark_upsert.table.run.rows import BatchPart, Part, Rows
 from spark_upsert.table.state.lookup import find
 from spark_upsert.table.state.reduce import STALE_MIN, Counters, ReducedEntries, count_all_stale
+from spark_upsert.table.state.registers import (
+    adds_nothing,
+    contradict,
+    first_unknown_column,
+)
 from spark_upsert.table.state.resolve import arrange, equal_contents, have_reasons
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.outcomes import Outcomes
@@ -61,10 +67,15 @@ def count_losers(rows: Rows, reduced: ReducedEntries) -> tuple[Counters, Example
     if not (len(losers) and precedence.has_order):
         return Counters(superseded=len(losers) + reduced.folded), {}
     names = rows.schema.order_columns
+    is_register = rows.schema.has_registers
+    same = adds_nothing if is_register else equal_contents
     equals = precedence.equals(
         compare(rows.take(names, losers), rows.take(names, winners)),
-        lambda equal: equal_contents(rows, losers[equal], rows, winners[equal]),
-        lambda other: have_reasons(rows, losers[other], rows, winners[other]),
+        lambda equal: same(rows, losers[equal], rows, winners[equal]),
+        lambda other: (
+            have_reasons(rows, losers[other], rows, winners[other])
+            | (is_register & ~contradict(rows, losers[other], rows, winners[other]))
+        ),
     )
     duplicates = int(equals.are_duplicates.sum())
     tied = losers[equals.are_tied]
@@ -82,7 +93,39 @@ def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: La
         if late_rows is LateRows.FAIL:
             raise _late_error(rows, late)
         examples["late"] = key_text(rows, int(late[0]))
+    unknown = chosen[outcomes.become_unknown]
+    if len(unknown):
+        examples["unknown"] = _unknown_text(rows, int(unknown[0]))
     return examples
+
+
+def _unknown_text(rows: Rows, row: int) -> str:
+    """Return a row with an unknown value, as column and place: ``'x'|id=7, order 10``."""
+    at = np.array([row])
+    order = [column[0].as_py() for column in rows.take(_order_names(rows.schema), at)]
+    place = f"{key_text(rows, row)}, order {', '.join(map(str, order))}"
+    return f"{first_unknown_column(rows, row)!r}|{place}"
+
+
+def _order_names(schema: TableSchema) -> tuple[str, ...]:
+    """Return the stored order columns of ``sequenceBy``."""
+    return schema.order_columns[len(schema.order_columns) - len(schema.order) :]
+
+
+def require_known(counters: Counters, examples: Examples, schema: TableSchema) -> None:
+    """Raise if rows came to lack a value that no command has set, and the table allows none."""
+    if counters.unknown <= 0 or schema.on_unknown is not OnUnknown.FAIL:
+        return
+    column, _, place = examples.get("unknown", "?|?").partition("|")
+    raise DataError(
+        f"column {column} of {counters.unknown} rows was never sent (for example {place}): no row "
+        "of the key sets it, or a delete came since. Nothing was committed.",
+        hint="begin with a snapshot of the source, so that each row comes whole once; for a row "
+        "whose key changed, read the records with their headers, or set the source table's REPLICA "
+        "IDENTITY to FULL. A table may also keep such rows "
+        "apart until their values come, or show null there (on_unknown of Table.create).",
+        example=examples.get("unknown"),
+    )
 
 
 def _tied_examples(rows: Rows, tied: Positions) -> Examples:
@@ -141,6 +184,16 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
             _order(schema),
             examples.get("tied", "?"),
             taken,
+        )
+    if counters.unknown:
+        done = "kept apart" if schema.on_unknown is OnUnknown.QUARANTINE else "shown as null"
+        _LOGGER.warning(
+            "version %d: %d rows have a value that no row of their key has set (for example %s); "
+            "it is %s until one does (onUnknown).",
+            commit.version,
+            counters.unknown,
+            examples.get("unknown", "?|?").partition("|")[2],
+            done,
         )
     if "late" in examples:
         done = "applied" if counters.late else "left out"

@@ -17,12 +17,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.core.casts import convert
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
 from spark_upsert.core.keys import Mask, Positions, ordered_words
 from spark_upsert.core.precedence import Epoch, Interval
-from spark_upsert.core.schema import DIFF, HASH, TableSchema, is_live
+from spark_upsert.core.schema import (
+    DIFF,
+    HASH,
+    PUT,
+    VALUE_DELETED,
+    VALUE_SET,
+    VALUE_UNCHANGED,
+    TableSchema,
+    at_column,
+    kept_column,
+)
 from spark_upsert.core.source_positions import with_logs
 from spark_upsert.errors import DataError
 from spark_upsert.store import Store
@@ -38,11 +49,18 @@ from spark_upsert.table.log.manifest import (
     Transaction,
     stores_rows,
 )
-from spark_upsert.table.log.properties import LateRows, encode_mark, higher_mark, is_at_or_below
+from spark_upsert.table.log.properties import (
+    LateRows,
+    decode_mark,
+    encode_mark,
+    higher_mark,
+    is_at_or_below,
+)
 from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write_run
 from spark_upsert.table.run.remote import REMOTE_RUNS, Access
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
+from spark_upsert.table.state.registers import are_rows, are_unknown, has_marks
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.table.write.outcomes import (
@@ -54,7 +72,13 @@ from spark_upsert.table.write.outcomes import (
     count,
     outcomes_of,
 )
-from spark_upsert.table.write.ties import Examples, count_losers, examples_of, require_order
+from spark_upsert.table.write.ties import (
+    Examples,
+    count_losers,
+    examples_of,
+    require_known,
+    require_order,
+)
 
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation, PreparedFiles
@@ -136,6 +160,8 @@ class StagedRuns:
     """The step from the marker among contributions (`moves`)."""
     ahead: PreparedFiles | None = None
     """The preparation for the table's mirror."""
+    unchanged: tuple[str, ...] = ()
+    """Columns that commands left unchanged; the commit adds them to the table's schema."""
 
     @property
     def base_version(self) -> int:
@@ -172,6 +198,11 @@ class WriteSet:
         return tuple(file for staged_task in self.staged for file in staged_task.files)
 
     @property
+    def unchanged(self) -> frozenset[str]:
+        """The columns that commands left unchanged."""
+        return frozenset(name for staged_task in self.staged for name in staged_task.unchanged)
+
+    @property
     def logs(self) -> frozenset[str]:
         """The binlogs ordering the commands."""
         return frozenset().union(*(staged_task.logs for staged_task in self.staged))
@@ -206,12 +237,14 @@ class WriteSet:
         if self.overwrite:
             counters += Counters(retracted=head.live_rows - counters.result_count)
         assert counters.is_balanced, counters
+        require_known(counters, examples, head.schema)
         draft = Draft(
             kind=Kind.OVERWRITE if self.overwrite else Kind.APPEND,
             transactions=self.transactions,
             added=self.files,
             counters=counters.to_json(),
             live_rows=head.live_rows + counters.live_delta,
+            unknown_rows=_unknown_rows(head, counters, is_overwrite=self.overwrite),
             properties=with_logs(head.properties, self.logs),
         )
         return SealedDraft(draft, examples)
@@ -326,6 +359,13 @@ class WriteSet:
         return replace(staged, files=tuple(files), counters=counters, examples=examples)
 
 
+def _unknown_rows(head: Manifest, counters: Counters, *, is_overwrite: bool) -> int | None:
+    """Return the rows with an unknown value after an epoch; None: as before."""
+    before = 0 if is_overwrite else head.unknown_rows
+    after = before + counters.unknown - counters.completed
+    return None if after == head.unknown_rows else after
+
+
 class SealedDraft(NamedTuple):
     """A seal's result."""
 
@@ -435,6 +475,8 @@ class TruncatedVersion:
     before: Manifest
     after: Manifest
     """The table after the truncate, against which the epoch's rows are decided."""
+    unknown: int = 0
+    """Rows that lose a value which no later command has set."""
 
     @property
     def is_needed(self) -> bool:
@@ -454,11 +496,16 @@ class TruncatedVersion:
         counters = Counters.from_json(rows.counters)
         met = counters.result_count
         contents = Counters(
-            retracted=self.before.live_rows - met, restored=self.after.live_rows - met
+            retracted=self.before.live_rows - met,
+            restored=self.after.live_rows - met,
+            unknown=self.unknown,
         )
         return replace(
             rows,
             kind=Kind.OVERWRITE,
+            unknown_rows=self.after.unknown_rows
+            if rows.unknown_rows is None
+            else rows.unknown_rows,
             compacted=tuple(self.after.slices),
             low_water=self.after.low_water,
             counters=(counters + contents).to_json(),
@@ -479,10 +526,11 @@ def truncated(snapshot: Snapshot, mark: str, scratch: Scratch) -> TruncatedVersi
         head,
         slices=slices if any(piece.is_cut for piece in pieces) else head.slices,
         live_rows=sum(piece.live_rows for piece in pieces),
+        unknown_rows=sum(piece.unknown_rows for piece in pieces),
         low_water=higher_mark(mark, head.low_water, head.schema),
         forgot=head.upper,
     )
-    return TruncatedVersion(before=head, after=after)
+    return TruncatedVersion(before=head, after=after, unknown=sum(p.newly_unknown for p in pieces))
 
 
 class _Piece(NamedTuple):
@@ -490,8 +538,11 @@ class _Piece(NamedTuple):
 
     slices: tuple[Slice, ...]
     live_rows: int
+    unknown_rows: int
+    newly_unknown: int
+    """Rows that lose a value which no later command has set."""
     is_cut: bool
-    """Whether any entries are removed."""
+    """Whether any entries are removed or changed."""
 
 
 def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -> _Piece:
@@ -500,26 +551,70 @@ def _above(snapshot: Snapshot, hashes: HashRange, mark: str, scratch: Scratch) -
     parts = snapshot.parts(hashes)
     rows = Rows(schema, [part for part, _ in parts])
     if not len(rows):
-        return _Piece((), 0, is_cut=False)
+        return _Piece((), 0, 0, 0, is_cut=False)
     epochs = epochs_by_part(rows, [epoch for _, epoch in parts])
     reduced = merge_function_for(schema).reduce(rows, epochs=epochs)
     rows, winners = reduced.rows, reduced.at
     remaining = winners[~is_at_or_below(rows.take(schema.order_columns, winners), mark, schema)]
-    live_rows = int(is_live(rows.take([DIFF], remaining)[0]).sum())
-    if len(remaining) == len(winners):
+    live_rows, unknown, newly_unknown = int(are_rows(rows, remaining).sum()), 0, 0
+    is_cut = len(remaining) < len(winners)
+    batch: pa.RecordBatch | None = None
+    if len(remaining) and has_marks(rows):
+        batch = _with_resets(_batch(rows, remaining), mark, schema)
+        after, everything = Rows(schema, [BatchPart(batch)]), np.arange(len(remaining))
+        live_rows = int(are_rows(after, everything).sum())
+        are_incomplete = are_unknown(after, everything)
+        unknown = int(are_incomplete.sum())
+        newly_unknown = int((are_incomplete & ~are_unknown(rows, remaining)).sum())
+        is_cut = True
+    if not is_cut:
         untouched = (replace(slice_, live=slice_.live.intersect(hashes)) for slice_ in slices)
-        return _Piece(tuple(untouched), live_rows, is_cut=False)
+        return _Piece(tuple(untouched), live_rows, unknown, newly_unknown, is_cut=False)
     if not len(remaining):
-        return _Piece((), 0, is_cut=True)
-    batch = pa.RecordBatch.from_arrays(rows.take(schema.run.names, remaining), schema=schema.run)
+        return _Piece((), 0, 0, 0, is_cut=True)
+    batch = batch or _batch(rows, remaining)
     if schema.has_quarantine:
-        came = np.array([epoch for _, epoch in parts], dtype=np.uint64)
+        came = np.array([*(epoch for _, epoch in parts), 0], dtype=np.uint64)
         batch = with_epochs(batch, came[rows.part_of(remaining)])
     covered = Interval(
         lower=min(slice_.epochs.lower for slice_ in slices),
         upper=max(slice_.epochs.upper for slice_ in slices),
     )
-    return _Piece((Slice(file=scratch.write(batch), epochs=covered),), live_rows, is_cut=True)
+    slice_ = Slice(file=scratch.write(batch), epochs=covered)
+    return _Piece((slice_,), live_rows, unknown, newly_unknown, is_cut=True)
+
+
+def _batch(rows: Rows, chosen: Positions) -> pa.RecordBatch:
+    schema = rows.schema.run
+    return pa.RecordBatch.from_arrays(rows.take(schema.names, chosen), schema=schema)
+
+
+def _with_resets(batch: pa.RecordBatch, mark: str, schema: TableSchema) -> pa.RecordBatch:
+    """Return entries above a truncate's mark, without the values that were set up to it."""
+    own_order = [batch.column(name) for name in schema.order_columns]
+    top = decode_mark(mark, schema)
+    is_put = np.asarray(batch.column(DIFF)) == PUT
+    for name in schema.unchanged:
+        kinds = np.asarray(batch.column(kept_column(name)).fill_null(VALUE_SET))
+        at = batch.column(at_column(name))
+        order = [pc.coalesce(*pair) for pair in zip(at.flatten(), own_order, strict=True)]
+        is_reset = is_put & ((kinds == VALUE_UNCHANGED) | is_at_or_below(order, mark, schema))
+        if not is_reset.any():
+            continue
+        where = pa.array(is_reset)
+        limit = [column.take(pa.array(np.zeros(batch.num_rows, np.int64))) for column in top]
+        reset_at = pa.StructArray.from_arrays(limit, fields=list(at.type))
+        for column, values in (
+            (name, batch.column(name).take(pa.array(np.arange(len(kinds)), mask=is_reset))),
+            (
+                kept_column(name),
+                pc.if_else(where, pa.scalar(VALUE_DELETED, pa.int8()), pa.array(kinds)),
+            ),
+            (at_column(name), pc.if_else(where, reset_at, at)),
+        ):
+            index = batch.schema.get_field_index(column)
+            batch = batch.set_column(index, batch.schema.field(index), values)
+    return batch
 
 
 def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
@@ -546,4 +641,5 @@ def restoration(head: Manifest, old: Manifest, url: str) -> Draft | None:
         low_water=old.low_water,
         counters=counters.to_json(),
         live_rows=old.live_rows,
+        unknown_rows=old.unknown_rows,
     )
