@@ -46,21 +46,29 @@ def find_missing(
 
     Notes
     -----
-    A Python loop over rows with a null whose object contains other objects, or is not certainly the
-    one at ``path``: some 30 us per kB.
+    A Python loop over rows with an explicit null in a payload with nested objects: some 30 us per
+    kB.
     """
     objects = _flat_objects(payloads, path)
-    is_certain = _mask(objects.is_valid())
+    has_escape = _mask(pc.match_substring_regex(payloads, _ESCAPE))
+    is_flat = _mask(objects.is_valid()) & ~has_escape
     candidates = {n: _mask(column.is_null()) & has_object for n, column in columns.items()}
     missing, doubtful = {}, np.zeros(len(payloads), dtype=np.bool_)
     for name, is_null in candidates.items():
         if _PLAIN.fullmatch(name) is None:
-            doubtful |= is_null
             missing[name] = np.zeros(len(payloads), dtype=np.bool_)
+            doubtful |= is_null
             continue
-        has_name = pc.match_substring_regex(objects, rf'[{{,]\s*"{name}"\s*:').fill_null(True)
-        missing[name] = is_null & ~_mask(has_name)
-        doubtful |= is_null & ~is_certain
+        has_name = has_escape.copy()
+        for where, texts, pattern in (
+            (is_null & is_flat, objects, rf'[{{,]\s*"{name}"\s*:'),
+            (is_null & ~is_flat, payloads, rf'"{name}"\s*:\s*null'),
+        ):
+            if where.any():
+                rows = np.flatnonzero(where)
+                has_name[rows] |= _mask(pc.match_substring_regex(texts.take(rows), pattern))
+        missing[name] = is_null & ~has_name
+        doubtful |= is_null & ~is_flat & has_name
     for row in np.flatnonzero(doubtful).tolist():
         names = _names_in(payloads[row].as_py(), path)
         for name, is_null in candidates.items():
@@ -95,11 +103,9 @@ def _flat_objects(payloads: pa.Array, path: tuple[str, ...]) -> pa.Array:
     """Return the objects at a path as text, null where they are not certain."""
     pattern = _MEMBER_OBJECT % path if path else _FLAT
     objects = pc.struct_field(pc.extract_regex(payloads, pattern), [0])
-    is_doubtful = pc.match_substring_regex(payloads, _ESCAPE)
-    if path:
-        is_other = pc.not_equal(pc.count_substring(payloads, f'"{path[0]}"'), 1)
-        is_doubtful = pc.or_(is_doubtful, is_other)
-    return pc.if_else(is_doubtful, None, objects)
+    if not path:
+        return objects
+    return pc.if_else(pc.equal(pc.count_substring(payloads, f'"{path[0]}"'), 1), objects, None)
 
 
 def _names_in(payload: bytes, path: tuple[str, ...]) -> set[str] | None:

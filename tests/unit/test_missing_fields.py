@@ -171,6 +171,9 @@ def test_usual_payloads_are_not_parsed_one_by_one(monkeypatch: pytest.MonkeyPatc
     assert decode_rows(*ROWS).unchanged["y"] == LACKS_Y
     events = [update({"id": 1, **row}) for row in ROWS] + [event("d", {"id": 1}, None, 2)]
     assert decode_events(*events).unchanged["y"] == [*LACKS_Y, False]
+    schema = "id BIGINT, x STRING, y BIGINT, s STRUCT<x: INT>"
+    nested = update({"id": 1, "y": 1, "s": {"x": 1}})
+    assert decode_events(nested, valueSchema=schema).unchanged == {"x": [True]}
 
 
 REFUSED: dict[str, tuple[dict[str, str], str]] = {

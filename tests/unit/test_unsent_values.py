@@ -446,6 +446,43 @@ def test_an_unsent_value_is_taken_from_before() -> None:
     assert found.unchanged == {"x": [True], "l": [True]}
 
 
+def as_wrapped_json(value: Any) -> tuple[pa.Table, dict[str, str]]:
+    row = [member("id", "int64"), member("x", "bytes"), member("n", "string")]
+    images = {n: value[n] and as_json(value[n]) for n in ("before", "after")}
+    rows = records([(None, wrapped({**value, **images}, row))])
+    return rows, {**OPTIONS, "valueSchema": "id BIGINT, x BINARY, n STRING"}
+
+
+def as_avro(value: Any) -> tuple[pa.Table, dict[str, str]]:
+    record = own_schemas.record
+    row = record("Row", id="long", x=["null", "bytes"], n=["null", "string"])
+    images = {"before": ["null", row], "after": ["null", "Row"]}
+    schema = record("Event", **images, source=record("Source", lsn="long"), op="string")
+    options = {**OPTIONS, "valueFormat": "avro-confluent", "valueSchema": json.dumps(schema)}
+    return records([(None, avro(schema, value))]), options
+
+
+@pytest.mark.parametrize("made", [as_wrapped_json, as_avro], ids=["JSON with a schema", "Avro"])
+def test_an_unsent_value_is_taken_from_before_in(made: Any) -> None:
+    for old, unchanged in ((b"a", {}), (None, {"x": [True]}), (DEFAULT.encode(), {"x": [True]})):
+        before, after = {"id": 1, "x": old, "n": "1"}, {"id": 1, "x": DEFAULT.encode(), "n": "2"}
+        rows, options = made(event("u", before, after, 2))
+        found = decode(rows, **options)
+        assert found.unchanged == unchanged
+        assert found.columns["x"] == [None if unchanged else b"a"]
+        assert found.columns["n"] == ["2"]
+
+
+def test_an_unsent_value_is_taken_from_before_in_a_message_with_its_schema(tmp_path: Path) -> None:
+    rows, _ = as_wrapped_json(
+        event("u", {"id": 1, "x": b"a", "n": "1"}, {"id": 1, "x": DEFAULT.encode(), "n": "2"}, 2)
+    )
+    with decoded_by() as batches:
+        options = {**OPTIONS, "valueSchema": "inline", "keySchema": "id BIGINT"}
+        write_found(tmp_path / "t", rows, **options)
+    assert [(batch.unchanged, batch.columns["x"]) for batch in batches] == [({}, [b"a"])]
+
+
 def test_an_unsent_value_is_taken_from_before_in_each_row_of_its_own() -> None:
     """Rows with and without an old row, whose values are not mixed up."""
     pairs = [
@@ -570,3 +607,35 @@ def test_random_updates_leave_what_they_did_not_send(tmp_path: Path, seed: int) 
         write(tmp_path / "whole", records(pairs), onError="quarantine", **options)
     for name in ("partial", "whole"):
         assert rows_of(tmp_path / name) == sorted(newest.values(), key=repr)
+
+
+@seeds(6 * FUZZ_TIMES, quick=2)
+def test_random_events_leave_what_neither_image_has(seed: int) -> None:
+    """Events of each operation, with and without an old row that has all columns, or only the key."""
+    dice = random.Random(seed)
+    schema = ", ".join(f"{name} {form.ddl}" for name, (form, _) in MIXED.items())
+    options = {**OPTIONS, "valueSchema": f"id BIGINT, {schema}", "decimalHandling": "string"}
+    unsent = {name: form.unsent(DEFAULT.encode()) for name, (form, _) in MIXED.items()}
+    pairs: list[tuple[bytes, bytes]] = []
+    puts: list[tuple[dict[str, Any], set[str], bool]] = []
+    for lsn in range(dice.randint(1, 40)):
+        op = dice.choice("cruuuu")
+        new, old = ({n: draw(dice.randrange(1000)) for n, (_, draw) in MIXED.items()} for _ in "no")
+        lost = {name for name in MIXED if dice.random() < dice.choice([0.0, 0.4, 0.9])}
+        after = {"id": lsn, **new, **{name: unsent[name] for name in lost}}
+        kept = {name for name in MIXED if dice.random() < 0.7} if dice.random() < 0.6 else set()
+        odd = {name: dice.choice([None, unsent[name]]) for name in MIXED}
+        before = {"id": lsn, **odd, **{name: old[name] for name in kept}}
+        has_before = op == "u" and dice.random() < 0.7
+        expected = {**new, **{name: old[name] if has_before else None for name in lost & kept}}
+        left = lost - kept if has_before else lost
+        puts.append(({**expected, **dict.fromkeys(left)}, left, op != "u"))
+        value = event(op, as_json(before) if has_before else None, as_json(after), lsn)
+        pairs.append((key(lsn), bare(dice.choice([value, {"schema": None, "payload": value}]))))
+    found = decode(records(pairs), **options)
+    for name in MIXED:
+        assert found.columns[name] == [row[name] for row, *_ in puts]
+        is_left = found.unchanged.get(name, [False] * len(puts))
+        assert is_left == [name in left for _, left, _ in puts]
+    resets = [bool(left) and is_create for _, left, is_create in puts]
+    assert found.resets == (resets if any(resets) else None)
