@@ -126,10 +126,10 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 48, _append),
+    Trip("append", 49, _append),
     Trip("latestOffset", 24, _latest_offset),
     Trip("split", 34, _split),
-    Trip("view step", 70, _view_step),
+    Trip("view step", 71, _view_step),
     Trip("publish", 40, _publish),
 )
 

@@ -40,6 +40,8 @@ EPOCH = "__epoch"
 DEAD = "__dead"
 _AT = "__at_"
 _KEPT = "__kept_"
+MOVED = "__moved"
+"""The order of the newest delete of a row that moved to another key."""
 _ROW_AT = "__row_at_"
 _OLDER = "__older_"
 _ORDER = "__order"
@@ -159,6 +161,11 @@ def at_column(name: str) -> str:
 def kept_column(name: str) -> str:
     """Return the name for a column that says where another column's value comes from."""
     return f"{_KEPT}{name}"
+
+
+def moved_column(name: str) -> str:
+    """Return the name for a column with the order of the value that a moved row took along."""
+    return f"{MOVED}_{name}"
 
 
 def row_at_column(name: str) -> str:
@@ -298,7 +305,7 @@ _STORED_IDS = frozenset(
 """Type identifiers in runs, except nested types."""
 
 
-_OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable", "unchanged")
+_OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable", "unchanged", "has_moves")
 """Fields that `TableSchema.has_rules_of` ignores; orders may differ in width."""
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -380,6 +387,8 @@ class TableSchema:
     unchanged : tuple of str
         Value columns that some command has left unchanged, so that a row's values may come from
         several entries (`table.state.registers`), in column order.
+    has_moves : bool
+        Whether rows have moved to other keys and taken their values along (`table.write.moves`).
     on_unknown : OnUnknown
         Rule for a row with a value that no command has set.
     """
@@ -398,6 +407,7 @@ class TableSchema:
     binlogs: tuple[str, ...] = dataclass_field(default=(), compare=False)
     unreadable: frozenset[str] = frozenset()
     unchanged: tuple[str, ...] = ()
+    has_moves: bool = False
     on_unknown: OnUnknown = OnUnknown.FAIL
 
     def __post_init__(self) -> None:
@@ -563,6 +573,10 @@ class TableSchema:
             fields.append(pa.field(kept_column(name), pa.int8()))
             if self.order_fields:
                 fields.append(pa.field(at_column(name), type_))
+            if self.order_fields and self.has_moves:
+                fields.append(pa.field(moved_column(name), type_))
+        if self.order_fields and self.has_moves:
+            fields.append(pa.field(MOVED, type_))
         return {field.name: field for field in fields}
 
     @property
@@ -589,12 +603,18 @@ class TableSchema:
         chosen = tuple(name for name in names if name in self.unchanged)
         if self.hides_unknown or len(chosen) == len(self.unchanged):
             return self
-        return replace(self, unchanged=chosen)
+        return replace(self, unchanged=chosen, has_moves=False)
 
-    def with_unchanged(self, names: Iterable[str]) -> TableSchema:
-        """Return the schema in which commands may also leave the given columns unchanged."""
+    def with_unchanged(self, names: Iterable[str] = (), *, has_moves: bool = False) -> TableSchema:
+        """Return the schema in which commands may also leave the given columns unchanged.
+
+        With ``has_moves``, rows may also move to other keys with their values.
+        """
         more = {*self.unchanged, *names}.intersection(self.values)
-        return self if len(more) == len(self.unchanged) else replace(self, unchanged=tuple(more))
+        has_moves |= self.has_moves
+        if len(more) == len(self.unchanged) and has_moves == self.has_moves:
+            return self
+        return replace(self, unchanged=tuple(more), has_moves=has_moves)
 
     @cached_property
     def order_type(self) -> pa.DataType:
@@ -667,7 +687,7 @@ class TableSchema:
             for order_field, theirs in zip(self.order, other.order, strict=True)
         )
         wide = replace(self, columns=pa.schema(columns), order=order)
-        return wide.with_unchanged(other.unchanged)
+        return wide.with_unchanged(other.unchanged, has_moves=other.has_moves)
 
     def rebased(self, upon: TableSchema, newer: TableSchema) -> TableSchema:
         """Return this schema, derived from ``upon``, for a newer schema of the same table.
@@ -679,7 +699,7 @@ class TableSchema:
         remaining = [f for f in self.columns if f.name not in dropped or f != dropped[f.name]]
         ties = newer.ties if self.ties is upon.ties else self.ties
         rebased = replace(self, columns=pa.schema(remaining), ties=ties)
-        return rebased.with_unchanged(newer.unchanged)
+        return rebased.with_unchanged(newer.unchanged, has_moves=newer.has_moves)
 
     def accept(
         self,
@@ -788,6 +808,7 @@ class TableSchema:
                 "version": REGISTERS_VERSION,
                 "unchanged": list(self.unchanged),
                 "wide_order": self.has_wide_order,
+                "moves": self.has_moves,
             }
         if self.on_unknown is not OnUnknown.FAIL:
             record["engine"]["on_unknown"] = self.on_unknown.value
@@ -834,6 +855,7 @@ class TableSchema:
             has_wide_order=engine_record.get("wide_order", form == ORDERS_VERSION)
             and not engine.column_order,
             unchanged=tuple(engine_record.get("unchanged", ())),
+            has_moves=engine_record.get("moves", False),
             on_unknown=OnUnknown(engine_record.get("on_unknown", OnUnknown.FAIL.value)),
         )
 

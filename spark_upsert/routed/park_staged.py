@@ -147,7 +147,7 @@ def _is_same_batch(one: Transaction, other: Transaction) -> bool:
 
 def _iter_commands(table: Table, staged: StagedRuns, base: Manifest) -> Iterator[pa.RecordBatch]:
     """Yield a task's staged commands with the target table in their metadata."""
-    schema = base.schema.with_unchanged(staged.unchanged)
+    schema = base.schema.with_unchanged(staged.unchanged, has_moves=staged.has_moves)
     record = {"schema": schema.to_json(), "properties": dict(base.properties)}
     headers = {TABLE: json.dumps(record).encode()}
     for batch in _iter_batches(table, staged, schema):

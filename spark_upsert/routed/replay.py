@@ -325,7 +325,7 @@ def _widen(
     remaining = pa.schema([field for field in schema.columns if field.name.lower() not in names])
     try:
         wide = base_schema.accept(remaining, merge=True, orders=schema.order)
-        wide = wide.with_unchanged(schema.unchanged)
+        wide = wide.with_unchanged(schema.unchanged, has_moves=schema.has_moves)
     except SchemaError as error:
         name = error.fields.get("left_out")
         if name is not None and name not in schema.keys:

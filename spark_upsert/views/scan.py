@@ -320,7 +320,9 @@ class TableBase:
 
     def _snapshot(self, version: int) -> Snapshot:
         manifest = self._table.log.at(version)
-        schema = self._own.with_unchanged(manifest.schema.unchanged)
+        schema = self._own.with_unchanged(
+            manifest.schema.unchanged, has_moves=manifest.schema.has_moves
+        )
         return Snapshot(self._table.store, replace(manifest, schema=schema))
 
     def _as_pairs(self, changes: Changes) -> tuple[Pairs, Positions]:

@@ -418,7 +418,7 @@ CASES: Sequence[Case] = (
         steps="P1(n=0,x=a) | L5→2 2:C5(n=1,x=·) | P3(n=3,x=b)",
         rows="2: 1,a",
         on_unknown=FAIL,
-        fails="unknown",
+        fails="strayed",
     ),
     Case(
         name="27 all again after a move",

@@ -63,6 +63,7 @@ def _played(case: Case, steps: Sequence[Step]) -> tuple[UnchangedTable, int, Any
 
 _ERRORS = {
     "unknown": r"column 'x' of 1 rows? was never sent \(for example k=1, order",
+    "strayed": "came after the row of their key had moved",
     "tied": "have the order key of another row of their key",
 }
 

@@ -183,7 +183,7 @@ def cut_into_ranges(
     epochs = [commit for commit in commits if commit.is_epoch]
     # A reader that began before a command left a column unchanged goes on with its own columns.
     for altered in (commit.schema for commit in commits if commit.schema is not None):
-        schema = schema.with_unchanged(altered.unchanged)
+        schema = schema.with_unchanged(altered.unchanged, has_moves=altered.has_moves)
     if net and any(commit.kind is Kind.OVERWRITE or _has_late(commit) for commit in epochs):
         first, last = epochs[0], epochs[-1]
         return [
@@ -237,5 +237,5 @@ def _make_range(
         times_ms={commit.version: commit.timestamp_ms for commit in shown},
         after=after,
         cut=cut,
-        schema=schema.with_unchanged(before.schema.unchanged),
+        schema=schema.with_unchanged(before.schema.unchanged, has_moves=before.schema.has_moves),
     )

@@ -29,8 +29,10 @@ from spark_upsert.core.schema import (
     DIFF,
     ERROR,
     HASH,
+    MOVED,
     at_column,
     kept_column,
+    moved_column,
     unreadable_column_error,
 )
 from spark_upsert.core.threads import require_sound
@@ -307,8 +309,10 @@ def _without_unused_marks(rows: pa.RecordBatch) -> pa.RecordBatch:
         kept, at = kept_column(column), at_column(column)
         if kept not in names:
             continue
-        marks = [name for name in (kept, at) if name in names]
+        marks = [name for name in (kept, at, moved_column(column)) if name in names]
         unused += [name for name in marks if rows.column(name).null_count == rows.num_rows]
+    if MOVED in names and rows.column(MOVED).null_count == rows.num_rows:
+        unused.append(MOVED)
     return rows.drop_columns(unused) if unused else rows
 
 

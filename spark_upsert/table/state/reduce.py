@@ -26,9 +26,12 @@ from spark_upsert.table.state.registers import (
     CombinedPart,
     adds_nothing,
     are_open,
+    are_strayed,
     are_unknown,
     combine,
     contradict,
+    have_carried,
+    have_moved,
     reach_below,
     shown_diffs,
 )
@@ -264,6 +267,8 @@ class StoredComparison(NamedTuple):
     """Whether the older entry is such a row, and the result is not."""
     are_filled: Mask
     """Whether the newer entry takes effect below the older one's order."""
+    are_strayed: Mask
+    """Whether the newer entry came after its row had moved to another key with older values."""
     reaches_below: Mask
     """Whether the newer entry is below the older one, and nothing is known of what it sets."""
 
@@ -395,6 +400,7 @@ class LastWriteWins:
             becomes_unknown=unknown & ~was_unknown & standing.win,
             completes=was_unknown & ~unknown & standing.win,
             are_filled=nothing,
+            are_strayed=nothing,
             reaches_below=nothing,
         )
 
@@ -418,7 +424,8 @@ class RegisterWise(LastWriteWins):
             self, rows, chosen=chosen, epochs=epochs, is_one_task=is_one_task
         )
         contested = np.unique(reduced.beaten_by)
-        contested = contested[are_open(rows, contested)]
+        moved = np.unique(reduced.beaten_by[have_moved(rows, reduced.losers)])
+        contested = contested[are_open(rows, contested) | np.isin(contested, moved)]
         if not len(contested):
             return reduced
         by_row = np.argsort(reduced.at)
@@ -458,7 +465,8 @@ class RegisterWise(LastWriteWins):
         matches = LastWriteWins.gather(self, rows, epochs, hits, count)
         probes, members = _concat_matches(hits)
         several = np.flatnonzero(np.bincount(probes, minlength=count) > 1)
-        several = several[are_open(rows, matches.at[several])]
+        moved = probes[have_moved(rows, members)]
+        several = several[are_open(rows, matches.at[several]) | np.isin(several, moved)]
         if not len(several):
             return matches
         is_member = np.isin(probes, several)
@@ -477,11 +485,12 @@ class RegisterWise(LastWriteWins):
         )
         is_open = are_open(older, older_positions) | are_open(newer, newer_positions)
         pairs = np.flatnonzero(is_open)
-        if not len(pairs):
-            return compared
-        return _compared_by_register(
-            compared, pairs, newer, newer_positions[pairs], older, older_positions[pairs]
-        )
+        if len(pairs):
+            compared = _compared_by_register(
+                compared, pairs, newer, newer_positions[pairs], older, older_positions[pairs]
+            )
+        strayed = are_strayed(newer, newer_positions, older, older_positions)
+        return compared._replace(are_strayed=strayed & ~compared.standing.are_duplicates)
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return register_history(commands, epoch_of, look_up)
@@ -551,6 +560,8 @@ def _compared_by_register(
     )
     wins &= ~standing.are_duplicates
     are_late = (signs < 0) & precedence.compares_order_across_epochs
+    is_carried = have_carried(newer, newer_positions)
+    fills = (are_late | is_carried) & wins & (compared.becomes.to_numpy()[pairs] == PUT)
     becomes = compared.becomes.to_numpy().copy()
     becomes[pairs] = shown_diffs(entries, at).to_numpy()
     unknown, was_unknown = are_unknown(entries, at), are_unknown(older, older_positions)
@@ -571,7 +582,8 @@ def _compared_by_register(
         ),
         merged(compared.becomes_unknown, unknown & ~was_unknown & wins),
         merged(compared.completes, was_unknown & ~unknown & wins),
-        merged(compared.are_filled, are_late & wins & (compared.becomes.to_numpy()[pairs] == PUT)),
+        merged(compared.are_filled, fills),
+        compared.are_strayed,
         merged(
             compared.reaches_below,
             are_late & wins & reach_below(newer, newer_positions, older, older_positions),
@@ -670,7 +682,7 @@ class Aggregating:
         [becomes] = folded.rows.take([DIFF], np.arange(len(folded.rows)))
         nothing = np.zeros(len(newer_positions), dtype=np.bool_)
         standing = PrecedenceResult(~nothing, nothing, nothing)
-        return StoredComparison(was, becomes, standing, nothing, nothing, nothing, nothing)
+        return StoredComparison(was, becomes, standing, *[nothing] * 5)
 
     def history(self, commands: Rows, epoch_of: EpochOf, look_up: LookUp) -> History:
         return folded_history(commands, epoch_of, look_up)
@@ -698,8 +710,8 @@ class Counters:
         output = inserts + 2 * updates + deletes + displaced + retracted + restored
         live   = live before + inserts - deletes - displaced - retracted + restored
 
-    ``displaced`` is a subset of ``quarantined``; ``tied``, ``late``, ``filled``, ``unknown``
-    and ``completed`` overlap the others. A put
+    ``displaced`` is a subset of ``quarantined``; ``tied``, ``late``, ``filled``, ``unknown``,
+    ``strayed`` and ``completed`` overlap the others. A put
     clearing an error entry is an insert, a delete doing so is ``absent``. An event moving a row to
     another key counts as two rows. Unchanged updates count as updates.
 
@@ -742,6 +754,8 @@ class Counters:
     """Rows below their key's newest entry that set a value of it."""
     unknown: int = 0
     """Keys whose rows came to lack a value, because no command has set it."""
+    strayed: int = 0
+    """Rows that came after their key's row had moved to another key, with older values."""
     completed: int = 0
     """Keys whose rows lacked such a value, and have it now or are deleted."""
 
@@ -792,7 +806,7 @@ class Counters:
 
 
 _FIELDS = fields(Counters)
-_NEWEST_COUNTERS = ("filled", "unknown", "completed")
+_NEWEST_COUNTERS = ("filled", "unknown", "strayed", "completed")
 EMPTY = Counters()
 
 STALE_MIN = 10

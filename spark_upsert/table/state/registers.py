@@ -17,12 +17,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.keys import Mask, Positions, Words, compare, identical_rows
+from spark_upsert.core.keys import (
+    Mask,
+    Positions,
+    Words,
+    compare,
+    identical_rows,
+    ordered_words,
+)
 from spark_upsert.core.precedence import NONE, ContentOf, EpochOf, OrderOf, Precedence
 from spark_upsert.core.schema import (
     DIFF,
     ERROR,
     HASH,
+    MOVED,
     PUT,
     REASON,
     TOMBSTONE,
@@ -34,6 +42,7 @@ from spark_upsert.core.schema import (
     at_column,
     is_live,
     kept_column,
+    moved_column,
 )
 from spark_upsert.table.run.rows import Rows
 from spark_upsert.table.state.resolve import content_words, value_words
@@ -64,6 +73,23 @@ def are_open(rows: Rows, chosen: Positions) -> Mask:
         is_kept = name in map(kept_column, rows.schema.unchanged)
         is_open |= _kinds(mark) != VALUE_SET if is_kept else _mask(mark.is_valid())
     return is_open & (diffs.to_numpy() == PUT)
+
+
+def have_carried(rows: Rows, chosen: Positions) -> Mask:
+    """Return a mask: the puts with values from their rows' earlier keys."""
+    carried = np.zeros(len(chosen), dtype=np.bool_)
+    if rows.schema.has_moves:
+        for kept in rows.take(list(map(kept_column, rows.schema.unchanged)), chosen):
+            carried |= _kinds(kept) == VALUE_CARRIED
+    return carried
+
+
+def have_moved(rows: Rows, chosen: Positions) -> Mask:
+    """Return a mask: the entries of keys from which a row has moved to another key."""
+    if not rows.schema.has_moves or not len(chosen) or not any(p.has(MOVED) for p in rows.parts):
+        return np.zeros(len(chosen), dtype=np.bool_)
+    [moved] = rows.take([MOVED], chosen)
+    return _mask(moved.is_valid())
 
 
 def are_unknown(rows: Rows, chosen: Positions) -> Mask:
@@ -207,8 +233,8 @@ class _Register:
         return [*(column.take(chosen) for column in self.at), strengths]
 
 
-def _registers(rows: Rows, members: Positions) -> tuple[list[pa.Array], dict[str, _Register]]:
-    """Return some entries' order columns, and their registers by column."""
+def _registers(rows: Rows, members: Positions) -> tuple[list[pa.Array], Mask, dict[str, _Register]]:
+    """Return some entries' order columns, which are puts, and their registers by column."""
     schema = rows.schema
     names = [*schema.run_marks]
     taken = rows.take([DIFF, *schema.order_columns, *names], members)
@@ -225,7 +251,7 @@ def _registers(rows: Rows, members: Positions) -> tuple[list[pa.Array], dict[str
             else [pc.coalesce(*pair) for pair in zip(at.flatten(), order, strict=True)]
         )
         registers[name] = _Register(name, kinds, ranks)
-    return order, registers
+    return order, is_put, registers
 
 
 @dataclass(frozen=True)
@@ -242,25 +268,37 @@ class Combination:
     """The member that wins up to this one."""
     sources: Mapping[str, Positions]
     """By column, the member that decides its value up to this one, or `NONE`."""
+    moves: Positions
+    """The member with the newest move to another key up to this one, or `NONE`."""
     order: Sequence[pa.Array]
     """Each member's order columns."""
+    is_put: Mask
     registers: Mapping[str, _Register]
 
-    def part(self, indices: Positions) -> CombinedPart:
-        """Return the states after some members, as entries."""
+    def part(self, indices: Positions, *, is_below: bool = False) -> CombinedPart:
+        """Return the states after some members, as entries.
+
+        With ``is_below``, what is below a winning delete, for a row that moves to another key.
+        """
         winners = self.winners[indices]
         chosen, marks = {}, {}
         own_order = [column.take(pa.array(winners)) for column in self.order]
+        # A delete or an error resets all columns, and has no marks.
+        is_put = self.is_put[winners] | is_below
         for name, register in self.registers.items():
-            source = self.sources[name][indices]
+            source = np.where(is_put, self.sources[name][indices], winners)
             is_said = source != NONE
             kinds = np.where(is_said, register.kinds[source], np.int8(VALUE_UNCHANGED))
+            kinds[~is_put] = VALUE_SET
             has_value = (kinds == VALUE_SET) | (kinds == VALUE_CARRIED)
             chosen[name] = np.where(has_value, self.members[source], NONE)
             marks[kept_column(name)] = pa.array(kinds.astype(np.int8), mask=kinds == VALUE_SET)
             if self.order:
                 marks[at_column(name)] = self._at(name, source, own_order)
-        # The winner's own deletes and errors have no registers to show.
+        if self.rows.schema.has_moves:
+            move = self.moves[indices]
+            at = np.where(move == NONE, NONE, self.members[move])
+            chosen |= dict.fromkeys([MOVED, *map(moved_column, self.registers)], at)
         return CombinedPart(self.rows, self.members[winners], chosen, marks)
 
     def _at(self, name: str, source: Positions, own_order: Sequence[pa.Array]) -> pa.Array:
@@ -330,6 +368,7 @@ def combine(
     epochs: EpochOf | None,
     *,
     is_one_task: bool = False,
+    limits: Sequence[pa.Array] | None = None,
 ) -> Combination:
     """Combine the entries of some keys, by the table's precedence in each register.
 
@@ -344,10 +383,15 @@ def combine(
         Returns the epochs for some rows; None: one epoch.
     is_one_task : bool
         Whether the later row wins among equal orders; otherwise the greater content.
+    limits : sequence of pyarrow.Array, optional
+        For each member, an order by column: what is said for this order or above is ignored.
     """
     precedence = Precedence.of(rows.schema)
     group = np.cumsum(begins) - 1
-    order, registers = _registers(rows, members)
+    order, is_put, registers = _registers(rows, members)
+    if limits is not None and len(members):
+        for register in registers.values():
+            register.kinds[compare(register.at, limits) >= 0] = VALUE_UNCHANGED
 
     def latest(candidates: Mask, order_at: OrderOf, contents: ContentOf) -> Positions:
         indices = np.flatnonzero(candidates)
@@ -373,7 +417,14 @@ def combine(
         )
         for name, register in registers.items()
     }
-    return Combination(rows, members, winners, sources, order, registers)
+    moves = np.full(len(members), NONE)
+    if (where := have_moved(rows, members)).any():
+        [moved] = rows.take([MOVED], members)
+        indices = np.flatnonzero(where)
+        words = [w for c in moved.take(pa.array(indices)).flatten() for w in ordered_words(c)]
+        # Of one move the first entry holds: what a replay has seen of the row may be less.
+        moves = _latest_so_far(indices, group, words, None, later_wins=False)
+    return Combination(rows, members, winners, sources, moves, order, is_put, registers)
 
 
 def _contents(
@@ -444,6 +495,38 @@ def adds_nothing(one: Rows, chosen: Positions, other: Rows, against: Positions) 
 def contradict(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
     """Return which entries of one order set some column to different values, or one deletes."""
     return _compared(one, chosen, other, against)[1]
+
+
+def are_strayed(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
+    """Return which entries say something of a column that their row took along to another key.
+
+    They are below the move, and above the value that moved.
+    """
+    strayed = np.zeros(len(chosen), dtype=np.bool_)
+    pairs = np.flatnonzero(have_moved(other, against))
+    if not len(pairs):
+        return strayed
+    chosen, against = chosen[pairs], against[pairs]
+    diffs, *order = one.take([DIFF, *one.schema.order_columns], chosen)
+    [moved] = other.take([MOVED], against)
+    is_below = compare(order, moved.flatten()) < 0
+    is_put = diffs.to_numpy() == PUT
+    says = np.zeros(len(pairs), dtype=np.bool_)
+    for name in one.schema.unchanged:
+        [kept], [at] = (
+            one.take([kept_column(name)], chosen),
+            other.take([moved_column(name)], against),
+        )
+        is_above = ~_mask(at.is_valid())
+        known = np.flatnonzero(~is_above)
+        sides = (
+            [column.take(pa.array(known)) for column in order],
+            at.take(pa.array(known)).flatten(),
+        )
+        is_above[known] = compare(*sides) > 0
+        says |= (~is_put | (_kinds(kept) != VALUE_UNCHANGED)) & is_above
+    strayed[pairs] = is_below & says
+    return strayed
 
 
 def reach_below(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:

@@ -244,6 +244,9 @@ class DecodedRows:
     unchanged: Mapping[str, Mask] = field(default_factory=dict)
     """Rows without a value from the source, by value column; the column is null there. Ignored in
     tombstones and bad rows."""
+    moved_to: Sequence[pa.Array] | None = None
+    """The new keys of rows that move to another key, by key column; null elsewhere. Only deletes
+    of the old keys count. None: no moves."""
     resets: Mask | None = None
     """Rows with unchanged columns whose values are unknown: those of an older row of the key are
     not theirs. None: no rows. Rows without unchanged columns may be included (`apply_rule`)."""
@@ -398,7 +401,7 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
     order = [filled_order(column) for column in decoded.order]
     raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
     known_order = _known_order(schema, decoded.order)
-    return pa.RecordBatch.from_arrays(
+    commands = pa.RecordBatch.from_arrays(
         [
             pa.array(_hashes(schema, [columns[key] for key in schema.keys], raw_keys)),
             *columns.values(),
@@ -415,6 +418,28 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
         ],
         schema=schema.run,
     )
+    if decoded.moved_to is None:
+        return commands
+    return _with_moves(commands, decoded.moved_to, diffs == TOMBSTONE, schema)
+
+
+_MOVED_TO = "__to_"
+
+
+def moved_to_column(key: str) -> str:
+    """Return the name for a column with moved rows' new keys in a command batch; never stored."""
+    return f"{_MOVED_TO}{key}"
+
+
+def _with_moves(
+    commands: pa.RecordBatch, moved_to: Sequence[pa.Array], deletes: Mask, schema: TableSchema
+) -> pa.RecordBatch:
+    """Attach moved rows' new keys to the deletes of their old keys (`table.write.moves`)."""
+    for key, values in zip(schema.keys, moved_to, strict=True):
+        own = schema.columns.field(key)
+        fitted = _without(_converted(values, own, own.type, _Reasons()), ~deletes)
+        commands = commands.append_column(moved_to_column(key), fitted)
+    return commands
 
 
 def _mark_kinds(

@@ -55,7 +55,7 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
     return done.commit
 
 
-def _announce_unchanged(log: Log, names: frozenset[str]) -> None:
+def _announce_unchanged(log: Log, write_set: WriteSet) -> None:
     """Add the columns that commands left unchanged to the table's schema.
 
     In a version of its own, before the first rows with marks: earlier releases refuse the table
@@ -63,7 +63,7 @@ def _announce_unchanged(log: Log, names: frozenset[str]) -> None:
     """
 
     def propose(head: Manifest) -> Draft | None:
-        schema = head.schema.with_unchanged(names)
+        schema = write_set.marked(head.schema)
         if schema is head.schema:
             return None
         return Draft(kind=Kind.ALTER, schema=schema, live_rows=head.live_rows)
@@ -71,9 +71,9 @@ def _announce_unchanged(log: Log, names: frozenset[str]) -> None:
     log.append(propose)
 
 
-def _with_unchanged(head: Manifest, names: frozenset[str]) -> Manifest:
+def _with_marks(head: Manifest, write_set: WriteSet) -> Manifest:
     """Return a version with the columns that commands left unchanged in its schema."""
-    schema = head.schema.with_unchanged(names)
+    schema = write_set.marked(head.schema)
     return head if schema is head.schema else replace(head, schema=schema)
 
 
@@ -86,7 +86,7 @@ class _CommitResult(NamedTuple):
 
 
 def _commit_first(log: Log, write_set: WriteSet, scratch: Scratch) -> _CommitResult | None:
-    unborn = _with_unchanged(write_set.base.manifest, write_set.unchanged)
+    unborn = _with_marks(write_set.base.manifest, write_set)
     write_set = replace(write_set, base=replace(write_set.base, manifest=unborn))
     url = write_set.base.store.url
     if unborn.schema.engine.multiplicity is not None:
@@ -125,14 +125,14 @@ def _commit_next(
     for head in _heads(log, write_set):
         if not is_due(log, write_set, head):
             return None
-        newest, head = head, _with_unchanged(head, write_set.unchanged)
+        newest, head = head, _with_marks(head, write_set)
         if fitted is None or not fitted.fits(head):
             scratch.keep(frozenset())
             fitted = fit(write_set, head, scratch)
         sealed = fitted.seal(head, log.commits(write_set.base.manifest.upper, head.upper))
         admission.require(head, sealed.draft)
         if head is not newest:
-            _announce_unchanged(log, write_set.unchanged)
+            _announce_unchanged(log, write_set)
             continue
         with _in_doubt(scratch):
             commit = log.try_append(head, sealed.draft)
@@ -155,7 +155,7 @@ def _commit_at_once(
     if (
         head is None
         or log.is_contended
-        or not write_set.unchanged.issubset(head.schema.unchanged)
+        or write_set.marked(head.schema) is not head.schema
         or write_set.truncated is not None
         or not write_set.is_lateness_decided_for(head)
     ):

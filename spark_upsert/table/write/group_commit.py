@@ -486,7 +486,8 @@ def _of(outcomes: Outcomes, mask: Mask) -> Outcomes:
 def _needs_own_commit(outcomes: Outcomes, schema: TableSchema) -> bool:
     """Return whether an append has late rows, or rows for which the write fails."""
     return bool(outcomes.are_late.any()) or (
-        schema.on_unknown is OnUnknown.FAIL and bool(outcomes.become_unknown.any())
+        schema.on_unknown is OnUnknown.FAIL
+        and bool((outcomes.become_unknown | outcomes.are_strayed).any())
     )
 
 

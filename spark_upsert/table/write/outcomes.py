@@ -62,6 +62,8 @@ class Outcomes(NamedTuple):
     """Whether the command leaves a row with a value that no command has set, as it was not."""
     are_completed: Mask
     """Whether the command completes or deletes such a row."""
+    are_strayed: Mask
+    """Whether the key's row had moved to another key before, with older values."""
 
     @classmethod
     def joined(cls, pieces: Iterable[Outcomes]) -> Outcomes:
@@ -126,8 +128,9 @@ def classify(
     are_filled = np.zeros(len(chosen), dtype=np.bool_)
     are_filled[hit] = compared.are_filled
     become_unknown = are_unknown(commands, chosen)
-    are_completed = np.zeros(len(chosen), dtype=np.bool_)
+    are_completed, are_strayed = (np.zeros(len(chosen), dtype=np.bool_) for _ in range(2))
     if not is_overwrite:  # Which no row of before survives.
+        are_strayed[hit] = compared.are_strayed
         become_unknown[hit] = compared.becomes_unknown
         are_completed[hit] = compared.completes
     if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
@@ -142,7 +145,9 @@ def classify(
             are_filled &= ~are_late
             become_unknown &= ~are_late
             are_completed &= ~are_late
-    return Outcomes(kinds, are_tied, are_late, are_filled, become_unknown, are_completed)
+    return Outcomes(
+        kinds, are_tied, are_late, are_filled, become_unknown, are_completed, are_strayed
+    )
 
 
 def may_reject(
@@ -183,6 +188,7 @@ def count(outcomes: Outcomes) -> Counters:
         filled=int(outcomes.are_filled.sum()),
         unknown=int(outcomes.become_unknown.sum()),
         completed=int(outcomes.are_completed.sum()),
+        strayed=int(outcomes.are_strayed.sum()),
     )
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.core.key_hash import HashRange
+from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
 from spark_upsert.core.precedence import Precedence
-from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.schema import DIFF, HASH, TableSchema, is_live
 from spark_upsert.core.threads import map_in_order, run_in_background, useful_threads
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import new_token
@@ -33,6 +33,7 @@ from spark_upsert.table.write.commands import (
     logs_of,
     skipped_in,
 )
+from spark_upsert.table.write.moves import Moves, joined, without_moves
 from spark_upsert.table.write.outcomes import (
     Move,
     Outcomes,
@@ -87,6 +88,7 @@ class Stash:
         self._folder: SpillFolder | None = None
         self._counted = EMPTY
         self._counted_by_seal = EMPTY
+        self._moves: list[Moves] = []
         self.examples: dict[str, str] = {}
         """Example keys for user-facing warnings (`write.ties`)."""
         self.logs: frozenset[str] = frozenset()
@@ -144,6 +146,7 @@ class Stash:
         if self._pending_bytes >= max(self._compact_bytes, compacted):
             self._compact_buffer()
         by_keys, commands = are_by_keys(commands), self._adopt_arrival_order(commands)
+        commands = self._noting_moves(commands)
         self._counted += Counters(rows=commands.num_rows + skipped, skipped=skipped)
         self.truncated = higher_mark(self.truncated, mark, self._schema)
         self.is_by_keys |= by_keys
@@ -157,30 +160,62 @@ class Stash:
             return commands
         self.has_arrivals = True
         self._compact_buffer()
-        parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
-        parts += [] if self._compacted is None else [self._compacted]
-        return adopt_order_within_task(commands, self._schema, parts)
+        return adopt_order_within_task(commands, self._schema, self._sorted_parts())
 
-    def seal(self) -> Iterator[pa.RecordBatch]:
+    def _noting_moves(self, commands: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the commands without their moves, which are noted."""
+        commands, deletes = without_moves(commands, self._schema)
+        if deletes is None:
+            return commands
+        # Any column of the row may be what the create at the new key leaves unchanged.
+        self._schema = self._schema.with_unchanged(self._schema.values, has_moves=True)
+        self._compact_buffer()
+        by_hash = commands.take(pa.array(order_of(commands.column(HASH).to_numpy())))
+        parts = [*self._sorted_parts(), BatchPart(by_hash)]
+        self._moves.append(Moves.of(deletes, parts, self._schema))
+        return commands
+
+    def _sorted_parts(self) -> list[Part]:
+        parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
+        return [*parts, *([] if self._compacted is None else [self._compacted])]
+
+    def carried(self, snapshot: Snapshot) -> pa.RecordBatch | None:
+        """Return the entries by which moved rows take their values to their new keys, by hash."""
+        if not self._moves:
+            return None
+        return joined(self._moves, self._schema).carried(snapshot, self._schema)
+
+    def seal(self, carried: pa.RecordBatch | None = None) -> Iterator[pa.RecordBatch]:
         """Yield each key's winning command, sorted by (hash, key), in bounded batches.
 
         The batches have disjoint, ascending hash ranges. Nothing may be added after. A
         seal may be repeated: it yields the same again, and nothing is counted twice.
+
+        Parameters
+        ----------
+        carried : pyarrow.RecordBatch, optional
+            Entries in addition to the commands (`carried`).
         """
         self._compact_buffer()
         self._counted_by_seal = EMPTY
         if self._compacted is None and not self._spilled:
             return
-        if not self._spilled:
+        if not self._spilled and carried is None:
             assert self._compacted is not None
             yield self._compacted.batch
             return
-        for hash_range in self._pieces():
+        for hash_range in self._pieces() if self._spilled else [ALL_HASHES]:
             parts: list[Part] = [RunPart(Span.within(run, hash_range)) for run in self._spilled]
             if self._compacted is not None:
                 parts.append(_slice_by_hash(self._compacted, hash_range))
             batch, lost = self._resolve(Rows(self._schema, parts))
             self._counted_by_seal += lost
+            if carried is not None:
+                more, keys = _slice_by_hash(BatchPart(carried), hash_range), batch.num_rows
+                batch, _ = self._resolve(Rows(self._schema, [BatchPart(batch), more]))
+                puts = int(is_live(more.batch.column(DIFF)).sum())
+                superseded = puts - (batch.num_rows - keys)
+                self._counted_by_seal += Counters(rows=puts, superseded=superseded)
             if batch.num_rows:
                 yield batch
 
@@ -271,7 +306,8 @@ def stage_sealed(
     counters = EMPTY
     examples: dict[str, str] = {}
     moves: list[Move] = []
-    schema = snapshot.manifest.schema.with_unchanged(stash.schema.unchanged)
+    own, schema = stash.schema, snapshot.manifest.schema
+    schema = schema.with_unchanged(own.unchanged, has_moves=own.has_moves)
     snapshot = replace(snapshot, manifest=replace(snapshot.manifest, schema=schema))
     can_reject = may_reject(
         schema,
@@ -283,7 +319,7 @@ def stage_sealed(
     compares_with_stored = Precedence.of(schema).compares_order_across_epochs and not overwrite
     mirror = prepare(snapshot.store, snapshot.manifest)
     with Scratch(snapshot.store, mirror) as scratch:
-        for sealed in stash.seal():
+        for sealed in stash.seal(stash.carried(snapshot)):
             batch = (
                 adopt_order_from_table(sealed, snapshot, schema) if compares_with_stored else sealed
             )
@@ -321,7 +357,8 @@ def stage_sealed(
         logs=stash.logs,
         move=moves[0] if moves else None,
         ahead=None if mirror is None else mirror.result(),
-        unchanged=stash.schema.unchanged,
+        unchanged=own.unchanged,
+        has_moves=own.has_moves,
     )
 
 

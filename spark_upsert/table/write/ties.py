@@ -96,15 +96,20 @@ def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: La
     unknown = chosen[outcomes.become_unknown]
     if len(unknown):
         examples["unknown"] = _unknown_text(rows, int(unknown[0]))
+    strayed = chosen[outcomes.are_strayed]
+    if len(strayed):
+        examples["strayed"] = _place_text(rows, int(strayed[0]))
     return examples
 
 
 def _unknown_text(rows: Rows, row: int) -> str:
     """Return a row with an unknown value, as column and place: ``'x'|id=7, order 10``."""
-    at = np.array([row])
-    order = [column[0].as_py() for column in rows.take(_order_names(rows.schema), at)]
-    place = f"{key_text(rows, row)}, order {', '.join(map(str, order))}"
-    return f"{first_unknown_column(rows, row)!r}|{place}"
+    return f"{first_unknown_column(rows, row)!r}|{_place_text(rows, row)}"
+
+
+def _place_text(rows: Rows, row: int) -> str:
+    order = [column[0].as_py() for column in rows.take(_order_names(rows.schema), np.array([row]))]
+    return f"{key_text(rows, row)}, order {', '.join(map(str, order))}"
 
 
 def _order_names(schema: TableSchema) -> tuple[str, ...]:
@@ -114,7 +119,18 @@ def _order_names(schema: TableSchema) -> tuple[str, ...]:
 
 def require_known(counters: Counters, examples: Examples, schema: TableSchema) -> None:
     """Raise if rows came to lack a value that no command has set, and the table allows none."""
-    if counters.unknown <= 0 or schema.on_unknown is not OnUnknown.FAIL:
+    if schema.on_unknown is not OnUnknown.FAIL:
+        return
+    if counters.strayed > 0:
+        raise DataError(
+            f"{counters.strayed} rows came after the row of their key had moved to another key "
+            f"(for example {examples.get('strayed', '?')}): the values that moved are older. "
+            "Nothing was committed.",
+            hint="read the changes of a key in their order, or take a new snapshot of the source. "
+            "A table with another rule for unknown values counts such rows, and goes on.",
+            example=examples.get("strayed"),
+        )
+    if counters.unknown <= 0:
         return
     column, _, place = examples.get("unknown", "?|?").partition("|")
     raise DataError(
@@ -195,6 +211,14 @@ def warn(commit: Commit, head: Manifest, examples: Examples) -> None:
             counters.unknown,
             examples.get("unknown", "?|?").partition("|")[2],
             done,
+        )
+    if counters.strayed:
+        _LOGGER.warning(
+            "version %d: %d rows came after the row of their key had moved to another key (for "
+            "example %s): the values that moved are older.",
+            commit.version,
+            counters.strayed,
+            examples.get("strayed", "?"),
         )
     if "late" in examples:
         done = "applied" if counters.late else "left out"

@@ -162,6 +162,8 @@ class StagedRuns:
     """The preparation for the table's mirror."""
     unchanged: tuple[str, ...] = ()
     """Columns that commands left unchanged; the commit adds them to the table's schema."""
+    has_moves: bool = False
+    """Whether rows moved to other keys with their values; the commit adds that, too."""
 
     @property
     def base_version(self) -> int:
@@ -197,10 +199,11 @@ class WriteSet:
         """The files written by the tasks, in task order."""
         return tuple(file for staged_task in self.staged for file in staged_task.files)
 
-    @property
-    def unchanged(self) -> frozenset[str]:
-        """The columns that commands left unchanged."""
-        return frozenset(name for staged_task in self.staged for name in staged_task.unchanged)
+    def marked(self, schema: TableSchema) -> TableSchema:
+        """Return a table's schema with the columns that these commands left unchanged."""
+        for staged_task in self.staged:
+            schema = schema.with_unchanged(staged_task.unchanged, has_moves=staged_task.has_moves)
+        return schema
 
     @property
     def logs(self) -> frozenset[str]:

@@ -1,0 +1,265 @@
+"""Rows that move to another key take their values along (`Moves`; docs/adr/0110).
+
+The delete of the old key carries them, as a put of the new key at its order: only the old key's
+partition is known to be read that far. Carried values are weaker than those that the create sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_upsert.core.key_hash import hash_keys, order_of
+from spark_upsert.core.keys import Mask, Positions, equal_rows, ordered_words
+from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.schema import (
+    DIFF,
+    HASH,
+    MOVED,
+    PUT,
+    TOMBSTONE,
+    VALUE_CARRIED,
+    VALUE_SET,
+    VALUE_UNCHANGED,
+    TableSchema,
+    at_column,
+    kept_column,
+    moved_column,
+)
+from spark_upsert.table.run.rows import BatchPart, Part, Rows
+from spark_upsert.table.state.registers import CombinedPart, combine
+from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.write.commands import moved_to_column
+
+
+def without_moves(
+    commands: pa.RecordBatch, schema: TableSchema
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """Return the commands without their moves, and the deletes of moved rows, or None.
+
+    Only engines that choose a winner carry values.
+    """
+    names = list(map(moved_to_column, schema.keys))
+    if names[0] not in commands.schema.names:
+        return commands, None
+    plain = commands.drop_columns(names)
+    is_move = np.logical_or.reduce(
+        [
+            np.asarray(commands.column(name).is_valid().to_numpy(zero_copy_only=False), np.bool_)
+            for name in names
+        ]
+    )
+    if schema.engine.kind is not Engine.DEDUPLICATE or not is_move.any():
+        return plain, None
+    known = [HASH, *schema.identity, *schema.order_columns, *names]
+    return plain, commands.select(known).filter(pa.array(is_move))
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The moves in one task's commands."""
+
+    deletes: pa.RecordBatch
+    """The deletes of the old keys, with the new keys."""
+    states: pa.RecordBatch
+    """The rows of the old keys among the task's commands, up to their moves."""
+    of_state: Positions
+    """The move of each state, ascending."""
+
+    @classmethod
+    def of(cls, deletes: pa.RecordBatch, parts: Iterable[Part], schema: TableSchema) -> Moves:
+        """Return the moves of some deletes, with the old keys' rows in parts sorted by hash."""
+        rows = Rows(schema, list(parts))
+        moves, members = _rows_of_keys(rows, deletes)
+        begins = np.diff(moves, prepend=-1) != 0
+        limits = [deletes.column(name).take(pa.array(moves)) for name in schema.order_columns]
+        combination = combine(rows, members, begins, None, limits=limits, is_one_task=True)
+        lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
+        part = combination.part(lasts, is_below=True)
+        columns = part.take(schema.run.names, np.arange(len(part)))
+        # The move itself wins; what its row was before is a put.
+        columns[schema.run.get_field_index(DIFF)] = pa.array(np.full(len(part), PUT, np.int8))
+        states = pa.RecordBatch.from_arrays(columns, schema=schema.run)
+        return cls(deletes, states, moves[begins])
+
+    def carried(self, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
+        """Return the puts of the new keys with the values that their rows had under the old ones.
+
+        With them the deletes of the old keys, which note what they took; all sorted by hash. Moves
+        are applied in the order of their orders, also from key to key.
+        """
+        deletes = self.deletes
+        old, new = deletes.column(HASH).to_numpy(), _target_hashes(deletes, schema)
+        ranks = _ranks(deletes, schema)
+        stored, of_stored = _stored(snapshot, deletes, schema)
+        carried = pa.RecordBatch.from_pylist([], schema=schema.run)
+        waiting = np.ones(len(old), dtype=np.bool_)
+        while waiting.any():
+            # A move waits for an earlier one that ends at its old key.
+            left = np.flatnonzero(waiting)
+            by_target = left[np.lexsort([ranks[left], new[left]])]
+            first = np.searchsorted(new[by_target], old[left], side="left")
+            has_target = first < len(by_target)
+            earliest = by_target[np.minimum(first, len(by_target) - 1)]
+            waits = has_target & (new[earliest] == old[left]) & (ranks[earliest] < ranks[left])
+            now = left if bool(waits.all()) else left[~waits]
+            waiting[now] = False
+            batch = self._carry(now, stored, of_stored, carried, schema)
+            carried = pa.concat_batches([carried, batch])
+            carried = carried.take(pa.array(order_of(carried.column(HASH).to_numpy())))
+        return carried
+
+    def _carry(
+        self,
+        now: Positions,
+        stored: pa.RecordBatch,
+        of_stored: Positions,
+        carried: pa.RecordBatch,
+        schema: TableSchema,
+    ) -> pa.RecordBatch:
+        """Return the puts for some moves, from the table, the task and the moves before."""
+        rows = Rows(schema, [BatchPart(stored), BatchPart(self.states), BatchPart(carried)])
+        of_carried, at_carried = _rows_of_keys(
+            Rows(schema, [BatchPart(carried)]), self.deletes.take(pa.array(now))
+        )
+        moves = np.concatenate([of_stored, self.of_state, now[of_carried]])
+        members = np.concatenate(
+            [
+                np.arange(len(of_stored)),
+                rows.starts[1] + np.arange(len(self.of_state)),
+                rows.starts[2] + at_carried,
+            ]
+        )
+        chosen = np.isin(moves, now)
+        moves, members = moves[chosen], members[chosen]
+        order = np.lexsort([members, moves])
+        moves, members = moves[order], members[order]
+        begins = np.diff(moves, prepend=-1) != 0
+        limits = [self.deletes.column(name).take(pa.array(moves)) for name in schema.order_columns]
+        combination = combine(rows, members, begins, None, limits=limits, is_one_task=True)
+        lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
+        part, own = (
+            combination.part(lasts, is_below=True),
+            self.deletes.take(pa.array(moves[lasts])),
+        )
+        return pa.concat_batches([_puts(part, own, schema), _noting_deletes(part, own, schema)])
+
+
+def joined(moves: Sequence[Moves], schema: TableSchema) -> Moves:
+    """Return the moves of several command batches, in order, with the marks of all columns."""
+    starts = np.cumsum([0, *(each.deletes.num_rows for each in moves)])
+    states = Rows(schema, [BatchPart(each.states) for each in moves])
+    columns = states.take(schema.run.names, np.arange(len(states)))
+    return Moves(
+        pa.concat_batches([each.deletes for each in moves]),
+        pa.RecordBatch.from_arrays(columns, schema=schema.run),
+        np.concatenate([each.of_state + start for each, start in zip(moves, starts, strict=False)]),
+    )
+
+
+def _rows_of_keys(rows: Rows, deletes: pa.RecordBatch) -> tuple[Positions, Positions]:
+    """Return pairs of a delete and a row of its key, by delete, then by row.
+
+    The rows of each part are sorted by hash.
+    """
+    hashes = deletes.column(HASH).to_numpy()
+    found, members = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for start, part in zip(rows.starts, rows.parts, strict=False):
+        low = np.searchsorted(part.hashes, hashes, side="left")
+        counts = np.searchsorted(part.hashes, hashes, side="right") - low
+        found.append(np.repeat(np.arange(len(hashes)), counts))
+        before = np.cumsum(counts) - counts
+        members.append(start + np.repeat(low - before, counts) + np.arange(int(counts.sum())))
+    moves, at = np.concatenate(found), np.concatenate(members)
+    names = rows.schema.identity
+    sides = rows.take(names, at), [deletes.column(name).take(pa.array(moves)) for name in names]
+    same = equal_rows(*sides) if len(at) else np.zeros(0, np.bool_)
+    moves, at = moves[same], at[same]
+    order = np.lexsort([at, moves])
+    return moves[order], at[order]
+
+
+def _target_hashes(deletes: pa.RecordBatch, schema: TableSchema) -> npt.NDArray[np.uint64]:
+    keys = [deletes.column(moved_to_column(key)) for key in schema.keys]
+    return hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
+
+
+def _ranks(deletes: pa.RecordBatch, schema: TableSchema) -> Positions:
+    """Return the deletes' places in their order."""
+    columns = [deletes.column(name) for name in schema.order_columns]
+    words = [word for column in columns for word in ordered_words(column)]
+    ranks = np.empty(deletes.num_rows, dtype=np.int64)
+    ranks[np.lexsort(words[::-1]) if words else slice(None)] = np.arange(deletes.num_rows)
+    return ranks
+
+
+def _stored(
+    snapshot: Snapshot, deletes: pa.RecordBatch, schema: TableSchema
+) -> tuple[pa.RecordBatch, Positions]:
+    """Return the table's entries of the old keys, and the move of each."""
+    hashes = deletes.column(HASH).to_numpy()
+    order = order_of(hashes)
+    keys = [deletes.column(name) for name in schema.identity]
+    is_new = np.ones(len(order), dtype=np.bool_)
+    near = [column.take(pa.array(order)) for column in keys]
+    is_new[1:] = ~equal_rows([c.slice(1) for c in near], [c.slice(0, len(c) - 1) for c in near])
+    firsts = order[is_new]
+    found = snapshot.find(hashes[firsts], [key.take(pa.array(firsts)) for key in keys])
+    at = found.at[np.cumsum(is_new) - 1]
+    hit = np.flatnonzero(at >= 0)
+    columns = found.rows.take(schema.run.names, at[hit])
+    return pa.RecordBatch.from_arrays(columns, schema=schema.run), order[hit]
+
+
+def _puts(part: CombinedPart, deletes: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
+    """Return the puts of moves' new keys with the values of their states, without empty ones."""
+    columns, has_any = {}, np.zeros(len(part), dtype=np.bool_)
+    for name in schema.values:
+        columns[name], kept = part.take([name, kept_column(name)], np.arange(len(part)))
+        has_value = _have_values(kept)
+        kinds = np.where(has_value, VALUE_CARRIED, VALUE_UNCHANGED).astype(np.int8)
+        columns[kept_column(name)] = pa.array(kinds)
+        has_any |= has_value
+    columns |= {key: deletes.column(moved_to_column(key)) for key in schema.keys}
+    columns[HASH] = pa.array(_target_hashes(deletes, schema))
+    return _entries(deletes, PUT, columns, schema).filter(pa.array(has_any))
+
+
+def _noting_deletes(
+    part: CombinedPart, deletes: pa.RecordBatch, schema: TableSchema
+) -> pa.RecordBatch:
+    """Return the deletes of moves' old keys, with the orders of the values that they took."""
+    order = [deletes.column(name) for name in schema.order_columns]
+    fields = list(schema.run_marks[MOVED].type)
+    columns = {MOVED: pa.StructArray.from_arrays(order, fields=fields)}
+    for name in schema.values:
+        kept, at = part.take([kept_column(name), at_column(name)], np.arange(len(part)))
+        # Below the move, so the order is never the state's own, and is given.
+        columns[moved_column(name)] = pc.if_else(pa.array(_have_values(kept)), at, None)
+    columns |= {name: deletes.column(name) for name in (HASH, *schema.identity)}
+    return _entries(deletes, TOMBSTONE, columns, schema)
+
+
+def _have_values(kept: pa.Array) -> Mask:
+    kinds = np.asarray(kept.fill_null(VALUE_SET))
+    has_value: Mask = (kinds == VALUE_SET) | (kinds == VALUE_CARRIED)
+    return has_value
+
+
+def _entries(
+    deletes: pa.RecordBatch, diff: int, columns: Mapping[str, pa.Array], schema: TableSchema
+) -> pa.RecordBatch:
+    """Return entries at moves' orders, with some columns; the others are null."""
+    count = deletes.num_rows
+    known = {name: deletes.column(name) for name in schema.order_columns} | dict(columns)
+    known[DIFF] = pa.array(np.full(count, diff, dtype=np.int8))
+    arrays = [
+        known[field.name] if field.name in known else pa.nulls(count, field.type)
+        for field in schema.run
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.run)
