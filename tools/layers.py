@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spark_upsert.options", "spark_upsert.task"),
     ("spark_upsert.envelopes",),
     ("spark_upsert.views", "spark_upsert.routed"),
-    ("spark_upsert.delta",),
+    ("spark_upsert.delta", "spark_upsert.replication"),
     ("spark_upsert.flow",),
     ("spark_upsert.streams", "spark_upsert.streams.offsets"),
     ("spark_upsert.streams.reads",),

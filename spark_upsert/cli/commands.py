@@ -22,7 +22,7 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from spark_upsert.cli import maintenance, routed, tables
+from spark_upsert.cli import follow, maintenance, routed, tables
 from spark_upsert.cli.demo import ROWS, steps, what_next
 from spark_upsert.cli.doctor import examine, rendered, requirement
 from spark_upsert.cli.error_codes import ENTRIES
@@ -32,7 +32,7 @@ from spark_upsert.cli.serve import CachedPoll, TableLines, server_of
 from spark_upsert.errors import did_you_mean, is_url
 from spark_upsert.store.local import translated
 
-__all__ = ["KINDS", "maintenance", "routed", "tables", "upsertflow", "write_project"]
+__all__ = ["KINDS", "follow", "maintenance", "routed", "tables", "upsertflow", "write_project"]
 
 
 def as_code(ctx: click.Context, param: click.Parameter, text: str) -> str:

@@ -20,15 +20,7 @@ from spark_upsert.core.names import (
     joined_names,
     refuse_repeated,
 )
-from spark_upsert.core.schema import (
-    ErrorPolicy,
-    OnUnknown,
-    Scope,
-    TableSchema,
-    Ties,
-    storage_type,
-    widens,
-)
+from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type, widens
 from spark_upsert.core.source_positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
 from spark_upsert.envelopes.debezium import FlattenedReader, require_mark_option
@@ -155,13 +147,21 @@ class WritePlan:
 WriteStep: TypeAlias = Create | Alter | WritePlan
 
 
-def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Schema) -> WriteStep:
-    """Plan a write; pure. `manifest` is the table's newest one, None without a table."""
+def plan_write(
+    manifest: Manifest | None,
+    options: WriteOptions,
+    incoming: pa.Schema,
+    form: Form | None = None,
+) -> WriteStep:
+    """Plan a write; pure. `manifest` is the table's newest one, None without a table.
+
+    ``form`` describes rows from a source that has no envelope option.
+    """
     # Options may choose between names differing in case.
     refuse_repeated(incoming.names, is_exact=True)
     if options.operation is Operation.DELETE:
         return _plan_of_keys(manifest, options, incoming)
-    form = create_form(options.envelope, incoming, deletes=options.deletes)
+    form = form or create_form(options.envelope, incoming, deletes=options.deletes)
     columns = _stored_columns(options, form)
     engine = options.engine
     if engine is not None:
@@ -173,11 +173,7 @@ def plan_write(manifest: Manifest | None, options: WriteOptions, incoming: pa.Sc
         return Create(schema=schema, properties=options.properties)
     _check_identity(options, manifest.schema, form)
     _check_engine(engine, manifest.schema)
-    schema = replace(
-        manifest.schema,
-        ties=options.ties or manifest.schema.ties,
-        on_unknown=_on_unknown(options, manifest.schema),
-    )
+    schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
     if _gains_quarantine(options, schema):
         schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
     schema = _accepted(schema, columns, options, _orders_of(schema, form))
@@ -210,6 +206,7 @@ def plan_table_write(
     *,
     new_table_id: str | None = None,
     head: Manifest | None = None,
+    form: Form | None = None,
 ) -> WritePlan:
     """Plan a write on a table's newest version (`plan_write`).
 
@@ -219,7 +216,7 @@ def plan_table_write(
     """
     manifest = head or table.log.try_head()
     for _ in range(_ALTERATIONS_MAX):
-        step = plan_write(manifest, options, incoming)
+        step = plan_write(manifest, options, incoming, form)
         match step:
             case WritePlan():
                 return step
@@ -367,38 +364,8 @@ def _new_schema(
         engine=engine,
         ties=options.ties,
         hash_prefix=options.hash_prefix or 0,
-        on_unknown=_first_on_unknown(options),
         rows=form.orders,
     )
-
-
-def _first_on_unknown(options: WriteOptions) -> OnUnknown:
-    """Return the policy for unknown values in a new table."""
-    if options.on_unknown is not None:
-        return options.on_unknown
-    envelope = options.envelope
-    ignores_nulls = (
-        envelope.ignores_nulls or envelope.ignore_nulls_in or envelope.ignore_nulls_except
-    )
-    # An ignored null is no omission: the row of a new key has null there.
-    return OnUnknown.NULL if ignores_nulls else OnUnknown.FAIL
-
-
-def _on_unknown(options: WriteOptions, schema: TableSchema) -> OnUnknown:
-    """Return a table's policy for unknown values, changed if the options say so."""
-    policy = options.on_unknown
-    if policy is None:
-        return schema.on_unknown
-    if not schema.engine.folds:
-        return policy
-    if policy is not OnUnknown.NULL:
-        raise OptionError.conflict(
-            f"onUnknown={policy.value}",
-            f"mergeEngine={schema.engine.kind.value}",
-            why="it shows null for a value that no row has",
-            hint="drop 'onUnknown', or use mergeEngine=deduplicate.",
-        )
-    return schema.on_unknown
 
 
 def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:

@@ -120,7 +120,6 @@ NAMES: Mapping[str, Sequence[str]] = {
         "columnsToUpdate",
         "onError",
         "errorColumn",
-        "onUnknown",
         "applyAsDeletes",
         "columnList",
         "exceptColumnList",

@@ -15,16 +15,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spark_upsert.errors import OptionError, StorageError
+from spark_upsert.errors import ContentionError, OptionError, StorageError
 from spark_upsert.postgres.messages import POSTGRES_EPOCH_US
 from spark_upsert.postgres.types import SETTINGS
 
 _OPTIONS = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
 
-_KEEPALIVE, _DATA = b"kw"
+_DATA = ord("w")
+"""First byte of a message with a change; keepalives begin with ``k``."""
+
+_TRIES, _PAUSE_SECONDS = 60, 0.5
+"""How often, and after which pauses, a slot in use is tried: 30 seconds."""
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 """The names that PostgreSQL allows for slots."""
+
+
+class SourceConnectionError(StorageError, ConnectionError):
+    """No connection to the database, or none any more."""
 
 
 def format_lsn(lsn: int) -> str:
@@ -65,7 +73,7 @@ def connect(url: str, **parameters: str) -> Any:
     try:
         return psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        raise StorageError(
+        raise SourceConnectionError(
             f"no connection to {shown(url)}: {str(error).strip()}.",
             hint="check the address, the password (PGPASSWORD or a password file) and the role.",
         ) from error
@@ -113,18 +121,33 @@ class ReplicationConnection:
         return parse_lsn(row[1])
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
-        """Start to receive what was committed after a position."""
+        """Start to receive what was committed after a position; waits while the slot is in use."""
         require_slot_name(slot)
         name = publication.replace('"', '""').replace("'", "''")
-        self._connection.execute(
+        command = (
             f"START_REPLICATION SLOT {slot} LOGICAL {format_lsn(lsn)} "
             f"(proto_version '1', publication_names '\"{name}\"', messages 'true')"
+        )
+        reason = ""
+        for _ in range(_TRIES):
+            try:
+                self._connection.execute(command)
+            except driver().errors.ObjectInUse as error:
+                # The server process of a killed reader may live a moment longer.
+                reason = str(error).strip()
+                time.sleep(_PAUSE_SECONDS)
+            else:
+                return
+        raise ContentionError(
+            f"{reason}. Another program reads the slot.",
+            hint="stop the other follower, or end its server process: "
+            "SELECT pg_terminate_backend(pid).",
         )
 
     def receive(self) -> bytes | None:
         """Return the next message if there is one; None if none has arrived.
 
-        Raises `ConnectionError` when the server has ended the stream.
+        Raises `SourceConnectionError` when the server has ended the stream.
         """
         size, data = self._protocol.get_copy_data(1)
         if size > 0:
@@ -134,7 +157,7 @@ class ReplicationConnection:
         # The reason, such as a shutdown, follows the end of the data.
         result = self._protocol.get_result()
         reason = result.error_message.decode(errors="replace") if result is not None else ""
-        raise ConnectionError(reason.strip() or "the server has closed the connection")
+        raise SourceConnectionError(reason.strip() or "the server has closed the connection")
 
     def wait(self, seconds: float, *others: int) -> None:
         """Wait until the server or one of other file descriptors has something to read."""
@@ -143,16 +166,19 @@ class ReplicationConnection:
             try:
                 self._protocol.consume_input()
             except driver().OperationalError as error:
-                raise ConnectionError(str(error).strip()) from error
+                raise SourceConnectionError(str(error).strip()) from error
 
-    def confirm(self, lsn: int) -> None:
-        """Tell the server that everything up to a position is durable here."""
+    def confirm(self, lsn: int, *, asks: bool = False) -> None:
+        """Tell the server that everything up to a position is durable here.
+
+        ``asks``: the server answers with a keepalive, which has the position it has reached.
+        """
         now_us = int(time.time() * 1_000_000) - POSTGRES_EPOCH_US
         try:
-            self._protocol.put_copy_data(struct.pack(">cQQQqB", b"r", lsn, lsn, lsn, now_us, 0))
+            self._protocol.put_copy_data(struct.pack(">cQQQq?", b"r", lsn, lsn, lsn, now_us, asks))
             self._protocol.flush()
         except driver().OperationalError as error:
-            raise ConnectionError(str(error).strip()) from error
+            raise SourceConnectionError(str(error).strip()) from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -168,6 +194,11 @@ def is_data(message: bytes) -> bool:
 def keepalive_lsn(message: bytes) -> int:
     """Return the end of the log that a keepalive reports."""
     return int.from_bytes(message[1:9], "big")
+
+
+def is_reply_wanted(message: bytes) -> bool:
+    """Return whether a keepalive asks for an answer."""
+    return message[17] == 1
 
 
 def require_slot_name(name: str) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.keys import Mask, Positions
+from spark_upsert.errors import SchemaError
 from spark_upsert.postgres.types import ValueType, take_slices, value_type
 
 HEADER_BYTES = 25
@@ -36,7 +37,8 @@ _TUPLE_BYTES = 3
 POSTGRES_EPOCH_US = 946_684_800_000_000
 """2000-01-01, from which PostgreSQL counts microseconds."""
 
-OP, COMMIT_LSN, SEQUENCE, REASON = "_op", "_commit_lsn", "_seq", "_reason"
+OP, COMMIT_LSN, SEQUENCE, XID, REASON = "_op", "_commit_lsn", "_seq", "_xid", "_reason"
+CHANGE_COLUMNS = (OP, COMMIT_LSN, SEQUENCE, XID, REASON)
 PUT, REMOVE, EMPTY = "u", "d", "t"
 """Values of column `OP`: a row, a delete by key, a truncate."""
 
@@ -92,8 +94,8 @@ class TableChanges:
     relation: LoggedTable
     keys: tuple[str, ...]
     rows: pa.RecordBatch
-    """The table's columns, then `OP`, `COMMIT_LSN`, `SEQUENCE` (both int64) and `REASON`: why a
-    value has no Arrow form, as text. Deletes have their keys only, truncates no values.
+    """The table's columns, then `CHANGE_COLUMNS`: three int64 and two texts, of which `REASON` says
+    why a value has no Arrow form. Deletes have their keys only, truncates no values.
 
     A moved row is a delete of its old key and a row at the new one. The order of changes is
     (`COMMIT_LSN`, `SEQUENCE`), not the order of rows."""
@@ -101,7 +103,6 @@ class TableChanges:
     """For columns with values that were not sent, the rows concerned; there they are null."""
     moved_from: Positions
     """For the row of a moved key, the row of its delete; -1 for all others."""
-    xids: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,7 @@ class MessageDecoder:
     ) -> TableChanges:
         """Decode a table's rows, given by the index of their messages."""
         keys = self._keys_of(relation)
+        _require_names(relation)
         width = len(relation.columns)
         is_key = np.array([column.name in keys for column in relation.columns])
         at, ops = block.starts[rows] + _OP_BYTES, block.kinds[rows]
@@ -281,6 +283,7 @@ class MessageDecoder:
             COMMIT_LSN: pa.array(places.lsn[messages]),
             # A moved row is written after its delete: its keys may be equal for us.
             SEQUENCE: pa.array(places.sequence[messages] + is_new),
+            XID: pa.array(places.xid[messages]),
             REASON: reason,
         }
         unsent = {
@@ -293,7 +296,6 @@ class MessageDecoder:
             rows=pa.RecordBatch.from_pydict(batch),
             unchanged={name: where for name, where in unsent.items() if where.any()},
             moved_from=moved_from,
-            xids=places.xid[messages],
         )
 
     def _columns(
@@ -319,6 +321,17 @@ class MessageDecoder:
     def type_of(self, column: LoggedColumn) -> ValueType:
         """Return a column's type, by the type descriptions so far."""
         return value_type(column.type_oid, column.modifier, self._names)
+
+
+def _require_names(relation: LoggedTable) -> None:
+    own = [column.name for column in relation.columns if column.name in CHANGE_COLUMNS]
+    if own:
+        raise SchemaError(
+            f"table '{relation}' of the source has a column '{own[0]}', a name that changes need.",
+            hint="rename the column, or remove the table from the publication.",
+            table=str(relation),
+            column=own[0],
+        )
 
 
 class Reasons:

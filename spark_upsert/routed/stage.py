@@ -6,16 +6,17 @@ A table already containing the batch is skipped, so a repeated batch needs no eq
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import Protocol
 
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.threads import map_in_order
-from spark_upsert.envelopes.write_plan import default_late_rows
+from spark_upsert.envelopes.write_plan import WritePlan, default_late_rows
 from spark_upsert.errors import DataError, TableFullError, UpsertFlowError, about
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.routed.dead_letter import (
@@ -121,15 +122,77 @@ def stage_routed(
         for route in counts:
             if route.problem is not None and not plan.options.parks_nameless:
                 raise route.problem
-        folders = {route.folder: route.name for route in counts if route.folder is not None}
-        require_room(plan.options, root, plan.places, folders)
-        staging = _Staging(plan, root, spool, transaction, task_index)
-        usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
-        tables = staging.all_of(counts, usual if threads is None else threads)
-        upkeep = _Upkeep(plan, root, spool.bytes, len(counts))
-        upkeep.compact_due(
-            plan.compaction_folders[task_index] if task_index < len(plan.compaction_folders) else ()
+        return stage_tables(
+            plan,
+            root,
+            _SpooledRows(spool, plan.incoming),
+            counts,
+            transaction,
+            task_index,
+            threads=threads,
         )
+
+
+class TableRows(Protocol):
+    """Rows for many tables, cut by table."""
+
+    @property
+    def bytes(self) -> int:
+        """Total bytes."""
+        ...
+
+    def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
+        """Yield a table's rows in arrival order."""
+        ...
+
+    def plan(
+        self, route: Route, table: Table, options: WriteOptions, new_table_id: str
+    ) -> WritePlan:
+        """Plan the write of a table's rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _SpooledRows:
+    """A spool's rows, all with the same columns."""
+
+    spool: Spool
+    incoming: pa.Schema
+
+    @property
+    def bytes(self) -> int:
+        return self.spool.bytes
+
+    def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
+        return self.spool.rows(route)
+
+    def plan(
+        self, route: Route, table: Table, options: WriteOptions, new_table_id: str
+    ) -> WritePlan:
+        rows = self.spool.rows(route)
+        return plan_rows_of(table, options, rows, self.incoming, new_table_id=new_table_id)
+
+
+def stage_tables(
+    plan: RoutedPlan,
+    root: Store,
+    rows: TableRows,
+    counts: dict[Route, int],
+    transaction: Transaction | None,
+    task_index: int,
+    *,
+    threads: int | None = None,
+) -> RoutedStaged:
+    """Stage rows that are cut by table, and run the task's share in due compactions."""
+    folders = {route.folder: route.name for route in counts if route.folder is not None}
+    require_room(plan.options, root, plan.places, folders)
+    staging = _Staging(plan, root, rows, transaction, task_index)
+    usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
+    tables = staging.all_of(counts, usual if threads is None else threads)
+    upkeep = _Upkeep(plan, root, rows.bytes, len(counts))
+    upkeep.compact_due(
+        plan.compaction_folders[task_index] if task_index < len(plan.compaction_folders) else ()
+    )
     return RoutedStaged(
         task_index=task_index,
         group_version=plan.group_version,
@@ -147,20 +210,20 @@ class _Staging:
         self,
         plan: RoutedPlan,
         root: Store,
-        spool: Spool,
+        rows: TableRows,
         transaction: Transaction | None,
         task_index: int,
     ) -> None:
         self._plan = plan
         self._root = root
-        self._spool = spool
+        self._rows = rows
         self._transaction = transaction
         self._task_index = task_index
         self._done: list[StagedTable] = []
 
     def all_of(self, counts: dict[Route, int], threads: int) -> tuple[StagedTable, ...]:
         """Stage all tables; on an error, remove everything staged."""
-        small = SMALL_BYTES * sum(counts.values()) // max(1, self._spool.bytes)
+        small = SMALL_BYTES * sum(counts.values()) // max(1, self._rows.bytes)
         nameless = [route for route in counts if route.folder is None]
         large = [route for route, rows in counts.items() if route.folder and rows > small]
         others = [route for route, rows in counts.items() if route.folder and rows <= small]
@@ -187,7 +250,7 @@ class _Staging:
             text = f"{len(routes)} values name no table, the first because {reason}"
             problem = DataError(text, hint=problem.hint)
             first = Route((None,) * len(first.values), None, "", problem)
-        rows = chain.from_iterable(map(self._spool.rows, routes))
+        rows = chain.from_iterable(map(self._rows.rows, routes))
         dead_letter = self._stage_dead_letters(
             first, sum(counts[route] for route in routes), first.problem, rows
         )
@@ -252,7 +315,7 @@ class _Staging:
         )
         table = DeadLetterTable(self._root)
         table.ensure()
-        batches = self._spool.rows(route) if batches is None else batches
+        batches = self._rows.rows(route) if batches is None else batches
         staged = table.stage(metadata, self._task_index, batches)
         return StagedTable(
             route=route, rows=rows, staged=None, dead_letter=metadata, staged_dead_letters=staged
@@ -268,17 +331,11 @@ class _Staging:
         if head is not None and self._transaction is not None and head.has(self._transaction):
             return StagedTable(route=route, rows=rows, staged=None)
         options = plan.options.of(route.name, route.folder)
-        write = plan_rows_of(
-            table,
-            options,
-            self._spool.rows(route),
-            plan.incoming,
-            new_table_id=plan.new_table_id(route.folder),
-        )
+        write = self._rows.plan(route, table, options, plan.new_table_id(route.folder))
         _require_room(table, options, write.base)
         staged = stage(
             Snapshot(table.store, write.base),
-            map(write.envelope.commands, self._spool.rows(route)),
+            map(write.envelope.commands, self._rows.rows(route)),
             overwrite=plan.overwrite,
             late_rows=default_late_rows(options, plan.late_rows),
         )

@@ -41,6 +41,7 @@ ELSEWHERE = {
 COLUMNS = {"_change_type", "_commit_timestamp", "_commit_version", "_diff", "_merge_seq"}
 
 THEIR_FUNCTIONS = {
+    *("pg_drop_replication_slot", "pg_terminate_backend"),  # PostgreSQL's
     *("from_pylist", "table", "Series", "to_list", "run_end_decode"),  # Arrow's and Polars'
     *("option", "save", "start", "schema", "where", "withColumn", "col", "cast", "expr", "json"),
     *("OPTIONS", "WITH", "CAST", "IN", "DECIMAL", "decimal128", "TIME"),  # of SQL, and types
@@ -49,6 +50,8 @@ THEIR_FUNCTIONS = {
 
 THEIR_WORDS = {
     *("binlog_row_image", "from_avro", "from_json", "protected_hardlinks", "pyspark_datasources"),
+    *("pg_drop_replication_slot", "pg_terminate_backend"),  # PostgreSQL's, as the two below
+    *("publish_via_partition_root", "wal_level"),
     *("forkserver", "spawn", "subscribe", "with"),  # of Python and of Spark's Kafka source
     *("avro", "avro-confluent", "debezium", "json", "json-confluent", "kafka", "upsert"),
     *("d", "ignore", "true"),  # values of options, as those of the line before

@@ -21,6 +21,7 @@ from spark_upsert.postgres.messages import (
     OP,
     REASON,
     SEQUENCE,
+    XID,
     DecodedChanges,
     LoggedTable,
     MessageDecoder,
@@ -317,7 +318,7 @@ def flat(changes: Iterable[DecodedChanges]) -> list[tuple[str, str, dict[str, An
 def _rows(table: TableChanges) -> Iterable[tuple[int, int, str, dict[str, Any]]]:
     unsent = {name: np.flatnonzero(where) for name, where in table.unchanged.items()}
     for index, row in enumerate(table.rows.to_pylist()):
-        lsn, sequence, op = row.pop(COMMIT_LSN), row.pop(SEQUENCE), row.pop(OP)
+        lsn, sequence, op, _ = (row.pop(name) for name in (COMMIT_LSN, SEQUENCE, OP, XID))
         shown = row.keys() if op == "u" else table.keys if op == "d" else ()
         values = {name: row[name] for name in row if name in shown or row[name] is not None}
         if values.get(REASON) is None:

@@ -50,7 +50,7 @@ def test_rows_know_their_transaction() -> None:
         )
     )
     lsns = table.rows["_commit_lsn"].to_pylist()
-    assert table.xids.tolist() == [by_commit[lsn] for lsn in lsns]
+    assert table.rows["_xid"].to_pylist() == [by_commit[lsn] for lsn in lsns]
 
 
 def test_a_moved_row_names_its_delete() -> None:

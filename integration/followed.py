@@ -1,0 +1,226 @@
+"""A followed database: its tables as the server has them, and as a root has them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from integration.servers.postgres import Postgres
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.replication.follower import FollowedBatch, Follower, FollowOptions
+from spark_upsert.routed.group import GroupTable
+from spark_upsert.store.open import open_store
+from spark_upsert.table.table import Table
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass
+class Followed:
+    """A database of a server, and a root that follows it."""
+
+    postgres: Postgres
+    database: str
+    root: Path
+    batches: list[FollowedBatch] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{self.postgres.url} dbname={self.database}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.root}/{{_schema}}.{{_table}}"
+
+    def sql(self) -> psycopg.Connection[Any]:
+        """Return a connection in autocommit."""
+        return self.postgres.connect(database=self.database, autocommit=True)
+
+    def execute(self, *statements: str) -> None:
+        """Run statements, each in a transaction of its own unless they say otherwise."""
+        with self.sql() as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def follower(self, **options: Any) -> Follower:
+        """Return a follower with a slot named as the database."""
+        return Follower(
+            FollowOptions(
+                url=self.url,
+                routed=RoutedOptions.parse({"path": self.path}),
+                **{"slot": self.database, **options},
+            )
+        )
+
+    def follow(self, **options: Any) -> list[FollowedBatch]:
+        """Follow up to what the server has; return the batches written."""
+        batches: list[FollowedBatch] = []
+        self.follower(**options).run(batches.append, once=True)
+        self.batches += batches
+        return batches
+
+    def line(self, *more: str) -> str:
+        """Return the command line of a follower."""
+        return shlex.join(["upsertflow", "follow", self.url, self.path, *more])
+
+    def command(self, line: str) -> list[str]:
+        """Return a process's arguments for a command line, with a slot named as the database."""
+        code = "from spark_upsert.cli import main; main()"
+        return [sys.executable, "-c", code, *shlex.split(line)[1:], "--slot", self.database]
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        """Start a follower process."""
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        return subprocess.Popen(
+            self.command(line),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+
+    def source_rows(self, table: str, columns: str = "*") -> Rows:
+        """Return a table's rows in the server, sorted."""
+        with self.sql() as connection:
+            connection.execute("SET timezone = 'UTC'")
+            query = f"SELECT {columns} FROM {table}"
+            return sorted(connection.execute(query.encode()).fetchall(), key=repr)
+
+    def rows(self, table: str, version: int | None = None) -> Rows:
+        """Return a table's rows below the root, sorted; columns in the order of the table."""
+        found = Table(open_store(f"{self.root}/public.{table}"))
+        rows = pa.table(found.scan(version=version)).to_pylist()
+        return sorted((tuple(row.values()) for row in rows), key=repr)
+
+    def versions(self, batch: int) -> dict[str, int]:
+        """Return each table's version that has a batch, by the table's name."""
+        group = GroupTable(open_store(str(self.root))).of_batch(batch)
+        members = group.members
+        return {folder.removeprefix("public."): members[folder].place.version for folder in members}
+
+    def newest_batch(self) -> int:
+        """Return the number of the newest complete batch."""
+        batch = GroupTable(open_store(str(self.root))).at().batch
+        assert batch is not None
+        assert batch.number is not None
+        return batch.number
+
+
+class Transfers:
+    """Sessions that move amounts between accounts in several tables; the sum never changes.
+
+    Parameters
+    ----------
+    followed : Followed
+    tables : sequence of str
+    seed : int
+    """
+
+    ACCOUNTS = 20
+    BALANCE = 100
+
+    def __init__(self, followed: Followed, tables: Sequence[str], seed: int) -> None:
+        self._followed = followed
+        self._tables = tables
+        self._seed = seed
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.errors: list[BaseException] = []
+        self.count = 0
+
+    @property
+    def total(self) -> int:
+        return self.ACCOUNTS * self.BALANCE * len(self._tables)
+
+    def create(self) -> None:
+        """Create the tables with their accounts."""
+        for table in self._tables:
+            self._followed.execute(
+                f"CREATE TABLE {table} (id int PRIMARY KEY, balance int, note text)",
+                f"ALTER TABLE {table} ALTER note SET STORAGE EXTERNAL",
+                # Too long for the row: what does not touch it does not send it.
+                f"INSERT INTO {table} SELECT i, {self.BALANCE}, repeat('account ' || i, 300) "
+                f"FROM generate_series(1, {self.ACCOUNTS}) i",
+            )
+
+    def __enter__(self) -> Transfers:
+        for session in range(3):
+            thread = threading.Thread(target=self._run, args=[session])
+            self._threads.append(thread)
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def _run(self, session: int) -> None:
+        choice = random.Random(self._seed * 10 + session)
+        try:
+            with self._followed.sql() as connection:
+                if session == 1:
+                    connection.execute("SET synchronous_commit = off")
+                while not self._stopping.wait(0.01):
+                    try:
+                        with connection.transaction():
+                            self._transfer(connection, choice)
+                        self.count += 1
+                    except (
+                        psycopg.errors.DeadlockDetected,
+                        psycopg.errors.UniqueViolation,
+                    ):
+                        continue
+        except BaseException as error:  # noqa: BLE001 - raised by the test's thread
+            self.errors.append(error)
+
+    def _transfer(self, connection: psycopg.Connection[Any], choice: random.Random) -> None:
+        one, other = choice.choice(self._tables), choice.choice(self._tables)
+        amount = choice.randint(1, 50)
+
+        def add(table: str, number: int) -> bool:
+            statement = (
+                f"UPDATE {table} SET balance = balance + {number} WHERE id = "
+                f"(SELECT id FROM {table} ORDER BY random() LIMIT 1)"
+            )
+            return bool(connection.execute(statement.encode()).rowcount)
+
+        if not add(one, -amount):
+            raise psycopg.errors.UniqueViolation  # Try again: nothing is there.
+        kind = choice.random()
+        if kind < 0.15:
+            # A new account; another row moves to another key.
+            connection.execute(
+                f"INSERT INTO {other} SELECT max(id) + 1, {amount}, 'new' FROM {other}".encode()
+            )
+            connection.execute(
+                f"UPDATE {one} SET id = id + 1000000 WHERE id = (SELECT min(id) FROM {one})".encode()
+            )
+        elif kind < 0.3:
+            with connection.transaction(force_rollback=True):
+                add(other, 7)
+            # An account is closed, and its balance moves along.
+            closed = connection.execute(
+                f"DELETE FROM {other} WHERE id = (SELECT max(id) FROM {other}) "
+                "RETURNING balance".encode()
+            ).fetchone()
+            amount += 0 if closed is None else closed[0]
+            connection.execute(
+                f"INSERT INTO {other} VALUES ((SELECT coalesce(max(id), 0) + 1 FROM {other}), "
+                f"{amount}, NULL)".encode()
+            )
+        elif not add(other, amount):
+            raise psycopg.errors.UniqueViolation

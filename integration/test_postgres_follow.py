@@ -1,0 +1,328 @@
+"""A real PostgreSQL followed into tables: every consistent batch is a state that it had."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from integration.followed import Followed, Transfers
+from integration.pages import code_of
+from integration.servers.postgres import Postgres
+from spark_upsert.errors import ContentionError, DataLossError, OptionError, OtherTableError
+from spark_upsert.postgres import connection
+
+KILLS = int(os.environ.get("UPSERTFLOW_TEST_KILLS", "5"))
+"""How often the follower is killed."""
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def followed(postgres: Postgres, tmp_path: Path) -> Iterator[Followed]:
+    """A database of its own; its slot is dropped with it."""
+    name = f"source{next(_NUMBERS)}"
+    with postgres.connect(autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}".encode())
+    yield Followed(postgres, name, tmp_path / "lake")
+    with postgres.connect(autocommit=True) as server:
+        server.execute(
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots "
+            "WHERE database = %s",
+            [name],
+        )
+    with postgres.connect(database=name, autocommit=True) as server:
+        server.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = %s",
+            [name],
+        )
+
+
+def test_a_copy_and_what_changes_after_it(followed: Followed) -> None:
+    followed.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v text)",
+        "CREATE TABLE empty (id int PRIMARY KEY, v text)",
+        "INSERT INTO a SELECT i, 'v' || i FROM generate_series(1, 100) i",
+    )
+    [copy] = followed.follow()
+    assert (copy.rows, copy.is_consistent) == (100, True)
+    assert followed.rows("a") == followed.source_rows("a")
+    assert followed.rows("empty") == []
+    followed.execute(
+        "UPDATE a SET v = 'other' WHERE id < 10",
+        "DELETE FROM a WHERE id > 90",
+        "UPDATE a SET id = id + 1000 WHERE id < 5",
+        "INSERT INTO empty VALUES (1, NULL)",
+    )
+    [batch] = followed.follow()
+    assert (batch.transaction_count, batch.is_consistent) == (4, True)
+    for table in ("a", "empty"):
+        assert followed.rows(table) == followed.source_rows(table)
+    assert followed.follow() == []
+
+
+def test_batches_have_whole_transactions_whatever_their_size(followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    followed.follow()
+    for number in range(5):
+        with followed.sql() as session, session.transaction():
+            for table in "ab":
+                rows = f"SELECT {100 * number} + i FROM generate_series(0, 49) i"
+                session.execute(f"INSERT INTO {table} {rows}".encode())
+    batches = followed.follow(rows_max=10)
+    assert [batch.transaction_count for batch in batches] == [1] * 5
+    for batch in batches:
+        versions = followed.versions(batch.number)
+        assert followed.rows("a", versions["a"]) == followed.rows("b", versions["b"])
+    assert followed.rows("a") == followed.source_rows("a")
+
+
+def test_a_large_transaction_is_one_batch(followed: Followed) -> None:
+    count = 1_000_000 if KILLS > 50 else 150_000
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY, v text, n numeric(10, 2))")
+    followed.follow()
+    followed.execute(
+        f"INSERT INTO a SELECT i, repeat('x', 100), i FROM generate_series(1, {count}) i"
+    )
+    process = followed.start(followed.line("--json", "--once", "--max-rows", "1000"))
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    [batch] = map(json.loads, out.splitlines())
+    assert (batch["rows"], batch["transactions"]) == (count, 1)
+    assert len(followed.rows("a")) == count
+
+
+def test_transfers_keep_their_sum_in_every_batch_through_kills(followed: Followed) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    choice = random.Random(seed)
+    tables = ["a", "b", "c", "d"]
+    transfers = Transfers(followed, tables, seed)
+    transfers.create()
+    options = ("--max-delay", "20 ms", "--max-rows", "40")
+    lines: list[str] = []
+    with transfers:
+        for _ in range(KILLS):
+            process = followed.start(followed.line("--json", *options))
+            assert process.stdout is not None
+            # Some batches, then at any time within the next one.
+            lines += [process.stdout.readline() for _ in range(choice.randrange(1, 6))]
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(choice.uniform(0, 0.2))
+            process.kill()
+            lines += process.communicate()[0].splitlines()
+    followed.follow()
+    for table in tables:
+        assert followed.rows(table) == followed.source_rows(table), f"seed {seed}"
+    batches = [json.loads(line) for line in lines if line.endswith(("}", "}\n"))]
+    first = min(batch["batch"] for batch in batches if batch["consistent"])
+    newest = followed.newest_batch()
+    for number in range(first, newest + 1):
+        versions = followed.versions(number)
+        total = sum(row[1] for t in tables for row in followed.rows(t, versions[t]))
+        assert total == transfers.total, f"batch {number} of {newest}, seed {seed}"
+    assert newest - first > 2 * KILLS
+    assert transfers.count > 20 * KILLS
+
+
+def test_tables_copied_at_different_times_join_without_a_gap(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_upsert.replication import follower
+
+    monkeypatch.setattr(follower, "COPY_PAGES", 0)  # Each table in a batch of its own.
+    tables = ["a", "b", "c"]
+    transfers = Transfers(followed, tables, 7)
+    transfers.create()
+    followed.execute("ANALYZE")
+    with transfers:
+        batches = followed.follow(rows_max=20, delay_s=0.01)
+    batches += followed.follow(rows_max=20)
+    assert [batch.copied for batch in batches[:3]] == [("public.a",), ("public.b",), ("public.c",)]
+    states = [batch.is_consistent for batch in batches]
+    assert states == sorted(states)  # Once consistent, always.
+    for batch in batches:
+        if batch.is_consistent:
+            versions = followed.versions(batch.number)
+            total = sum(row[1] for t in tables for row in followed.rows(t, versions[t]))
+            assert total == transfers.total
+    for table in tables:
+        assert followed.rows(table) == followed.source_rows(table)
+
+
+def test_values_that_an_update_did_not_send(followed: Followed) -> None:
+    long = [letter * 3000 for letter in "abcdef"]
+    followed.execute(
+        "CREATE TABLE notes (id int PRIMARY KEY, n int, note text, other text)",
+        "ALTER TABLE notes ALTER note SET STORAGE EXTERNAL, ALTER other SET STORAGE EXTERNAL",
+        *(f"INSERT INTO notes VALUES ({i}, 0, '{long[i]}', '{long[i]}')" for i in range(5)),
+    )
+    followed.follow()
+    followed.execute(
+        "UPDATE notes SET n = 1 WHERE id = 0",  # Left unchanged.
+        "UPDATE notes SET note = NULL WHERE id = 1",
+        "UPDATE notes SET id = 12 WHERE id = 2",  # From the table before.
+        "UPDATE notes SET n = 2 WHERE id = 12",
+        f"UPDATE notes SET note = '{long[5]}' WHERE id = 3",
+        "UPDATE notes SET id = 13 WHERE id = 3",  # From the batch and from the table.
+        "UPDATE notes SET id = 23 WHERE id = 13",
+        f"INSERT INTO notes VALUES (30, 0, '{long[5]}', NULL)",
+        "UPDATE notes SET id = 31 WHERE id = 30",  # From the batch.
+        "UPDATE notes SET id = -4 WHERE id = 4",
+        "UPDATE notes SET id = 4 WHERE id = 0",
+        "UPDATE notes SET id = 0 WHERE id = -4",  # Two rows in each other's place.
+    )
+    followed.follow()
+    assert followed.rows("notes") == followed.source_rows("notes")
+    followed.execute("UPDATE notes SET n = 3", "UPDATE notes SET id = id + 100")
+    followed.follow(rows_max=1)
+    assert followed.rows("notes") == followed.source_rows("notes")
+
+
+def test_truncates_and_partitions(followed: Followed) -> None:
+    followed.execute(
+        "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)",
+        "CREATE TABLE a (id int PRIMARY KEY)",
+        "INSERT INTO p SELECT i, 'x' FROM generate_series(0, 19) i",
+        "INSERT INTO a VALUES (1)",
+    )
+    followed.follow()
+    followed.execute(
+        "UPDATE p SET id = 15 - 6 WHERE id = 15 AND false", "DELETE FROM p WHERE id = 3"
+    )
+    followed.execute("UPDATE p SET id = 3 WHERE id = 12", "TRUNCATE a")
+    followed.follow()
+    assert followed.rows("p") == followed.source_rows("p")
+    assert followed.rows("a") == []
+    followed.execute("TRUNCATE p2", "INSERT INTO p VALUES (11, 'new')", "INSERT INTO a VALUES (2)")
+    batches = followed.follow()
+    assert any("public.p2" in batch.copied for batch in batches)
+    assert batches[-1].is_consistent
+    assert followed.rows("p") == followed.source_rows("p")
+    assert followed.rows("a") == [(2,)]
+
+
+def test_changes_of_a_table_that_the_log_does_not_show(followed: Followed) -> None:
+    followed.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (1, 'x'), (2, 'y')"
+    )
+    followed.follow()
+    followed.execute("ALTER TABLE a ADD w int", "INSERT INTO a VALUES (3, 'z', 3)")
+    assert not any(batch.copied for batch in followed.follow())
+    followed.execute("ALTER TABLE a ADD n int DEFAULT 7", "UPDATE a SET v = 'q' WHERE id = 1")
+    assert any(batch.copied for batch in followed.follow())
+    assert followed.rows("a") == followed.source_rows("a")
+    # In the publication from now on, with rows of before.
+    followed.execute(
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        "INSERT INTO b VALUES (1)",
+        "ALTER PUBLICATION upsertflow ADD TABLE b",
+        "INSERT INTO b VALUES (2)",
+    )
+    assert [batch.copied for batch in followed.follow() if batch.copied] == [("public.b",)]
+    assert followed.rows("b") == [(1,), (2,)]
+
+
+def test_names_with_quotes_dots_and_capitals(followed: Followed) -> None:
+    followed.execute(
+        'CREATE SCHEMA "a.b"',
+        'CREATE TABLE "a.b"."C ""d""" ("Id" int PRIMARY KEY, "select" text)',
+        'INSERT INTO "a.b"."C ""d""" VALUES (1, \'x\')',
+    )
+    [copy] = followed.follow()
+    followed.execute('UPDATE "a.b"."C ""d""" SET "select" = \'y\'')
+    [batch] = followed.follow()
+    assert (copy.rows, batch.rows) == (1, 1)
+
+
+def test_a_slot_that_was_made_again_is_no_silence(followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    followed.follow()
+    slot = followed.database
+    followed.execute(
+        f"SELECT pg_drop_replication_slot('{slot}')",
+        "INSERT INTO a VALUES (1)",
+    )
+    with pytest.raises(DataLossError, match="is gone"):
+        followed.follow()
+    followed.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    with pytest.raises(DataLossError, match="created again"):
+        followed.follow()
+    followed.follower().forget_copies()
+    followed.follow()
+    assert followed.rows("a") == [(1,)]
+
+
+def test_an_idle_follower_lets_the_server_remove_its_log(followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    followed.follow()
+    followed.execute(
+        "CREATE TABLE other (id int)", "INSERT INTO other SELECT generate_series(1, 999)"
+    )
+    with followed.sql() as session:
+        [before] = session.execute("SELECT pg_current_wal_flush_lsn()").fetchone() or [""]
+    followed.follow()
+    [(confirmed,)] = followed.source_rows(
+        f"pg_replication_slots WHERE slot_name = '{followed.database}'", "confirmed_flush_lsn"
+    )
+    assert connection.parse_lsn(confirmed) >= connection.parse_lsn(before)
+    followed.execute("INSERT INTO a VALUES (1)")
+    followed.follow()
+    assert followed.rows("a") == [(1,)]
+
+
+def test_the_commands_of_the_page(followed: Followed) -> None:
+    followed.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+    [page] = code_of("docs/postgresql.md", "sh", runner="integration/test_postgres_follow.py")
+    plan, once, forever = (
+        line.replace("postgresql://repl@db/shop", f"'{followed.url}'").replace(
+            "/lake/shop", str(followed.root)
+        )
+        for line in page.splitlines()
+    )
+    shown = subprocess.run(followed.command(plan), capture_output=True, text=True, check=True)
+    assert "would be published" in shown.stdout
+    assert not followed.source_rows("pg_publication")
+    subprocess.run(followed.command(once), check=True)
+    assert followed.rows("orders") == [(1,)]
+    process = followed.start(forever)
+    followed.execute("INSERT INTO orders VALUES (2)")
+    assert process.stdout is not None
+    assert "1 transactions, 1 rows" in process.stdout.readline()
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert followed.rows("orders") == [(1,), (2,)]
+
+
+def test_refusals_before_anything_is_made(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionError, match="no table with a primary key"):
+        followed.follow()
+    followed.execute("CREATE TABLE keyless (v text)", "CREATE TABLE a (id int PRIMARY KEY)")
+    followed.follow()
+    assert followed.source_rows("pg_publication_tables", "tablename") == [("a",)]
+    with pytest.raises(OtherTableError, match="slot 'other'"):
+        followed.follow(slot="other")
+    monkeypatch.setattr(connection, "_TRIES", 1)
+    process = followed.start(followed.line("--json"))
+    try:
+        followed.execute("INSERT INTO a VALUES (1)")
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["rows"] == 1
+        with pytest.raises(ContentionError, match="is active for PID"):
+            followed.follow()
+    finally:
+        process.terminate()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err

@@ -1,0 +1,142 @@
+"""The command ``follow``: a PostgreSQL database into the tables below a root."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from spark_upsert.cli.program import (
+    as_duration,
+    as_pairs,
+    folders,
+    json_option,
+    storage_options,
+    upsertflow,
+)
+from spark_upsert.cli.render import escaped, print_rows
+from spark_upsert.options.declare import STORAGE_PREFIX
+from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.postgres.connection import format_lsn
+from spark_upsert.replication.follower import FollowedBatch, Follower, FollowOptions
+
+
+@upsertflow.command()
+@click.argument("url")
+@click.argument("path", shell_complete=folders)
+@storage_options
+@click.option("--slot", default="upsertflow", show_default=True, help="Replication slot.")
+@click.option("--publication", default="upsertflow", show_default=True, help="Publication.")
+@click.option(
+    "--include",
+    multiple=True,
+    metavar="REGEX",
+    help="Tables to publish, as schema.table, if the publication is made. May be repeated.",
+)
+@click.option("--exclude", multiple=True, metavar="REGEX", help="Tables to leave out.")
+@click.option("--once", is_flag=True, help="End at the log position that the server has now.")
+@click.option(
+    "--max-rows",
+    type=click.IntRange(min=1),
+    default=100_000,
+    show_default=True,
+    help="A batch ends with the first transaction at or after so many changes.",
+)
+@click.option(
+    "--max-delay",
+    callback=as_duration,
+    default="500 ms",
+    show_default=True,
+    help="How long changes wait for others.",
+)
+@click.option("--plan", is_flag=True, help="Show what would be followed, and change nothing.")
+@click.option(
+    "--resnapshot",
+    is_flag=True,
+    help="Make the slot again and copy all tables, as after lost changes. The tables stay readable.",
+)
+@click.option(
+    "--drop",
+    is_flag=True,
+    help="End for good: drop the slot and the publication. Otherwise the server keeps its log.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=as_pairs,
+    help="An option of the write, such as publish=delta. May be repeated.",
+)
+@json_option
+def follow(
+    url: str,
+    path: str,
+    storage: Mapping[str, str],
+    slot: str,
+    publication: str,
+    include: Sequence[str],
+    exclude: Sequence[str],
+    once: bool,
+    plan: bool,
+    resnapshot: bool,
+    drop: bool,
+    max_rows: int,
+    max_delay: int,
+    settings: Sequence[tuple[str, str]],
+    as_json: bool,
+) -> None:
+    """Write the changes of a PostgreSQL database at URL into tables below PATH.
+
+    PATH names a folder per table, such as 'lake/{_schema}.{_table}'. The first run copies the
+    tables; each batch after that has whole transactions. A run after an interruption goes on.
+    """
+    texts = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
+    options = FollowOptions(
+        url=url,
+        routed=RoutedOptions.parse({**texts, **dict(settings), "path": path}),
+        slot=slot,
+        publication=publication,
+        include=tuple(include),
+        exclude=tuple(exclude),
+        rows_max=max_rows,
+        delay_s=max_delay / 1000,
+    )
+    follower = Follower(options)
+    if plan:
+        tables = follower.plan()
+        print_rows(tables, ("table", "keys", "columns", "note"), as_json=as_json)
+        return
+    if drop:
+        follower.drop()
+        return
+    if resnapshot:
+        follower.forget_copies()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        follower.run(lambda batch: _show(batch, as_json=as_json), once=once)
+
+
+def _show(batch: FollowedBatch, *, as_json: bool) -> None:
+    facts: dict[str, Any] = {
+        "batch": batch.number,
+        "lsn": format_lsn(batch.upper),
+        "rows": batch.rows,
+        "transactions": batch.transaction_count,
+        "copied": list(batch.copied),
+        "consistent": batch.is_consistent,
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    what = (
+        f"copied {', '.join(batch.copied)}"
+        if batch.copied
+        else f"{batch.transaction_count} transactions"
+    )
+    state = "" if batch.is_consistent else ", joining"
+    click.echo(escaped(f"batch {batch.number} at {facts['lsn']}: {what}, {batch.rows} rows{state}"))

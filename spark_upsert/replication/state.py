@@ -1,0 +1,159 @@
+"""A follower's durable state (`FollowerState`): one record below the root, replaced as a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_upsert.postgres.catalog import SourceTable
+from spark_upsert.postgres.connection import format_lsn, parse_lsn
+from spark_upsert.postgres.copies import Visibility
+from spark_upsert.postgres.messages import LoggedColumn
+from spark_upsert.store import Store
+from spark_upsert.store.records import (
+    FORMAT_VERSION,
+    checked_record,
+    optional,
+    read_record,
+    text,
+    whole,
+)
+
+PATH = "_follow/postgres.json"
+"""Below the root; no table's folder begins with an underscore."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedTable:
+    """A published table, as it was when its rows were copied or its last change was accepted."""
+
+    source: SourceTable
+    visibility: Visibility
+    """The transactions that the copy contains, and that the stream repeats."""
+    lsn: int
+    """From this position on, the table has what the source has, and no transaction is repeated."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        source = self.source
+        return {
+            "oid": source.oid,
+            "schema": source.schema,
+            "name": source.name,
+            "target": list(source.target),
+            "keys": list(source.keys),
+            "columns": [[c.name, c.type_oid, c.modifier] for c in source.columns],
+            "file": source.file,
+            "filter": source.row_filter,
+            "visibility": str(self.visibility),
+            "lsn": format_lsn(self.lsn),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> CopiedTable:
+        """Convert the JSON form."""
+        keys = tuple(map(text, record["keys"]))
+        schema, name = map(text, record["target"])
+        columns = tuple(
+            LoggedColumn(text(column), whole(oid), int(modifier), column in keys)
+            for column, oid, modifier in record["columns"]
+        )
+        return cls(
+            source=SourceTable(
+                oid=whole(record["oid"]),
+                schema=text(record["schema"]),
+                name=text(record["name"]),
+                keys=keys,
+                columns=columns,
+                page_count=0,
+                row_filter=optional(text, record["filter"]),
+                file=whole(record["file"]),
+                filled=(),
+                target=(schema, name),
+            ),
+            visibility=Visibility.parse(record["visibility"]),
+            lsn=parse_lsn(record["lsn"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerState:
+    """The source, the batch planned last, and the copies.
+
+    It is written before the first table of a batch is: so a restart repeats exactly this batch.
+    Whether the batch is complete, the group table tells.
+    """
+
+    system: str
+    """The database cluster's identifier."""
+    database: str
+    slot: str
+    publication: str
+    start: int
+    """The position from which the slot has all transactions; 0 while the slot is created."""
+    number: int = -1
+    """The batch planned last; -1 before the first."""
+    lower: int = 0
+    upper: int = 0
+    """The batch has the transactions (lower, upper]; a batch of copies has none."""
+    copying: tuple[int, ...] = ()
+    """OIDs of the tables that the batch copies."""
+    tables: Mapping[int, CopiedTable] = field(default_factory=dict)
+    """Copied tables by OID, with those of the batch."""
+    released: int = 0
+    """The last position confirmed while nothing was to be read: after ``upper``, if at all."""
+
+    @property
+    def writer(self) -> str:
+        """The query ID under which the follower writes."""
+        return f"postgres:{self.system}:{self.database}:{self.slot}"
+
+    @property
+    def joined(self) -> int:
+        """The position from which all tables show one state of the source."""
+        return max((table.lsn for table in self.tables.values()), default=self.start)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "format": FORMAT_VERSION,
+            "system": self.system,
+            "database": self.database,
+            "slot": self.slot,
+            "publication": self.publication,
+            "start": format_lsn(self.start),
+            "number": self.number,
+            "lower": format_lsn(self.lower),
+            "upper": format_lsn(self.upper),
+            "copying": list(self.copying),
+            "tables": [table.to_json() for table in self.tables.values()],
+            "released": format_lsn(self.released),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> FollowerState:
+        """Convert the JSON form."""
+        tables = [CopiedTable.from_json(table) for table in record["tables"]]
+        return cls(
+            system=text(record["system"]),
+            database=text(record["database"]),
+            slot=text(record["slot"]),
+            publication=text(record["publication"]),
+            start=parse_lsn(record["start"]),
+            number=whole(record["number"], least=-1),
+            lower=parse_lsn(record["lower"]),
+            upper=parse_lsn(record["upper"]),
+            copying=tuple(map(whole, record["copying"])),
+            tables={table.source.oid: table for table in tables},
+            released=parse_lsn(record["released"]),
+        )
+
+    def put(self, root: Store) -> None:
+        """Write the state durably."""
+        checked_record(PATH, self, self.to_json(), self.from_json).put(root)
+
+
+def read_state(root: Store) -> FollowerState | None:
+    """Read a root's state; None if nothing was ever followed there."""
+    return read_record(root, PATH, FollowerState.from_json)
