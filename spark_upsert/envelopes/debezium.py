@@ -492,7 +492,10 @@ def _first(*reasons: pa.Array | str | None) -> pa.Array:
 def _repeated(
     decoded: DecodedRows, is_nothing: Mask, moved: Mask, old_keys: dict[str, pa.Array]
 ) -> DecodedRows:
-    """Drop events without effect; insert a delete for the old key before each move."""
+    """Drop events without effect; insert a delete for the old key before each move.
+
+    If the row leaves values unchanged, the delete takes them to the new key.
+    """
     if not (is_nothing.any() or moved.any()):
         return decoded
     counts = np.where(is_nothing, 0, 1 + moved)
@@ -508,6 +511,10 @@ def _repeated(
     }
     assert decoded.bad_values is not None
     assert decoded.bad_keys is not None
+    no_row = np.zeros(len(moved), dtype=np.bool_)
+    takes = is_old & np.logical_or.reduce([no_row, *decoded.unchanged.values()])[rows]
+    indices_of_takers = pa.array(rows, mask=~takes)
+    moved_to = [decoded.columns[key].take(indices_of_takers) for key in old_keys]
     return replace(
         decoded,
         columns=columns,
@@ -519,6 +526,7 @@ def _repeated(
         bad_keys=decoded.bad_keys.take(row_indices),
         unchanged={name: where[rows] & ~is_old for name, where in decoded.unchanged.items()},
         resets=None if decoded.resets is None else decoded.resets[rows] & ~is_old,
+        moved_to=moved_to if takes.any() else None,
         raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(row_indices),
         raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
     )

@@ -639,3 +639,15 @@ def test_random_events_leave_what_neither_image_has(seed: int) -> None:
         assert is_left == [name in left for _, left, _ in puts]
     resets = [bool(left) and is_create for _, left, is_create in puts]
     assert found.resets == (resets if any(resets) else None)
+
+
+@pytest.mark.parametrize("is_one_batch", [True, False], ids=["one batch", "two batches"])
+def test_a_row_that_moves_takes_along_what_was_not_sent(tmp_path: Path, is_one_batch: bool) -> None:
+    """Also on to a third key, and in the order of the moves."""
+    options = {**OPTIONS, "valueSchema": "id BIGINT, x STRING, n STRING"}
+    create = event("c", None, {"id": 1, "x": "a", "n": "1"}, 1)
+    moves = [event("u", {"id": n - 1}, {"id": n, "x": DEFAULT, "n": str(n)}, n) for n in (2, 3)]
+    pairs = [(None, bare(message)) for message in (create, *moves)]
+    for batch in [pairs] if is_one_batch else [pairs[:1], pairs[1:2], pairs[2:]]:
+        write(tmp_path / "t", records(batch), **options)
+    assert rows_of(tmp_path / "t") == [{"id": 3, "x": "a", "n": "3"}]
