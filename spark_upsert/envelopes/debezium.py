@@ -128,7 +128,7 @@ _HINT = (
     "for messages without a schema, 'timeUnit' and 'decimalHandling'; rows that are no change "
     "events belong to the envelope 'upsert' or 'kafka'; 'onTruncate=overwrite' empties the table "
     "at a truncate, and 'ignore' passes over it; "
-    f"for values that were not sent: {UNSENT_HINT}"
+    f"for a key or an order that was not sent: {UNSENT_HINT}"
 )
 
 _NO_REASON = pa.nulls(1, pa.string())[0]
@@ -776,7 +776,9 @@ class FlattenedReader:
     def hint(self) -> str:
         """Hint for inapplicable rows."""
         usual = "correct what writes the values, or their declared format"
-        return usual if self.placeholder is None else f"{usual}; {UNSENT_HINT}"
+        if self.placeholder is None:
+            return usual
+        return f"{usual}; for a key or an order that was not sent: {UNSENT_HINT}"
 
     def read(
         self,

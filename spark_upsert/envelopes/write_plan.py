@@ -20,7 +20,15 @@ from spark_upsert.core.names import (
     joined_names,
     refuse_repeated,
 )
-from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties, storage_type, widens
+from spark_upsert.core.schema import (
+    ErrorPolicy,
+    OnUnknown,
+    Scope,
+    TableSchema,
+    Ties,
+    storage_type,
+    widens,
+)
 from spark_upsert.core.source_positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
 from spark_upsert.envelopes.debezium import FlattenedReader, require_mark_option
@@ -173,7 +181,11 @@ def plan_write(
         return Create(schema=schema, properties=options.properties)
     _check_identity(options, manifest.schema, form)
     _check_engine(engine, manifest.schema)
-    schema = replace(manifest.schema, ties=options.ties or manifest.schema.ties)
+    schema = replace(
+        manifest.schema,
+        ties=options.ties or manifest.schema.ties,
+        on_unknown=_on_unknown(options, manifest.schema),
+    )
     if _gains_quarantine(options, schema):
         schema = replace(schema, on_error=ErrorPolicy.QUARANTINE)
     schema = _accepted(schema, columns, options, _orders_of(schema, form))
@@ -364,8 +376,38 @@ def _new_schema(
         engine=engine,
         ties=options.ties,
         hash_prefix=options.hash_prefix or 0,
+        on_unknown=_first_on_unknown(options),
         rows=form.orders,
     )
+
+
+def _first_on_unknown(options: WriteOptions) -> OnUnknown:
+    """Return the policy for unknown values in a new table."""
+    if options.on_unknown is not None:
+        return options.on_unknown
+    envelope = options.envelope
+    ignores_nulls = (
+        envelope.ignores_nulls or envelope.ignore_nulls_in or envelope.ignore_nulls_except
+    )
+    # An ignored null is no omission: the row of a new key has null there.
+    return OnUnknown.NULL if ignores_nulls else OnUnknown.FAIL
+
+
+def _on_unknown(options: WriteOptions, schema: TableSchema) -> OnUnknown:
+    """Return a table's policy for unknown values, changed if the options say so."""
+    policy = options.on_unknown
+    if policy is None:
+        return schema.on_unknown
+    if not schema.engine.folds:
+        return policy
+    if policy is not OnUnknown.NULL:
+        raise OptionError.conflict(
+            f"onUnknown={policy.value}",
+            f"mergeEngine={schema.engine.kind.value}",
+            why="it shows null for a value that no row has",
+            hint="drop 'onUnknown', or use mergeEngine=deduplicate.",
+        )
+    return schema.on_unknown
 
 
 def _check_identity(options: WriteOptions, schema: TableSchema, form: Form) -> None:

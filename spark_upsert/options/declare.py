@@ -120,6 +120,7 @@ NAMES: Mapping[str, Sequence[str]] = {
         "columnsToUpdate",
         "onError",
         "errorColumn",
+        "onUnknown",
         "applyAsDeletes",
         "columnList",
         "exceptColumnList",

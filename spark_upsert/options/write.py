@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
-from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, Ties
 from spark_upsert.errors import OptionError, require_plain
 from spark_upsert.options.declare import (
     BATCH,
@@ -555,6 +555,18 @@ class WriteOptions:
     )
     error_column: str | None = Option("errorColumn", Options.text, FIXED).as_field(
         "With `onError=inline`: the name of the error column. Default `error`."
+    )
+    on_unknown: OnUnknown | None = Option(
+        "onUnknown",
+        member_of(OnUnknown),
+        Life(Change.REFUSED, "except from `fail`, and to `fail` while no value is unknown"),
+    ).as_field(
+        "Policy for a row with an unknown value: every row of its key left the column unchanged, or "
+        "a delete came since (docs/envelopes.md). `fail`: the write fails. `quarantine`: the row is "
+        "stored separately until the value arrives. `null`: the row shows null. Fixed by the first "
+        "write, except that you can change `fail`, and change to `fail` while no value is unknown. "
+        "Default `fail`; with `ignoreNullUpdates` or its column lists, and always with "
+        "`mergeEngine=partial-update` or `aggregation`, `null`."
     )
     deletes: str | None = Option("applyAsDeletes", Options.text, NEXT).as_field(
         "Column that marks deletes: a Boolean, or Debezium's `__deleted` (`true`, `false`) or "

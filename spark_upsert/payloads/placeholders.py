@@ -55,10 +55,11 @@ _TIME_FACTORS = (1, 1000)
 _WRAPPED = ("schema", "payload")
 
 UNSENT_HINT = (
-    "PostgreSQL sends all values with REPLICA IDENTITY FULL, MySQL with binlog_row_image=FULL; "
-    "Debezium's ReselectColumnsPostProcessor reads them from the database; a table made with "
-    "mergeEngine=partial-update keeps the old value"
+    "PostgreSQL sends the columns of the table's REPLICA IDENTITY with each update, which must "
+    "include 'keys', and all with FULL; MySQL sends all with binlog_row_image=FULL; Debezium's "
+    "ReselectColumnsPostProcessor reads them from the database"
 )
+"""Hint for a key or an order that the source did not send."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from spark_upsert.core.names import find_columns
-from spark_upsert.core.schema import TableSchema
+from spark_upsert.core.schema import OnUnknown, TableSchema
 from spark_upsert.core.source_positions import BINLOG_NAMES, require_extended
 from spark_upsert.errors import OptionError, SchemaError, UpsertFlowError, setting
 from spark_upsert.store import Store
@@ -50,12 +50,17 @@ def alter(
             require_not_dropped(head, changes.columns)
         accepted = head.schema.accept(changes.columns, merge=True, orders=changes.order)
         on_error = head.schema.on_error if head.schema.has_quarantine else schema.on_error
+        on_unknown = head.schema.on_unknown
+        if upon is None or schema.on_unknown is not upon.on_unknown:
+            _require_policy_for_unknown(head, schema.on_unknown)
+            on_unknown = schema.on_unknown
         result = replace(
             changes,
             columns=accepted.columns,
             order=accepted.order,
             has_wide_order=accepted.has_wide_order,
             on_error=on_error,
+            on_unknown=on_unknown,
             hash_seed=head.schema.hash_seed,
             hash_prefix=head.schema.hash_prefix,
         )
@@ -66,6 +71,24 @@ def alter(
 
     log.append(propose)
     return log.head()
+
+
+def _require_policy_for_unknown(head: Manifest, policy: OnUnknown) -> None:
+    """Raise unless a table can change to a policy for unknown values.
+
+    A table with the policy `OnUnknown.FAIL` has no unknown values, so it can change to any other.
+    """
+    own = head.schema.on_unknown
+    if policy is own or own is OnUnknown.FAIL:
+        return
+    if policy is not OnUnknown.FAIL or head.unknown_rows:
+        raise OptionError.fixed(
+            "onUnknown",
+            policy.value,
+            own.value,
+            why="it decides which rows the table shows (only 'fail' may become another, and only "
+            "while no value is unknown another may become 'fail')",
+        )
 
 
 def drop_columns(log: Log, names: Sequence[str]) -> Manifest:

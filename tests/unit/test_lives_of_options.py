@@ -261,6 +261,7 @@ OF_WRITES: dict[str, Changed] = {
     "sequenceScope": ({"sequenceBy": "n"}, {"sequenceBy": "n", "sequenceScope": "epoch"}),
     "operation": ({}, {"operation": "delete"}),
     "onError": (INLINE, {"onError": "quarantine"}),
+    "onUnknown": ({"onUnknown": "null"}, {"onUnknown": "quarantine"}),
     "errorColumn": ({**INLINE, "errorColumn": "e"}, {**INLINE, "errorColumn": "f"}),
     "mergeEngine": ({}, {"mergeEngine": "first-row"}),
     "aggregate.<column>": (SUMS, {**SUMS, "aggregate.n": "max"}),

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.merge_engines import Engine, MergeEngine
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.form import envelope_of_rows
@@ -17,8 +16,6 @@ from tests.support.debezium import OPTIONS as EVENTS
 from tests.support.debezium import bare, event, key
 from tests.support.envelopes import KAFKA, plan, records, rows_of, write
 from tests.support.unchanged import Decoded, decode, decode_into, decoded_by
-
-PARTIAL = MergeEngine(Engine.PARTIAL_UPDATE)
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "a": 1, "b": "x", "to": None},
@@ -229,6 +226,46 @@ def test_an_order_in_the_event_cannot_be_unchanged(tmp_path: Path) -> None:
         plan(tmp_path / "t", KAFKA, **EVENTS, ignoreNullUpdatesColumnList="source.lsn")
 
 
+def written(path: Path, *batches: pa.Table, **options: str) -> list[dict[str, Any]]:
+    """Return the rows of a table after its batches, whether they come as one or one by one."""
+    found = []
+    for place, epochs in (("one", [pa.concat_tables(batches)]), ("many", list(batches))):
+        for rows in epochs:
+            write(path / place, rows, keys="id", **options)
+        found.append(rows_of(path / place))
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_a_null_that_is_ignored_keeps_the_value(tmp_path: Path) -> None:
+    """A new row has null there, which is no fault."""
+    columns = pa.schema({"id": pa.int64(), "n": pa.int64(), "x": pa.string()})
+    rows = [(1, 0, "a"), (1, None, "b"), (2, None, "c")]
+    batches = [pa.table([[value] for value in row], schema=columns) for row in rows]
+    expected = [{"id": 1, "n": 0, "x": "b"}, {"id": 2, "n": None, "x": "c"}]
+    assert written(tmp_path, *batches, ignoreNullUpdates="true") == expected
+
+
+def test_a_null_that_is_listed_is_set(tmp_path: Path) -> None:
+    columns = {"id": pa.int64(), "n": pa.int64(), "x": pa.string(), "at": pa.int64()}
+    schema = pa.schema({**columns, "to": pa.list_(pa.string())})
+    rows = [
+        (1, 0, "a", 1, None),
+        (1, 1, None, 2, ["n"]),
+        (2, 0, "b", 1, None),
+        (2, 5, None, 2, ["x"]),
+        (3, 0, "c", 1, None),
+        (3, 5, None, 2, []),
+    ]
+    batches = [pa.table([[value] for value in row], schema=schema) for row in rows]
+    options = {"columnsToUpdate": "to", "sequenceBy": "at", "exceptColumnList": "at"}
+    assert written(tmp_path, *batches, **options) == [
+        {"id": 1, "n": 1, "x": "a"},
+        {"id": 2, "n": 0, "x": None},
+        {"id": 3, "n": 0, "x": "c"},
+    ]
+
+
 MASK = [True, False, None]
 MASKS: dict[str, Any] = {
     "a list": MASK,
@@ -243,7 +280,7 @@ MASKS: dict[str, Any] = {
 @pytest.mark.parametrize("merge", [False, True])
 def test_a_program_marks_unchanged_values(tmp_path: Path, mask: Any, merge: bool) -> None:
     columns = pa.schema({"id": pa.int64(), "a": pa.int64(), "b": pa.string()})
-    table = Table.create(str(tmp_path / "t"), columns, keys=["id"], engine=PARTIAL)
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
     table.upsert(pa.table({"id": [1, 2, 3], "a": [1, 2, 3], "b": ["x", "y", "z"]}))
     rows = pa.table({"id": [1, 2, 3], "a": [7, 8, 9], "b": ["u", "v", "w"]})
     if isinstance(mask, str):

@@ -48,12 +48,17 @@ def is_due(log: Log, write_set: WriteSet, head: Manifest) -> bool:
         return False
     for base in {staged_task.base for staged_task in write_set.staged}:
         log.require_descent(head, base, "the epoch")
-    if write_set.base.manifest.schema.on_error is not head.schema.on_error:
-        raise ContentionError(
-            f"the error policy of '{url}' became '{head.schema.on_error.value}' while the epoch "
-            "was under way. Nothing was committed.",
-            hint="write it again; a query that is restarted does.",
-        )
+    base_schema = write_set.base.manifest.schema
+    for option, policy, own_policy in (
+        ("onError", base_schema.on_error, head.schema.on_error),
+        ("onUnknown", base_schema.on_unknown, head.schema.on_unknown),
+    ):
+        if policy is not own_policy:
+            raise ContentionError(
+                f"{option} of '{url}' became '{own_policy.value}' while the epoch was under way. "
+                "Nothing was committed.",
+                hint="write it again; a query that is restarted does.",
+            )
     _require_unfenced(write_set, head, url)
     if head.schema.engine.multiplicity is not None:
         return is_next_move(write_set, head)

@@ -138,8 +138,9 @@ def require_known(counters: Counters, examples: Examples, schema: TableSchema) -
         "of the key sets it, or a delete came since. Nothing was committed.",
         hint="begin with a snapshot of the source, so that each row comes whole once; for a row "
         "whose key changed, read the records with their headers, or set the source table's REPLICA "
-        "IDENTITY to FULL. A table may also keep such rows "
-        "apart until their values come, or show null there (on_unknown of Table.create).",
+        "IDENTITY to FULL. A table may also keep such rows apart until their values come "
+        f"({setting('onUnknown', 'quarantine')}), or show null there "
+        f"({setting('onUnknown', 'null')}).",
         example=examples.get("unknown"),
     )
 
