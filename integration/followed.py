@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from integration.servers.postgres import Postgres
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.replication.follower import FollowedBatch, Follower, FollowOptions
+from spark_upsert.replication.follower import FollowedBatch, Follower
+from spark_upsert.replication.source import FollowOptions
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.store.open import open_store
 from spark_upsert.table.table import Table
@@ -108,6 +109,13 @@ class Followed:
         group = GroupTable(open_store(str(self.root))).of_batch(batch)
         members = group.members
         return {folder.removeprefix("public."): members[folder].place.version for folder in members}
+
+    def source_of(self, batch: int) -> tuple[str, bool]:
+        """Return a batch's log position, and whether it is a state of the database."""
+        recorded = GroupTable(open_store(str(self.root))).of_batch(batch).batch
+        assert recorded is not None
+        assert recorded.source is not None
+        return recorded.source.lsn, recorded.source.is_whole
 
     def newest_batch(self) -> int:
         """Return the number of the newest complete batch."""

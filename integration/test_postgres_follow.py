@@ -1,4 +1,7 @@
-"""A real PostgreSQL followed into tables: every consistent batch is a state that it had."""
+"""A real PostgreSQL followed into tables: every consistent batch is a state that it had.
+
+Own processes: the follower needs no Spark, and is killed.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from integration.pages import code_of
 from integration.servers.postgres import Postgres
 from spark_upsert.errors import ContentionError, DataLossError, OptionError, OtherTableError
 from spark_upsert.postgres import connection
+from spark_upsert.postgres.connection import format_lsn
 
 KILLS = int(os.environ.get("UPSERTFLOW_TEST_KILLS", "5"))
 """How often the follower is killed."""
@@ -148,6 +152,9 @@ def test_tables_copied_at_different_times_join_without_a_gap(
     assert [batch.copied for batch in batches[:3]] == [("public.a",), ("public.b",), ("public.c",)]
     states = [batch.is_consistent for batch in batches]
     assert states == sorted(states)  # Once consistent, always.
+    assert [followed.source_of(batch.number) for batch in batches] == [
+        (format_lsn(batch.upper), batch.is_consistent) for batch in batches
+    ]
     for batch in batches:
         if batch.is_consistent:
             versions = followed.versions(batch.number)

@@ -1,4 +1,7 @@
-"""Each case of the decoder on a real server: what was recorded is what a server sends."""
+"""Each case of the decoder on a real server: what was recorded is what a server sends.
+
+Own processes: the server alone.
+"""
 
 from __future__ import annotations
 

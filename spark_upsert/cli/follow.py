@@ -22,7 +22,8 @@ from spark_upsert.cli.render import escaped, print_rows
 from spark_upsert.options.declare import STORAGE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.postgres.connection import format_lsn
-from spark_upsert.replication.follower import FollowedBatch, Follower, FollowOptions
+from spark_upsert.replication.follower import FollowedBatch, Follower
+from spark_upsert.replication.source import FollowOptions, describe_source, drop_source
 
 
 @upsertflow.command()
@@ -106,14 +107,14 @@ def follow(
         rows_max=max_rows,
         delay_s=max_delay / 1000,
     )
-    follower = Follower(options)
     if plan:
-        tables = follower.plan()
-        print_rows(tables, ("table", "keys", "columns", "note"), as_json=as_json)
+        names = ("table", "keys", "columns", "note")
+        print_rows(describe_source(options), names, as_json=as_json)
         return
     if drop:
-        follower.drop()
+        drop_source(options)
         return
+    follower = Follower(options)
     if resnapshot:
         follower.forget_copies()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

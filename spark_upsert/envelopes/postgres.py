@@ -136,18 +136,21 @@ class PostgresEnvelope:
         reasons = rows.column(REASON)
         columns = {name: rows.column(source) for name, source in self.sources.items()}
         is_lost = [pc.and_(columns[key].is_null(), reasons.is_valid()) for key in self.schema.keys]
-        unchanged = {
-            name: _mask(rows.column(f"{UNCHANGED_PREFIX}{source}"))
-            for name, source in self.sources.items()
-            if f"{UNCHANGED_PREFIX}{source}" in rows.schema.names
+        marked = {
+            name.removeprefix(UNCHANGED_PREFIX): _mask(rows.column(name))
+            for name in rows.schema.names
+            if name.startswith(UNCHANGED_PREFIX)
         }
+        unchanged = {name: marked.get(source) for name, source in self.sources.items()}
         decoded = DecodedRows(
             columns=columns,
             order=[rows.column(COMMIT_LSN), rows.column(SEQUENCE)],
             tombstones=_mask(pc.equal(rows.column(OP), REMOVE)),
             bad_values=reasons,
             bad_keys=pc.if_else(_any(is_lost), reasons, None),
-            unchanged={name: where for name, where in unchanged.items() if where.any()},
+            unchanged={
+                n: where for n, where in unchanged.items() if where is not None and where.any()
+            },
             raw_values=lambda indices: rows_as_json(rows, indices),
             hint=_HINT,
         )

@@ -31,10 +31,6 @@ _NAME = re.compile(r"[a-z0-9_]{1,63}")
 """The names that PostgreSQL allows for slots."""
 
 
-class SourceConnectionError(StorageError, ConnectionError):
-    """No connection to the database, or none any more."""
-
-
 def format_lsn(lsn: int) -> str:
     """Format a log position as PostgreSQL does: ``0/1A2B3C4``."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
@@ -67,13 +63,19 @@ def shown(url: str) -> str:
 def connect(url: str, **parameters: str) -> Any:
     """Return a connection with `SETTINGS`, in autocommit; raise `StorageError` without one."""
     psycopg = driver()
-    conninfo = psycopg.conninfo.make_conninfo(
-        url, client_encoding="UTF8", application_name="upsertflow", options=_OPTIONS, **parameters
-    )
+    own = {"client_encoding": "UTF8", "application_name": "upsertflow", "options": _OPTIONS}
+    try:
+        conninfo = psycopg.conninfo.make_conninfo(url, **own, **parameters)
+    except psycopg.ProgrammingError:
+        raise OptionError(  # Not shown: it may have a password.
+            f"the address of the database, {len(url)} characters, is not one of libpq.",
+            hint="write postgresql://user@host:port/database; give the password in PGPASSWORD.",
+            option="url",
+        ) from None
     try:
         return psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
-        raise SourceConnectionError(
+        raise StorageError(
             f"no connection to {shown(url)}: {str(error).strip()}.",
             hint="check the address, the password (PGPASSWORD or a password file) and the role.",
         ) from error
@@ -147,7 +149,7 @@ class ReplicationConnection:
     def receive(self) -> bytes | None:
         """Return the next message if there is one; None if none has arrived.
 
-        Raises `SourceConnectionError` when the server has ended the stream.
+        Raises `StorageError` when the server has ended the stream.
         """
         size, data = self._protocol.get_copy_data(1)
         if size > 0:
@@ -157,7 +159,7 @@ class ReplicationConnection:
         # The reason, such as a shutdown, follows the end of the data.
         result = self._protocol.get_result()
         reason = result.error_message.decode(errors="replace") if result is not None else ""
-        raise SourceConnectionError(reason.strip() or "the server has closed the connection")
+        raise StorageError(reason.strip() or "the server has closed the connection")
 
     def wait(self, seconds: float, *others: int) -> None:
         """Wait until the server or one of other file descriptors has something to read."""
@@ -166,7 +168,7 @@ class ReplicationConnection:
             try:
                 self._protocol.consume_input()
             except driver().OperationalError as error:
-                raise SourceConnectionError(str(error).strip()) from error
+                raise StorageError(str(error).strip()) from error
 
     def confirm(self, lsn: int, *, asks: bool = False) -> None:
         """Tell the server that everything up to a position is durable here.
@@ -178,7 +180,7 @@ class ReplicationConnection:
             self._protocol.put_copy_data(struct.pack(">cQQQq?", b"r", lsn, lsn, lsn, now_us, asks))
             self._protocol.flush()
         except driver().OperationalError as error:
-            raise SourceConnectionError(str(error).strip()) from error
+            raise StorageError(str(error).strip()) from error
 
     def close(self) -> None:
         """Close the connection."""

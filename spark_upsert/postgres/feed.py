@@ -377,7 +377,7 @@ class TransactionFeed:
         ------
         DataLossError
             ``exactly`` is not where a transaction ends.
-        ConnectionError
+        StorageError
             The connection was lost. Call `connect`, and read the batch again.
         """
         assert self._receiver is not None

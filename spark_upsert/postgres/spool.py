@@ -78,13 +78,11 @@ class RowsByTable:
         schema = self._schemas[table]
         for part in self._parts[table]:
             batch = part if isinstance(part, pa.RecordBatch) else self._read(*part)
-            columns = {
-                field.name: batch.column(field.name)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in schema
-            }
-            yield pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+            arrays = [
+                columns.get(field.name, pa.nulls(batch.num_rows, field.type)) for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _read(self, first: int, length: int) -> pa.RecordBatch:
         assert self._folder is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,23 @@ from spark_upsert.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePart:
+    """The rows of a source table: a table's own, or those of a partition."""
+
+    name: str
+    """In `RowsByTable`."""
+    visibility: Visibility | None
+    """The transactions that the table's copy has, if the batch may repeat some."""
+    is_partition: bool
+    """The truncate of a partition is no truncate of the table, which is copied again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """A table below the root."""
 
-    route: Route
     keys: tuple[str, ...]
+    parts: list[SourcePart] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +49,7 @@ class BatchRows:
 
     root: Store
     spooled: RowsByTable
-    """By source table: ``schema.name``, with what cannot be in a name between."""
-    parts: Mapping[Route, Iterable[str]]
-    """The source tables whose rows a table takes: itself, or its partitions."""
     targets: Mapping[Route, Target]
-    repeated: Mapping[str, Visibility]
-    """By source table: transactions that its copy has."""
-    partitions: frozenset[str]
-    """Source tables with a part of a table's rows. The truncate of one is no truncate of the table,
-    which is copied again."""
 
     @property
     def bytes(self) -> int:
@@ -56,55 +60,57 @@ class BatchRows:
     def counts(self) -> dict[Route, int]:
         """Rows by table, with those that a copy has."""
         return {
-            route: sum(self.spooled.counts[part] for part in parts)
-            for route, parts in self.parts.items()
+            route: sum(self.spooled.counts[part.name] for part in target.parts)
+            for route, target in self.targets.items()
         }
 
     def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
         """Yield a table's rows without the changes that its copy has."""
-        keys = self.targets[route].keys
-        values = read_moved_values(
-            lambda: self._rows(route), keys, lambda *wanted: self._look_up(route, *wanted)
-        )
-        for batch in self._rows(route):
+        target = self.targets[route]
+
+        def look_up(keys: Sequence[Key], columns: Sequence[str]) -> dict[Key, dict[str, Any]]:
+            assert route.folder is not None
+            return _read_rows(table_below(self.root, route.folder), target.keys, keys, columns)
+
+        values = read_moved_values(lambda: self._rows(target), target.keys, look_up)
+        for batch in self._rows(target):
             yield with_values(batch, values) if values else batch
 
-    def _rows(self, route: Route) -> Iterator[pa.RecordBatch]:
-        for part in self.parts[route]:
-            visibility = self.repeated.get(part)
-            for batch in self.spooled.rows(part):
-                rows = batch if visibility is None else _without(batch, visibility)
-                if part in self.partitions:
+    def _rows(self, target: Target) -> Iterator[pa.RecordBatch]:
+        for part in target.parts:
+            for batch in self.spooled.rows(part.name):
+                rows = batch if part.visibility is None else _without(batch, part.visibility)
+                if part.is_partition:
                     rows = rows.filter(pc.not_equal(rows.column(OP), EMPTY))
                 yield rows
-
-    def _look_up(
-        self, route: Route, wanted: Sequence[Key], columns: Sequence[str]
-    ) -> dict[Key, dict[str, Any]]:
-        assert route.folder is not None
-        table, keys = table_below(self.root, route.folder), self.targets[route].keys
-        head = table.log.try_head()
-        if head is None:
-            return {}
-        names = [*keys, *columns]
-        frame = {key: [values[at] for values in wanted] for at, key in enumerate(keys)}
-        fields = [head.schema.columns.field(key) for key in keys]
-        found = table.get(pa.table(frame, schema=pa.schema(fields)), columns=names)
-        return {tuple(row[key] for key in keys): row for row in found.to_pylist()}
 
     def plan(
         self, route: Route, table: Table, options: WriteOptions, new_table_id: str
     ) -> WritePlan:
         """Plan the write of a table's rows; it may add columns and widen types."""
-        incoming = pa.unify_schemas([self.spooled.schema(part) for part in self.parts[route]])
-        form = PostgresForm(incoming, self.targets[route].keys)
+        target = self.targets[route]
+        incoming = pa.unify_schemas([self.spooled.schema(part.name) for part in target.parts])
         return plan_table_write(
             table,
             replace(options, merge_schema=True),
             incoming,
             new_table_id=new_table_id,
-            form=form,
+            form=PostgresForm(incoming, target.keys),
         )
+
+
+def _read_rows(
+    table: Table, names: Sequence[str], keys: Sequence[Key], columns: Sequence[str]
+) -> dict[Key, dict[str, Any]]:
+    """Return columns of a table's rows by key."""
+    head = table.log.try_head()
+    if head is None:
+        return {}
+    schema = pa.schema([head.schema.columns.field(name) for name in names])
+    arrays = [[key[index] for key in keys] for index in range(len(names))]
+    wanted = pa.table(dict(zip(names, arrays, strict=True)), schema=schema)
+    found = table.get(wanted, columns=[*names, *columns])
+    return {tuple(row[name] for name in names): row for row in found.to_pylist()}
 
 
 def _without(batch: pa.RecordBatch, visibility: Visibility) -> pa.RecordBatch:

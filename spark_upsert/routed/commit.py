@@ -29,6 +29,7 @@ from spark_upsert.routed.group import (
     CompactionQueue,
     GroupTable,
     Member,
+    SourcePosition,
     TableGroup,
     expire_old_versions,
     is_expiry_due,
@@ -110,6 +111,7 @@ def build_group_rows(
     result: RoutedCommitResult,
     transaction: Transaction | None,
     now_ms: int,
+    source: SourcePosition | None = None,
 ) -> tuple[Batch, list[Member]]:
     """Return the batch's row for the group table and the changed members."""
     queue = CompactionQueue.of(group).after(result.visited, result.due_counts, now_ms)
@@ -135,6 +137,7 @@ def build_group_rows(
         turn=queue.turn,
         committed_ms=now_ms,
         terms=result.terms if result.is_taken else _terms(group),
+        source=source,
     )
     _warn_of_unmatched(group, batch.unmatched, named, root.url)
     return batch, [members[folder] for folder in sorted(members)]
@@ -241,6 +244,7 @@ def commit_routed(
     *,
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
+    source: SourcePosition | None = None,
 ) -> GroupCommit | None:
     """Commit staged results to each table exactly once, then record the batch as complete.
 
@@ -275,7 +279,7 @@ def commit_routed(
     )
     require_distinct_tables(group, result)
     now_ms = group_table.table.log.now_ms()
-    batch, members = build_group_rows(root, options, group, result, transaction, now_ms)
+    batch, members = build_group_rows(root, options, group, result, transaction, now_ms, source)
     committed = group_table.append(batch, members, transaction, take_over=options.take_over)
     if committed is None:
         return None

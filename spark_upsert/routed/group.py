@@ -68,6 +68,9 @@ FIELDS: Mapping[str, pa.DataType] = {
     "turn": pa.list_(pa.int64()),
     "committed": pa.timestamp("us", "UTC"),
     "terms": pa.string(),
+    "source_lsn": pa.string(),
+    "source_time": pa.timestamp("us", "UTC"),
+    "state": pa.string(),
 }
 """Group table columns."""
 
@@ -256,6 +259,10 @@ def us_of(ms: int | None) -> int | None:
     return None if ms is None else ms * _US_PER_MS
 
 
+def _us_since_1970(value: Any) -> int | None:
+    return None if value is None else round(value.timestamp() * 1_000_000)
+
+
 FOLDER = "_group"
 """Group table folder below the root. No table folder begins with it."""
 
@@ -271,6 +278,21 @@ _CHECKPOINT = "checkpoint:"
 
 _CLAIM = "claim:"
 """Writer name prefix for a query with a claim to the root and possibly no writes yet."""
+
+
+WHOLE, JOINING = "whole", "joining"
+"""States of a followed database's batch: the tables together show one state of it, or not yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePosition:
+    """A batch's place in the log of the database that the tables follow."""
+
+    lsn: str
+    committed_us: int | None = None
+    """When the batch's last transaction was committed, in microseconds since 1970; None: none."""
+    is_whole: bool = True
+    """Whether the tables together show the database's state at this position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +315,13 @@ class Batch:
     committed_ms: int = 0
     terms: str | None = None
     """`RoutedPlan.terms` under which a table last accepted rows; None if none ever did."""
+    source: SourcePosition | None = None
+    """None unless the tables follow a database."""
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether the tables follow a database, and were copied at different times."""
+        return self.source is not None and not self.source.is_whole
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
@@ -310,11 +339,29 @@ class Batch:
             else Turn(band=row["turn"][0], credit=row["turn"][1]),
             committed_ms=ms_of(row["committed"]) or 0,
             terms=row["terms"],
+            source=None
+            if row["source_lsn"] is None
+            else SourcePosition(
+                lsn=row["source_lsn"],
+                committed_us=_us_since_1970(row["source_time"]),
+                is_whole=row["state"] == WHOLE,
+            ),
         )
 
     def to_row(self) -> dict[str, Any]:
         """Return the group table row."""
+        source = self.source
+        of_source = (
+            {}
+            if source is None
+            else {
+                "source_lsn": source.lsn,
+                "source_time": source.committed_us,
+                "state": WHOLE if source.is_whole else JOINING,
+            }
+        )
         return {
+            **of_source,
             "folder": BATCH,
             "name": self.template,
             "values": list(self.unmatched),

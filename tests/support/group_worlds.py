@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.options.inputs import ReadPlan
-from spark_upsert.routed.group import Batch, GroupTable, Member
+from spark_upsert.routed.group import Batch, GroupTable, Member, SourcePosition
 from spark_upsert.store import LocalStore
 from spark_upsert.streams.planner.formats import (
     MergedRead,
@@ -52,6 +52,8 @@ class RoutedBatch:
     """Of a batch that is under way: the tables that do not have it."""
     under_way: dict[str, Rows] | None = None
     """What the batch that is under way brings each table."""
+    source: SourcePosition | None = None
+    """Of the next batches, if they follow a database."""
 
     @property
     def group(self) -> GroupTable:
@@ -106,7 +108,13 @@ class RoutedBatch:
             for folder, place in places.items()
         ]
         rows = sum(each.rows for each in members)
-        batch = Batch(template="{t}", writer=self.writer, number=self.number, rows=rows)
+        batch = Batch(
+            template="{t}",
+            writer=self.writer,
+            number=self.number,
+            rows=rows,
+            source=self.source,
+        )
         transaction = Transaction(writer=self.writer, number=self.number, is_consecutive=True)
         self.group.append(batch, members, transaction, **asked)
 

@@ -17,6 +17,7 @@ from spark_upsert.errors import (
     VersionNotFoundError,
 )
 from spark_upsert.options.inputs import ReadPlan
+from spark_upsert.routed.group import SourcePosition
 from spark_upsert.streams.planner.formats import MergedRead, batch_inputs, plan_columns
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.log import cut
@@ -73,6 +74,49 @@ def test_what_is_not_in_a_whole_batch_is_not_read(world: RoutedBatch) -> None:
     read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
     rows = [row for work in read.splits() for b in read.read(work) for row in b.to_pylist()]
     assert folds([rows]) == world.whole[1]
+
+
+def test_tables_that_follow_a_database_are_read_together_when_they_have_joined(
+    world: RoutedBatch,
+) -> None:
+    query = world.query()
+    query.drain()
+    world.source = SourcePosition(lsn="0/1A", is_whole=False)
+    world.batch(a={3: 3})
+    with pytest.raises(OptionError, match=r"batch 2 below .* is no state of the database"):
+        world.read(asOfBatch=2)
+    with pytest.raises(OptionError, match=r"batch 2 below .* is no state"):
+        world.read()
+    assert world.read(asOfBatch=1) == {"a": {1: 2, 2: 2}, "b": {1: 10}}
+    query.drain()
+    assert folds(query.batches) == world.whole[1]
+    world.source = SourcePosition(lsn="0/2B", committed_us=1_700_000_000_000_001)
+    world.batch(b={3: 30})
+    query.drain()
+    assert folds(query.batches) == world.read() == world.whole[3]
+    batches = [world.group.of_batch(number).batch for number in (1, 2, 3)]
+    assert [batch and batch.source for batch in batches] == [
+        None,
+        SourcePosition(lsn="0/1A", is_whole=False),
+        world.source,
+    ]
+
+
+def test_a_limit_ends_no_batch_of_a_stream_at_tables_that_join(world: RoutedBatch) -> None:
+    query = world.query(maxRowsPerTrigger="1")
+    query.drain()
+    before = len(query.batches)
+    world.source = SourcePosition(lsn="0/1A", is_whole=False)
+    world.batch(a={3: 3})
+    world.batch(b={3: 3})
+    world.source = SourcePosition(lsn="0/2B")
+    world.batch(a={4: 4})
+    world.batch(a={5: 5})
+    query.drain()
+    assert [folds([batch]) for batch in query.batches[before:]] == [
+        {"a": {3: 3, 4: 4}, "b": {3: 3}},
+        {"a": {5: 5}},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "rich": ("spark_upsert.cli",),
     "obstore": ("spark_upsert.store.object_store",),
     "polars": ("spark_upsert.table.polars_frame",),
-    **dict.fromkeys(("fastavro", "pandas", "prometheus_client", "pyspark", "urllib3"), ()),
+    **dict.fromkeys(
+        ("fastavro", "pandas", "prometheus_client", "pyspark", "urllib3", "psycopg"), ()
+    ),
 }
 """Packages that a plain installation lacks, and the modules that need each of them."""
 

@@ -151,7 +151,7 @@ def commands_with_paths() -> Iterator[tuple[str, str]]:
     """
     for name, command in upsertflow.commands.items():
         for parameter in command.params:
-            is_path = parameter.name in ("path", "paths", "root", "place", "directory")
+            is_path = parameter.name in ("path", "paths", "root", "place", "directory", "url")
             if is_path and name != "doctor":
                 yield name, parameter.name or ""
 
@@ -163,6 +163,7 @@ FILLERS: Mapping[str, str] = {
     "values": "1",
     "kind": "polars",
     "place": "/lake/of",
+    "url": "postgresql://nobody@127.0.0.1:1/none",
 }
 
 

@@ -36,6 +36,14 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
     group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
     if group.batch is None:
         raise no_group_error(below.root)
+    if group.batch.is_joining:
+        raise OptionError(
+            f"{_named(group.batch.number)} below '{below.root}' is no state of the database that "
+            "the tables follow: tables were copied at different times.",
+            hint="read again when 'upsertflow follow' reports a batch that is not joining; or give "
+            "an earlier 'asOfBatch', or read without 'consistent'.",
+            option="consistent",
+        )
     pinned = pins_of(group, below)
     missing = sorted(below.named.keys() - pinned.keys())
     if missing:
@@ -128,7 +136,8 @@ class WholeBatches:
                     rows += group.batch.rows if group.batch else 0
                 if taken is not None and rows > rows_max:
                     return taken
-                taken = group
+                if group.batch is None or not group.batch.is_joining:
+                    taken = group
         return None
 
     def _iter_unread(
@@ -195,6 +204,8 @@ class GroupInputs:
         if head is None or head.version == self._version:
             return self._heads
         group = self._group.at(head.version)
+        if group.batch is not None and group.batch.is_joining:
+            return self._heads  # The stream waits for the next state of the followed database.
         pinned = pins_of(group, self._below)
         # An unchanged table keeps its head object, so that its input is not queried.
         same = {
