@@ -44,6 +44,7 @@ from benchmarks.report.tables import (
     point_reads_section,
     routing_section,
     topics_section,
+    unchanged_section,
     wide_section,
 )
 from benchmarks.sections import SECTIONS
@@ -86,6 +87,7 @@ def write_report(found: dict[str, Any], folder: Path) -> None:
         *indexing_section(sections),
         *point_reads_section(sections),
         *wide_section(sections),
+        *unchanged_section(sections),
         *object_storage_section(sections),
         *mirror_section(sections),
         *operators_section(sections),

@@ -167,6 +167,31 @@ def wide_section(sections: Sections) -> Iterator[str]:
     yield ""
 
 
+def unchanged_section(sections: Sections) -> Iterator[str]:
+    """Yield the section on updates that leave a large column unchanged."""
+    section = sections.get("unchanged")
+    if section is None:
+        return
+    yield from ("## Updates that leave a large value unchanged, without Spark", "")
+    yield (
+        f"A table of {count(section['rows'])} rows with a text of {count(section['value_bytes'])} bytes, in one run. "
+        "One batch updates a share of them at random; the text is sent again, or left unchanged. Written bytes, and "
+        "processor time of all threads:"
+    )
+    shares = {share: both for share, both in section["shares"].items() if float(share)}
+    heads = [f"{float(share):.0%}, {how}" for share in shares for how in ("sent", "unchanged")]
+    yield from ("", f"| step | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}")
+    cells = [each for both in shares.values() for each in (both["sent"], both["unchanged"])]
+    yield row(["bytes written", *(f"{each['bytes'] / 1e6:.2f} MB" for each in cells)])
+    for step in (name for name in cells[0] if name != "bytes"):
+        yield row([step, *(times(each[step]["cpu_s"]) for each in cells)])
+    none = section["shares"]["0.0"]
+    ratio = none["unchanged"]["scan"]["cpu_s"]["median"] / none["sent"]["scan"]["cpu_s"]["median"]
+    yield ""
+    yield f"A scan takes {ratio:.2f} times as long if masks are given and no row uses them."
+    yield ""
+
+
 def mirror_section(sections: Sections) -> Iterator[str]:
     """Yield the section on a mirror beside its table."""
     section = sections.get("mirror")

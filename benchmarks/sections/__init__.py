@@ -25,6 +25,7 @@ SECTIONS: dict[str, Callable[[Place, Size], dict[str, Any]]] = {
     "indexing": tables.indexing,
     "point_reads": tables.point_reads,
     "wide": tables.wide,
+    "unchanged": tables.unchanged,
     "object_storage": tables.object_storage,
     "mirror": mirrors.mirror,
     "mirror_peers": mirrors.mirror_peers,

@@ -135,6 +135,17 @@ def wide(place: Place, size: Size) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def unchanged(place: Place, size: Size) -> dict[str, Any]:
+    """Measure updates that leave a large column unchanged, against updates that send it."""
+    from benchmarks.unchanged import measure
+
+    folder = place.work / "unchanged"
+    try:
+        return measure(folder, size.merged // 20, rounds=size.rounds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def object_storage(place: Place, size: Size) -> dict[str, Any]:
     """Count bytes and requests of tables in a bucket, for one machine and for several."""
     from benchmarks.object_storage import measure

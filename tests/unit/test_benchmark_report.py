@@ -61,7 +61,7 @@ def test_the_repository_keeps_figures_and_no_samples(measured: dict[str, Any]) -
     assert measured == figures(measured)
     text = (FOLDER / "figures.json").read_text()
     assert text == written(measured) + "\n"
-    assert len(text.splitlines()) < 2_100
+    assert len(text.splitlines()) < 2_200
 
 
 def test_a_figure_that_is_missing_is_not_passed_over(measured: dict[str, Any]) -> None:

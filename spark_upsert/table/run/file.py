@@ -302,7 +302,10 @@ def write_run(store: Store, path: str, rows: pa.RecordBatch) -> RunFile:
 
 
 def _without_unused_marks(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Leave out the marks of unchanged values that no entry uses (`core.schema.kept_column`)."""
+    """Leave out the marks of unchanged values that no entry uses (`core.schema.kept_column`).
+
+    Also a column that no entry sets.
+    """
     names = set(rows.schema.names)
     unused = []
     for column in rows.schema.names:
@@ -311,6 +314,9 @@ def _without_unused_marks(rows: pa.RecordBatch) -> pa.RecordBatch:
             continue
         marks = [name for name in (kept, at, moved_column(column)) if name in names]
         unused += [name for name in marks if rows.column(name).null_count == rows.num_rows]
+        is_never_set = rows.column(column).null_count == rows.num_rows
+        if is_never_set and rows.column(kept).null_count == 0:
+            unused.append(column)
     if MOVED in names and rows.column(MOVED).null_count == rows.num_rows:
         unused.append(MOVED)
     return rows.drop_columns(unused) if unused else rows
