@@ -1,7 +1,7 @@
 """Placeholders of the real Debezium for values that PostgreSQL did not send, in several modes.
 
 Large values lie apart (TOAST), and an update that leaves them unchanged does not carry them. A table
-is to hold what the database answers, nulls included.
+is to hold what the database answers, nulls included, also at a key to which a row has moved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Message
 
 from integration.queries import wait_until
 from integration.servers.kafka import Broker, running_connect
@@ -55,8 +55,10 @@ CHANGES = (
     "DELETE FROM large WHERE id = 4",
     "UPDATE large SET tags = NULL, t = NULL WHERE id = 1",
     "UPDATE large SET n = 3 WHERE id = 1",
+    "UPDATE large SET id = 7, n = 4 WHERE id = 5",
+    "UPDATE large SET n = 5 WHERE id = 7",
 )
-LAST = {1: 3, 2: 1, 3: 2, 5: 0}
+LAST = {1: 3, 2: 1, 3: 2, 7: 5}
 """The column ``n`` of each row, by its key, once all changes have come."""
 
 ANSWER = """
@@ -165,11 +167,25 @@ def answer(
         yield rows
 
 
+COLUMNS_OF_SPARK = KAFKA.append(
+    pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+)
+"""With ``includeHeaders``."""
+
+
+def headers_of(message: Message) -> list[dict[str, Any]]:
+    """Return a message's headers as Spark's source gives them."""
+    headers = message.headers()
+    assert isinstance(headers, list)
+    return [{"key": name, "value": value} for name, value in headers]
+
+
 class Topic:
     """The messages of a mode, written into a table as far as they have come."""
 
     def __init__(self, mode: str, broker: Broker, path: Path) -> None:
-        self.options = MODES[mode][1]
+        # A row may come to its new key before the partition of the old one is read.
+        self.options = {**MODES[mode][1], "onUnknown": "null"}
         self.path = path
         self.messages: list[dict[str, Any]] = []
         settings = {"bootstrap.servers": broker.address, "group.id": uuid4().hex}
@@ -180,11 +196,15 @@ class Topic:
     def rows(self) -> list[dict[str, Any]]:
         """Take what has come; returns the table."""
         messages = self._consumer.consume(100, timeout=0.5)
-        found = [as_record(message) for message in messages if not message.error()]
+        found = [
+            {**as_record(message), "headers": headers_of(message)}
+            for message in messages
+            if not message.error()
+        ]
         self.messages += found
         if found:
             put = write_found if self.options["valueSchema"] == "inline" else write
-            put(self.path, pa.Table.from_pylist(found, schema=KAFKA), **self.options)
+            put(self.path, pa.Table.from_pylist(found, schema=COLUMNS_OF_SPARK), **self.options)
         rows = rows_of(self.path) if self.path.exists() else []
         return sorted(rows, key=lambda row: int(row["id"]))
 

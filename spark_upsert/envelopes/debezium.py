@@ -27,6 +27,7 @@ from spark_upsert.core.schema import (
     unread_deletes_error,
 )
 from spark_upsert.core.source_positions import order_keys, position_of
+from spark_upsert.envelopes.moved_keys import MovedKeys
 from spark_upsert.errors import OptionError, setting
 from spark_upsert.options.write import Truncates
 from spark_upsert.payloads.decoder import Decoder, Payloads, decode_safely
@@ -206,6 +207,8 @@ class DebeziumEnvelope:
     rule: UpdateRule = WHOLE_ROWS
     lists: Path | None = None
     """Path to the rule's column in the reader's batch."""
+    moved_keys: MovedKeys | None = None
+    """None if the rows have no headers."""
 
     def __post_init__(self) -> None:
         is_plain = self.schema.engine.kind is Engine.DEDUPLICATE
@@ -276,6 +279,7 @@ class DebeziumEnvelope:
             raw_keys=key_rows.raw,
             needs_no_order=read.tombstones if self.schema.has_quarantine else None,
             unchanged=unsent.unchanged,
+            moved_to=self._moved_to(read.batch, is_delete),
             resets=moved | _is_in(op, _CREATES),
             ignores_null_deletes=True,
             raw_values=read.raw_values,
@@ -383,6 +387,17 @@ class DebeziumEnvelope:
                 row_indices[found] = len(has_before) + np.flatnonzero(is_known)
                 columns[name] = pa.concat_arrays([new, old]).take(pa.array(row_indices))
                 unsent[name][found] = False
+
+    def _moved_to(self, batch: pa.RecordBatch, is_delete: Mask) -> list[pa.Array] | None:
+        """Return the new keys of rows that are deleted at their old key, by key column.
+
+        The delete and the create must have one order, or values that it takes along would win over
+        values that the create sends: only the fields in ``source`` are the same in both.
+        """
+        source = (*self.event, _SOURCE)
+        if self.moved_keys is None or {path[:-1] for path in self.order} != {source}:
+            return None
+        return self.moved_keys.read(batch, is_delete)
 
     def _passed_over(self, op: pa.Array, ordered: Mask) -> Mask:
         """Return the truncates without a command; log a warning if they are ignored.
@@ -514,7 +529,12 @@ def _repeated(
     no_row = np.zeros(len(moved), dtype=np.bool_)
     takes = is_old & np.logical_or.reduce([no_row, *decoded.unchanged.values()])[rows]
     indices_of_takers = pa.array(rows, mask=~takes)
-    moved_to = [decoded.columns[key].take(indices_of_takers) for key in old_keys]
+    moved_to = None
+    if decoded.moved_to is not None:
+        moved_to = [key.take(row_indices) for key in decoded.moved_to]
+    if takes.any():
+        own_keys = [decoded.columns[key].take(indices_of_takers) for key in old_keys]
+        moved_to = own_keys if moved_to is None else list(map(pc.coalesce, own_keys, moved_to))
     return replace(
         decoded,
         columns=columns,
@@ -526,7 +546,7 @@ def _repeated(
         bad_keys=decoded.bad_keys.take(row_indices),
         unchanged={name: where[rows] & ~is_old for name, where in decoded.unchanged.items()},
         resets=None if decoded.resets is None else decoded.resets[rows] & ~is_old,
-        moved_to=moved_to if takes.any() else None,
+        moved_to=moved_to,
         raw_keys=None if decoded.raw_keys is None else decoded.raw_keys.take(row_indices),
         raw_values=lambda chosen: decoded.raw_values(rows[chosen]),
     )

@@ -31,6 +31,7 @@ from spark_upsert.envelopes.debezium import (
 )
 from spark_upsert.envelopes.inferred_schema import InferredSide
 from spark_upsert.envelopes.kafka import AVRO, JSON, PayloadFormat
+from spark_upsert.envelopes.moved_keys import MovedKeys, has_headers
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.write import EnvelopeOptions, MissingFields, Truncates
 from spark_upsert.payloads.connect import ConnectAvroDecoder, ConnectJsonDecoder
@@ -122,6 +123,7 @@ def record_form(
         options.truncates,
         options.placeholder or DEFAULT_PLACEHOLDER,
         refused_columns(refused, images=True),
+        schemaless_defaults,
         is_declared_json=VALUE not in found and value.format == JSON,
         finds_missing=options.missing_fields is MissingFields.UNCHANGED,
         # A plain-value key has no name, and a key with other names is not the rows' key.
@@ -247,6 +249,8 @@ class RecordForm:
     placeholder : Placeholder
     refused : mapping of str to SchemaError
         Row columns not storable in a table.
+    schemaless_defaults : SchemalessDefaults
+        Conversions for keys in headers.
     is_declared_json : bool
         Whether values are JSON with declared fields, which may be unable to store a placeholder.
     """
@@ -259,6 +263,7 @@ class RecordForm:
     truncates: Truncates
     placeholder: Placeholder
     refused: Mapping[str, SchemaError]
+    schemaless_defaults: SchemalessDefaults
     is_declared_json: bool = False
     finds_missing: bool = False
     """Whether a field missing from ``after`` leaves its column unchanged (``missingFields``)."""
@@ -328,6 +333,11 @@ class RecordForm:
         used = (*order, *own_order.values(), *paths.values())
         needed_paths = {p for p in used if p[0] == value}
         key_fields = [self.columns.field(stored[key][-1]) for key in schema.keys]
+        key_names = dict(zip(schema.keys, (f.name for f in key_fields), strict=True))
+        moved_keys = None
+        if has_headers(self.rows):
+            decoder = ConnectJsonDecoder(pa.schema(key_fields), self.schemaless_defaults)
+            moved_keys = MovedKeys(decoder, tuple(key_names.values()))
         return DebeziumEnvelope(
             schema=schema,
             reader=_RecordReader(
@@ -341,7 +351,7 @@ class RecordForm:
                 ),
                 before=self.make_values(self._event_fields(images, set(), set())),
                 key=self.make_keys(pa.schema(key_fields)),
-                key_fields=dict(zip(schema.keys, (f.name for f in key_fields), strict=True)),
+                key_fields=key_names,
                 placeholder=self.placeholder if self.is_declared_json else None,
                 finds_missing=self.finds_missing,
             ),
@@ -356,6 +366,7 @@ class RecordForm:
             placeholder=self.placeholder,
             rule=rule,
             lists=None if lists is None else paths[lists],
+            moved_keys=moved_keys,
         )
 
     def _decoder(

@@ -17,10 +17,11 @@ from spark_upsert.core.keys import Mask
 from spark_upsert.core.names import find_column, find_columns
 from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.envelopes.debezium import FlattenedReader
+from spark_upsert.envelopes.moved_keys import MovedKeys, has_headers
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.options.declare import one_of
 from spark_upsert.payloads.avro import parse_avro
-from spark_upsert.payloads.connect import DeclaredJsonDecoder
+from spark_upsert.payloads.connect import ConnectJsonDecoder, DeclaredJsonDecoder
 from spark_upsert.payloads.ddl import parse_schema
 from spark_upsert.payloads.decoder import (
     Decoder,
@@ -31,6 +32,7 @@ from spark_upsert.payloads.decoder import (
     refused_fields,
     with_faults,
 )
+from spark_upsert.payloads.logical_types import SchemalessDefaults
 from spark_upsert.payloads.missing_members import combine_masks, find_missing, null_faults
 from spark_upsert.payloads.placeholders import DEFAULT_PLACEHOLDER, Placeholder, decode_without
 from spark_upsert.payloads.schema_registry import ConfluentDecoder
@@ -39,6 +41,8 @@ from spark_upsert.table.write.form import Path, at_path, dotted, find_delete_mar
 from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 _KEY, _VALUE = "key", "value"
+_SOURCE_FIELD = "__source_"
+"""Start of the names of ``source``'s fields in flattened events."""
 _ORDER = ("partition", "offset")
 
 
@@ -159,16 +163,23 @@ class KafkaForm:
         def order_path(name: str) -> Path:
             return (name,) if name in row_names else tuple(name.split("."))
 
+        stored = {
+            column: paths[name] for column, name in zip(own_names, columns.names, strict=True)
+        }
+        order = tuple(order_path(name) for name in orders)
+        is_from_source = all(path[1:] and path[1].startswith(_SOURCE_FIELD) for path in order)
+        moved_keys = None
+        if order and is_from_source and has_headers(self.rows):
+            decoder = ConnectJsonDecoder(self.key.fields, SchemalessDefaults())
+            moved_keys = MovedKeys(decoder, tuple(stored[key][-1] for key in schema.keys))
         return KafkaEnvelope(
             schema=schema,
             key=self.key,
             value=self.value,
             key_name=self._name(_KEY),
             value_name=self._name(_VALUE),
-            columns={
-                column: paths[name] for column, name in zip(own_names, columns.names, strict=True)
-            },
-            order=tuple(order_path(name) for name in orders),
+            columns=stored,
+            order=order,
             own_order={
                 column: order_path(source) for column, source in schema.engine.column_order.items()
             },
@@ -179,6 +190,7 @@ class KafkaForm:
             required=self.required,
             rule=rule,
             lists=None if rule.list_column is None else paths[rule.list_column],
+            moved_keys=moved_keys,
         )
 
 
@@ -220,6 +232,8 @@ class KafkaEnvelope:
     rule: UpdateRule = WHOLE_ROWS
     lists: Path | None = None
     """Path to the rule's column in records."""
+    moved_keys: MovedKeys | None = None
+    """None if a row's delete at its old key and its create at the new one may differ in order."""
 
     def commands(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return a batch's commands, one per row (`Envelope.commands`)."""
@@ -253,6 +267,9 @@ class KafkaEnvelope:
         columns |= rows.columns
         reasons = _because("the value is undecodable: ", values.reasons)
         tombstones = np.asarray(raw_values.is_null().to_numpy(zero_copy_only=False))
+        moved_to = None
+        if self.moved_keys is not None and rows.tombstones is not None:
+            moved_to = self.moved_keys.read(batch, rows.tombstones)
         decoded_rows = DecodedRows(
             columns=columns,
             order=[column(path) for path in self.order],
@@ -260,6 +277,7 @@ class KafkaEnvelope:
             tombstones=tombstones if rows.tombstones is None else tombstones | rows.tombstones,
             bad_values=_first(rows.bad_values, reasons),
             unchanged=rows.unchanged,
+            moved_to=moved_to,
             resets=rows.resets,
             bad_keys=self._bad_keys(raw_keys, keys, columns),
             raw_keys=raw_keys,

@@ -33,6 +33,8 @@ class Decoded:
     deletes: list[bool]
     bad_keys: list[str | None]
     bad_values: list[str | None]
+    moved_to: list[list[Any]] | None
+    """By key column."""
 
     @classmethod
     def of(cls, rows: DecodedRows) -> Decoded:
@@ -49,7 +51,8 @@ class Decoded:
                 columns[name][row] is None for row in np.flatnonzero(where) if name in columns
             )
         resets = None if rows.resets is None else rows.resets.tolist()
-        return cls(columns, masks, resets, rows.tombstones.tolist(), bad_keys, bad_values)
+        moved_to = None if rows.moved_to is None else [key.to_pylist() for key in rows.moved_to]
+        return cls(columns, masks, resets, rows.tombstones.tolist(), bad_keys, bad_values, moved_to)
 
 
 @contextmanager
