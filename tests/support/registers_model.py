@@ -91,20 +91,19 @@ def resolve(commands: Iterable[Command], columns: Sequence[str], ties: Ties = Ti
 
 def _advance(entry: Entry, tied: Sequence[Command], columns: Sequence[str], ties: Ties) -> Entry:
     """Apply the commands of one order, which is greater than that of the entry."""
-    in_turn = tied if ties is Ties.FIRST else tied[::-1]
     puts: list[Command] = []
-    for command in in_turn:
-        if command.kind not in PUTS:
-            if not puts:
-                reset = Register(command.order)
-                return Entry(command.order, command.kind, (reset,) * len(columns))
-            if ties is Ties.FIRST:
-                continue
-            # The puts are above the tied delete or error, which resets what they do not set.
-            reset = Register(command.order)
-            entry = entry._replace(registers=(reset,) * len(columns))
-            break
-        puts.append(command)
+    reset: Register | None = None
+    for command in tied if ties is Ties.FIRST else tied[::-1]:
+        if command.kind in PUTS:
+            puts.append(command)
+            continue
+        reset = Register(command.order)
+        if not puts:
+            return Entry(command.order, command.kind, (reset,) * len(columns))
+        # A tied delete or error loses to the puts, and resets the columns that they do not set.
+        break
+    if reset is not None:
+        entry = entry._replace(registers=(reset,) * len(columns))
     # A value that was sent wins over one that was carried, in any order of arrival.
     puts.sort(key=lambda command: command.kind is Kind.CARRIED)
     registers = tuple(

@@ -14,7 +14,8 @@ from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.compaction.policy import Job
-from spark_upsert.table.log.manifest import Commit
+from spark_upsert.table.log.manifest import Commit, Draft
+from spark_upsert.table.log.manifest import Kind as LogKind
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.table import Table
@@ -23,7 +24,7 @@ from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet, with_truncates
 from tests.support.registers_model import Command, Kind, OnUnknown, Row
 from tests.support.stores import MemoryStore, forget_runs_and_logs
-from tests.support.tables import make_table
+from tests.support.tables import Ticks
 from tests.support.unchanged_cases import Case, Epoch, Restore, Step, Upkeep
 
 VALUES: Mapping[str, pa.DataType] = {"n": pa.int64(), "x": pa.string()}
@@ -60,7 +61,9 @@ class UnchangedTable:
         )
         self.store = MemoryStore()
         properties = None if retention is None else {"tombstoneRetention": retention}
-        self.table = make_table(self.store, schema, properties=properties)
+        self.clock = Ticks()
+        self.table = Table(self.store, clock=self.clock)
+        self.table.log.create(Draft(kind=LogKind.CREATE, schema=schema, properties=properties))
         self.late_rows = late_rows
         self.versions = [0]
         """The version of each epoch and restore, in order; 0 is the empty table."""
@@ -181,7 +184,7 @@ class UnchangedTable:
     def reopen(self) -> None:
         """Open the table again, as another process would."""
         forget_runs_and_logs()
-        self.table = Table(self.store)
+        self.table = Table(self.store, clock=self.clock)
 
     # -- reading ---------------------------------------------------------------------
 
@@ -211,17 +214,26 @@ class UnchangedTable:
 
     def check(self) -> None:
         """Check that the changes fold to the table at each version, and that it is sound."""
-        assert self.table.check().is_sound
-        rows: dict[int, Row] = {}
-        for version in range(1, self.table.log.head().upper):
+        findings = [str(finding) for finding in self.table.check().findings]
+        assert not findings, findings
+        since = max(self.table.log.head().since, 0)
+        rows = self.rows(since)
+        for version in range(since + 1, self.table.log.head().upper):
             for sign, key, row in self.changes(version, version + 1):
                 if sign == "-":
-                    assert rows.pop(key) == row
+                    assert rows.get(key) == row, f"version {version}: {row} is not in {rows}"
+                    del rows[key]
                 else:
-                    assert key not in rows
+                    assert key not in rows, f"version {version}: {key} is in {rows}"
                     rows[key] = row
-            assert self.rows(version) == rows
-            assert self.table.log.commit(version).live_rows == len(rows)
+            found = self.rows(version)
+            assert found == rows, f"version {version}: rows {found}, by the changes {rows}"
+            commit = self.table.log.commit(version)
+            assert commit.live_rows == len(rows), f"version {version}: {commit.live_rows} rows"
+            if commit.is_epoch:
+                count = Counters.from_json(commit.counters).output_count
+                written = self.table.changes(version, version + 1, emit_unchanged=True).num_rows
+                assert written == count, f"version {version}: {written} changes, {count} counted"
 
 
 _SIGNS = {"delete": "-", "update_preimage": "-", "update_postimage": "+", "insert": "+"}
