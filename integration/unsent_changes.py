@@ -51,6 +51,14 @@ Rows = dict[int, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One command of a change, and the records that Debezium writes for it."""
+
+    command: Command
+    records: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One decoded change of a row. ``old`` is the key before, where the message has it."""
 
@@ -72,35 +80,24 @@ class Change:
         return self.op == "U" and self.old is not None
 
     @property
-    def commands(self) -> list[Command]:
-        """The commands of the reference model."""
-        commands = []
+    def parts(self) -> list[Part]:
+        """The change as Debezium sends it: a row that moves is a delete and a create."""
+        parts = []
         if self.old is not None:
             moved_to = self.key if self.is_move else None
-            commands.append(Command(Kind.DELETE, self.lsn, self.old, moved_to=moved_to))
-        if self.key is not None:
-            kind = Kind.PUT if self.op == "U" and not self.is_move else Kind.CREATE
-            commands.append(Command(kind, self.lsn, self.key, self.values))
-        return commands
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The records that Debezium writes, as columns of a Kafka source."""
-        records = []
-        before = None if self.old is None else dict.fromkeys(("id", *COLUMNS)) | {"id": self.old}
-        after = None
-        if self.key is not None:
-            sent = {name: self.values.get(name, UNSENT.get(name)) for name in COLUMNS}
-            after = {"id": self.key, **sent}
-        if before is not None:
+            delete = Command(Kind.DELETE, self.lsn, self.old, moved_to=moved_to)
+            before = dict.fromkeys(("id", *COLUMNS)) | {"id": self.old}
             header = ("__debezium.newkey", self.key) if self.is_move else None
-            records.append(_record(self.old, event("d", before, None, self.lsn), header))
-            records.append(_record(self.old, None))
-        if after is not None:
-            op = {"I": "c", "U": "c" if self.is_move else "u"}[self.op]
+            record = _record(self.old, event("d", before, None, self.lsn), header)
+            parts.append(Part(delete, (record, _record(self.old, None))))
+        if self.key is not None:
+            is_update = self.op == "U" and not self.is_move
+            put = Command(Kind.PUT if is_update else Kind.CREATE, self.lsn, self.key, self.values)
+            after = {"id": self.key, **{n: self.values.get(n, UNSENT.get(n)) for n in COLUMNS}}
             header = ("__debezium.oldkey", self.old) if self.is_move else None
-            records.append(_record(self.key, event(op, None, after, self.lsn), header))
-        return records
+            value = event("u" if is_update else "c", None, after, self.lsn)
+            parts.append(Part(put, (_record(self.key, value, header),)))
+        return parts
 
 
 def _record(
@@ -111,7 +108,6 @@ def _record(
         "key": key(number),
         "value": None if value is None else bare(value),
         "headers": headers,
-        "number": number,
     }
 
 
