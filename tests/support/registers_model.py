@@ -239,7 +239,6 @@ class RegistersModel:
             left = None if after is None else self.shown(after)
             if key not in {c.key for c in arrived}:
                 _count_contents(tally, shown[key], left)
-                tally.unknown += _became_unknown(before[key], after, self.columns)
             elif truncates and left is None:
                 _count_contents(tally, shown.pop(key), None)
         self.applied += [c for c in arrived if c.kind is not Kind.TRUNCATE]
@@ -247,6 +246,8 @@ class RegistersModel:
             group = [c for c in arrived if c.key == key]
             new, was = self.entry(key), shown.get(key)
             self._count(tally, group, cut.get(key), new, was, is_tied=key in tied)
+        was_unknown = {key for key, entry in before.items() if entry.unknown(self.columns)}
+        tally.unknown = len(self.unknown_rows.keys() - was_unknown)
         for command in commands:
             if command.moved_to is not None:
                 self.moves.setdefault(command.identity, self._below(command, self.applied))
@@ -310,12 +311,11 @@ class RegistersModel:
             else:
                 tally.ignored += 1
             return
-        tally.unknown += _became_unknown(old, new, self.columns)
-        if old is not None and old.is_row and old.order == new.order:
+        row = self.shown(new)
+        if row is not None and old is not None and old.is_row and old.order == new.order:
             filled = {c.order for c in group if c.order < new.order or c.kind is Kind.CARRIED}
             pairs = zip(old.registers, new.registers, strict=True)
             tally.filled += any(a != b and b.is_set and b.order in filled for a, b in pairs)
-        row = self.shown(new)
         if row is None and (new.is_row or new.kind is Kind.ERROR):
             tally.quarantined += 1
             tally.displaced += was is not None
@@ -331,9 +331,3 @@ def _count_contents(tally: Tally, was: Row | None, row: Row | None) -> None:
     """Count a row without a command when an overwrite or a truncate replaces the contents."""
     tally.retracted += was is not None
     tally.restored += row is not None
-
-
-def _became_unknown(old: Entry | None, new: Entry | None, columns: Sequence[str]) -> bool:
-    if new is None or not new.unknown(columns):
-        return False
-    return old is None or not old.unknown(columns)
