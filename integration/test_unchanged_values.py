@@ -19,6 +19,7 @@ import pytest
 
 from integration.servers.postgres import Postgres
 from integration.unsent_changes import COLUMNS, Change, Part, Rows, oracle_table, transactions
+from spark_upsert.core.schema import OnUnknown
 from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.write import WriteOptions
 from spark_upsert.store.open import open_store
@@ -28,7 +29,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.envelopes import KAFKA
-from tests.support.registers_model import OnUnknown, RegistersModel
+from tests.support.registers_model import RegistersModel
 from tests.support.stores import forget_runs_and_logs
 
 pytestmark = pytest.mark.slow

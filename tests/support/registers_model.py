@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from spark_upsert.core.schema import Ties
+from spark_upsert.core.schema import OnUnknown, Ties
 
 Order = Any
 """An integer, or a tuple that begins with the version where a later epoch wins."""
@@ -120,14 +120,6 @@ def _column(name: str, register: Register, puts: Sequence[Command]) -> Register:
     if any(put.kind is Kind.CREATE for put in puts):
         return Register(puts[0].order)
     return register
-
-
-class OnUnknown(Enum):
-    """Policy for rows with an unknown column."""
-
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
-    NULL = "null"
 
 
 class UnknownValueError(Exception):
@@ -246,7 +238,9 @@ class RegistersModel:
             group = [c for c in arrived if c.key == key]
             new, was = self.entry(key), shown.get(key)
             self._count(tally, group, cut.get(key), new, was, is_tied=key in tied)
-        was_unknown = {key for key, entry in before.items() if entry.unknown(self.columns)}
+        was_unknown = {
+            key for key, entry in cut.items() if entry.is_row and before[key].unknown(self.columns)
+        }
         tally.unknown = len(self.unknown_rows.keys() - was_unknown)
         for command in commands:
             if command.moved_to is not None:

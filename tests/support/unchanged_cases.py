@@ -26,9 +26,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, Ties
 from spark_upsert.table.log.properties import LateRows
-from tests.support.registers_model import Command, Kind, OnUnknown
+from tests.support.registers_model import Command, Kind
 
 UNCHANGED = "·"
 COLUMNS = ("n", "x")
@@ -528,8 +528,44 @@ CASES: Sequence[Case] = (
         changes="+1: 1,b",
         counters="inserts 1 superseded 2",
     ),
+    Case(
+        name="an update with marks makes a row of the quarantine complete",
+        steps="P10(n=1,x=·) | P5(n=·,x=a)",
+        rows="1: 1,a",
+        changes="+1: 1,a",
+        counters="inserts 1 filled 1",
+        on_unknown=APART,
+    ),
+    Case(
+        name="a late create that only resets fills nothing",
+        steps="P10(n=·,x=·) | C5(n=·,x=·)",
+        rows="1: ?,?",
+        changes="",
+        counters="updates 1",
+    ),
+    Case(
+        name="a repeated update beside a fill",
+        steps="P10(n=1,x=·) | P5(n=0,x=a) P10(n=1,x=·)",
+        rows="1: 1,a",
+        changes="-1: 1,? +1: 1,a",
+        counters="updates 1 filled 1",
+    ),
+    Case(
+        name="a truncate between the commands of its epoch",
+        steps="P5(n=0,x=a) P10(n=1,x=·) T7",
+        rows="1: 1,?",
+        changes="+1: 1,?",
+        counters="inserts 1 unknown 1 skipped 1",
+    ),
+    Case(
+        name="an update below an earlier truncate, in one epoch with one above it",
+        steps="T7 | P5(n=0,x=a) P10(n=1,x=·)",
+        rows="1: 1,?",
+        changes="+1: 1,?",
+        counters="inserts 1 unknown 1",
+    ),
 )
-"""The cases 1 to 35, 41 and 42."""
+"""The cases 1 to 35, 41 and 42, and those that random histories have found."""
 
 
 MERGES = {"all": Upkeep(), "the two newest": Upkeep(-2, 2), "the two oldest": Upkeep(0, 2)}

@@ -14,13 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.core.schema import ErrorPolicy, Scope, Ties
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, Ties
 from spark_upsert.errors import DataError
 from spark_upsert.table.log.manifest import Commit
 from tests.support.registers_model import (
     Command,
     Kind,
-    OnUnknown,
     RegistersModel,
     Row,
     Tally,

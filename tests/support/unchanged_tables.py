@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.core import schema as core_schema
 from spark_upsert.core.key_hash import ALL_HASHES
-from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, TableSchema, Ties
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.compaction.policy import Job
 from spark_upsert.table.log.manifest import Commit, Draft
@@ -22,7 +21,7 @@ from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import DecodedRows, to_commands, with_skipped
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet, with_truncates
-from tests.support.registers_model import Command, Kind, OnUnknown, Row
+from tests.support.registers_model import Command, Kind, Row
 from tests.support.stores import MemoryStore, forget_runs_and_logs
 from tests.support.tables import Ticks
 from tests.support.unchanged_cases import Case, Epoch, Restore, Step, Upkeep
@@ -54,10 +53,8 @@ class UnchangedTable:
             hash_seed=1,
             on_error=on_error,
             ties=ties,
-            **{
-                "on_unknown": getattr(core_schema, type(on_unknown).__name__)(on_unknown.value),
-                **more,
-            },
+            on_unknown=on_unknown,
+            **more,
         )
         self.store = MemoryStore()
         properties = None if retention is None else {"tombstoneRetention": retention}

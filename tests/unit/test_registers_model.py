@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from spark_upsert.core.schema import Ties
+from spark_upsert.core.schema import OnUnknown, Ties
 from tests.support.registers_model import (
     Command,
     Kind,
-    OnUnknown,
     RegistersModel,
     Row,
     UnknownValueError,
