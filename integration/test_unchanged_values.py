@@ -18,7 +18,15 @@ import pyarrow as pa
 import pytest
 
 from integration.servers.postgres import Postgres
-from integration.unsent_changes import COLUMNS, Change, Part, Rows, oracle_table, transactions
+from integration.unsent_changes import (
+    COLUMNS,
+    Change,
+    Part,
+    Rows,
+    in_one_event,
+    oracle_table,
+    transactions,
+)
 from spark_upsert.core.schema import OnUnknown
 from spark_upsert.envelopes.write_plan import plan_table_write
 from spark_upsert.options.write import WriteOptions
@@ -67,7 +75,7 @@ class EventTable:
 
     def write(self, parts: Sequence[Part]) -> None:
         """Write an epoch, or two that two writers stage on one version, by keys."""
-        is_by_keys = self.dice.random() < 0.2 and not any(p.command.moved_to for p in parts)
+        is_by_keys = self.dice.random() < 0.2 and self.offset > 0 and not _have_moves(parts)
         epochs = _halves(parts) if is_by_keys else [parts]
         staged = [self._staged(epoch) for epoch in self.dice.sample(epochs, len(epochs))]
         for write_set in staged:
@@ -79,10 +87,14 @@ class EventTable:
             self.table = Table.open(str(self.path))
 
     def _staged(self, parts: Sequence[Part]) -> WriteSet:
-        """Stage an epoch on the newest version, in one task or, by keys, in two."""
+        """Stage an epoch on the newest version, in one task or, by keys and without moves, in two.
+
+        A move does not read the commands of other tasks of its epoch.
+        """
         planned = plan_table_write(self.table, WriteOptions.parse(self.options), ROWS)
         base = Snapshot(self.table.store, planned.base)
-        tasks = _halves(parts) if self.dice.random() < 0.3 else [parts]
+        is_by_keys = self.dice.random() < 0.3 and not _have_moves(parts)
+        tasks = _halves(parts) if is_by_keys else [parts]
         late = LateRows.FAIL
         staged = tuple(
             stage(base, [planned.envelope.commands(self._batch(task))], late_rows=late)
@@ -101,6 +113,10 @@ class EventTable:
         """Return the rows by key."""
         rows = self.table.snapshot().to_pylist()
         return {row["id"]: tuple(row[name] for name in COLUMNS) for row in rows}
+
+
+def _have_moves(parts: Sequence[Part]) -> bool:
+    return any(part.command.moved_to is not None for part in parts)
 
 
 def _halves(parts: Sequence[Part]) -> list[list[Part]]:
@@ -188,12 +204,14 @@ def test_the_model_has_the_rows_after_any_order(connection: psycopg.Connection[A
         assert model.rows() == commits[-1][1], f"seed {seed}"
 
 
-TABLES = pytest.mark.xfail(strict=True, reason="tables have no registers yet")
+NO_HEADERS = pytest.mark.xfail(strict=True, reason="the headers of a moved row are not read yet")
 
 
-@TABLES
+@pytest.mark.parametrize(
+    "moves", [pytest.param("delete and create", marks=NO_HEADERS), "one update"]
+)
 def test_a_table_has_the_rows_of_each_commit(
-    connection: psycopg.Connection[Any], tmp_path: Path
+    connection: psycopg.Connection[Any], tmp_path: Path, moves: str
 ) -> None:
     """With the default options: a row that is unknown in a column would be an error."""
     for seed in range(HISTORIES):
@@ -202,13 +220,13 @@ def test_a_table_has_the_rows_of_each_commit(
         for changes, rows in commits_of(connection, seed):
             parts += [part for change in changes for part in change.parts]
             if parts and table.dice.random() < 0.8:
-                table.write(parts)
+                table.write(in_one_event(parts) if moves == "one update" else parts)
                 parts = []
                 assert table.rows() == rows, f"seed {seed}"
         shutil.rmtree(table.path, ignore_errors=True)
 
 
-@TABLES
+@NO_HEADERS
 def test_a_table_has_no_wrong_value_after_two_partitions(
     connection: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
@@ -228,7 +246,6 @@ def test_a_table_has_no_wrong_value_after_two_partitions(
     assert unknown < HISTORIES / 4
 
 
-@TABLES
 def test_a_table_has_the_rows_after_any_order(
     connection: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
@@ -240,5 +257,6 @@ def test_a_table_has_the_rows_after_any_order(
         table = EventTable(tmp_path / f"{seed}", dice, onUnknown="null")
         for epoch in cut(parts, dice):
             table.write(epoch)
-        assert table.rows() == commits[-1][1], f"seed {seed}"
+        if parts:
+            assert table.rows() == commits[-1][1], f"seed {seed}"
         shutil.rmtree(table.path, ignore_errors=True)

@@ -6,11 +6,12 @@ touch. Its own ``SELECT`` is the expected table.
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
@@ -98,6 +99,20 @@ class Change:
             value = event("u" if is_update else "c", None, after, self.lsn)
             parts.append(Part(put, (_record(self.key, value, header),)))
         return parts
+
+
+def in_one_event(parts: Sequence[Part]) -> list[Part]:
+    """Return parts in which a row that moves is one update with both keys, as other sources send."""
+    changed = list(parts)
+    for at, part in enumerate(parts[:-1]):
+        number = part.command.moved_to
+        if number is not None:
+            after = json.loads(parts[at + 1].records[0]["value"])["after"]
+            before = dict.fromkeys(after) | {"id": part.command.key}
+            update = event("u", before, after, part.command.order)
+            changed[at] = replace(part, records=())
+            changed[at + 1] = replace(parts[at + 1], records=(_record(number, update),))
+    return changed
 
 
 def _record(

@@ -80,8 +80,8 @@ class Case:
     scope: Scope = Scope.TABLE
     late_rows: LateRows = LateRows.REJECT
     fails: str = ""
-    """What the last epoch's error is about: ``unknown`` or ``tied``; then the rest describes the
-    version before it."""
+    """What the last epoch's error is about: ``unknown``, ``strayed`` or ``tied``; then the rest
+    describes the version before it."""
     listed: str = ""
     """The keys in the quarantine."""
 
@@ -527,6 +527,26 @@ CASES: Sequence[Case] = (
         rows="1: 1,b",
         changes="+1: 1,b",
         counters="inserts 1 superseded 2",
+    ),
+    Case(
+        name="a row moves in another task than its values",
+        steps="P1(n=0,x=a) / L5→2 2:C5(n=1,x=·)",
+        rows="2: 1,a",
+    ),
+    Case(
+        name="a row moves in another task than its newest values",
+        steps="P1(n=0,x=a) | P3(n=0,x=b) / L5→2 2:C5(n=1,x=·)",
+        rows="2: 1,b",
+    ),
+    Case(
+        name="a row moves twice in two tasks",
+        steps="P1(n=0,x=a) | L5→2 2:C5(n=1,x=·) / 2:L6→3 3:C6(n=2,x=·)",
+        rows="3: 2,a",
+    ),
+    Case(
+        name="a row moves twice in two tasks in reverse",
+        steps="P1(n=0,x=a) | 2:L6→3 3:C6(n=2,x=·) / L5→2 2:C5(n=1,x=·)",
+        rows="3: 2,a",
     ),
     Case(
         name="an update with marks makes a row of the quarantine complete",
