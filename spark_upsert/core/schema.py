@@ -386,7 +386,8 @@ class TableSchema:
         Columns that an earlier release stored and no reader accepts (`table.maintenance`).
     unchanged : tuple of str
         Value columns that some command has left unchanged, so that a row's values may come from
-        several entries (`table.state.registers`), in column order.
+        several entries (`table.state.registers`), in column order. With ``partial-update``, columns
+        that some command has set to null.
     has_moves : bool
         Whether rows have moved to other keys and taken their values along (`table.write.moves`).
     on_unknown : OnUnknown
@@ -567,6 +568,8 @@ class TableSchema:
     @cached_property
     def run_marks(self) -> dict[str, pa.Field]:
         """The columns that mark unchanged values, by name; a run stores those that it needs."""
+        if self.engine.folds:
+            return {}  # Its entries have the order of each value (`_fold_fields`).
         type_ = pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order_fields)])
         fields = []
         for name in self.unchanged:

@@ -280,6 +280,7 @@ class DebeziumEnvelope:
             needs_no_order=read.tombstones if self.schema.has_quarantine else None,
             unchanged=unsent.unchanged,
             moved_to=self._moved_to(read.batch, is_delete),
+            sets_nulls=True,
             resets=moved | _is_in(op, _CREATES),
             ignores_null_deletes=True,
             raw_values=read.raw_values,

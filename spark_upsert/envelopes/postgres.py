@@ -148,6 +148,7 @@ class PostgresEnvelope:
             tombstones=_mask(pc.equal(rows.column(OP), REMOVE)),
             bad_values=reasons,
             bad_keys=pc.if_else(_any(is_lost), reasons, None),
+            sets_nulls=True,
             unchanged={
                 n: where for n, where in unchanged.items() if where is not None and where.any()
             },

@@ -651,3 +651,16 @@ def test_a_row_that_moves_takes_along_what_was_not_sent(tmp_path: Path, is_one_b
     for batch in [pairs] if is_one_batch else [pairs[:1], pairs[1:2], pairs[2:]]:
         write(tmp_path / "t", records(batch), **options)
     assert rows_of(tmp_path / "t") == [{"id": 3, "x": "a", "n": "3"}]
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
+def test_null_is_a_value_beside_one_that_was_not_sent(tmp_path: Path, engine: str) -> None:
+    """An event says which values it does not send, so its nulls are values with any engine."""
+    options = {**OPTIONS, "valueSchema": "id BIGINT, x STRING, n STRING", "mergeEngine": engine}
+    rows = [{"id": 1, "x": "a", "n": "1"}, {"id": 1, "x": DEFAULT, "n": None}]
+    for lsn, row in enumerate(rows, 1):
+        write(tmp_path / "t", records([(key(1), bare(event("u", None, row, lsn)))]), **options)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "x": "a", "n": None}]
+    late = {"id": 1, "x": "never", "n": "0"}
+    write(tmp_path / "t", records([(key(1), bare(event("u", None, late, 0)))]), **options)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "x": "a", "n": None}]

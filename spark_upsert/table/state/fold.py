@@ -229,19 +229,19 @@ class _Groups:
         alive: Callable[[list[pa.Array] | None], Mask],
         result: dict[str, pa.Array],
     ) -> None:
-        """Choose the last non-null value not forgotten by a delete."""
+        """Choose the last value not forgotten by a delete; null only where it was set (``__at_``)."""
         column = self._columns[name]
-        valid = validity(column)
-        if column.null_count == len(column) and not self._has_order:
-            result[name] = pa.nulls(len(self._firsts), column.type)
-            return
-        candidate = np.ones(len(column), dtype=np.bool_) if valid is None else valid.copy()
         if not self._has_order:
-            candidate &= alive(None) & self._puts
+            if column.null_count == len(column):
+                result[name] = pa.nulls(len(self._firsts), column.type)
+                return
+            candidate = _are_valid(column) & alive(None) & self._puts
             row_indices = np.where(candidate, np.arange(len(column)), NONE)
             result[name] = _take(column, np.maximum.reduceat(row_indices, self._firsts))
             return
+        # Where there is an order, there is a value, which may be null.
         at = self._columns[at_column(name)]
+        candidate = _are_valid(at)
         rows = np.flatnonzero(candidate)
         candidate[rows] = alive([at.field(i) for i in range(self._width)])[rows]
         best = self._greatest(at, candidate)
@@ -410,6 +410,11 @@ def _dense_ranks(words: Sequence[Words]) -> Positions:
     ranks = np.empty(len(order), dtype=np.int64)
     ranks[order] = np.cumsum(differs)
     return ranks
+
+
+def _are_valid(column: pa.Array) -> Mask:
+    valid = validity(column)
+    return np.ones(len(column), dtype=np.bool_) if valid is None else valid.copy()
 
 
 def _take(column: pa.Array, places: Positions) -> pa.Array:

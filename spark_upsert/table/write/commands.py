@@ -47,8 +47,12 @@ def contributions(
     order: Sequence[pa.Array],
     diffs: npt.NDArray[np.int8],
     own_order: Mapping[str, pa.Array],
+    are_set: Mapping[str, Mask] | None = None,
 ) -> list[pa.Array]:
-    """Return the additional run columns in a folding table."""
+    """Return the additional run columns in a folding table.
+
+    ``are_set``: by column the rows that set it, also to null; None: those that are not null.
+    """
     deletes = diffs == TOMBSTONE
     if not schema.engine.takes_deletes and bool(deletes.any()):
         raise DataError(
@@ -56,17 +60,21 @@ def contributions(
             f"{schema.engine.kind.value} cannot apply.",
             hint="filter them out before the write, or use mergeEngine=deduplicate.",
         )
+
+    def has_no_value(name: str) -> pa.Array:
+        is_unset = columns[name].is_null() if are_set is None else pa.array(~are_set[name])
+        return pc.or_(is_unset, pa.array(deletes))
+
     contributed = []
     for name in schema.last_columns:
         column_order = own_order.get(name)
         keys = list(order) if column_order is None else [column_order]
-        no_value = pc.or_(columns[name].is_null(), pa.array(deletes))
+        no_value = has_no_value(name)
         if column_order is not None:
             _require_own_order(name, schema.engine, column_order, no_value)
         contributed.append(_keys(keys, no_value, schema))
     for name in schema.engine.column_order:
-        no_value = pc.or_(columns[name].is_null(), pa.array(deletes))
-        contributed.append(_keys(order, no_value, schema))
+        contributed.append(_keys(order, has_no_value(name), schema))
         contributed.append(pa.nulls(len(deletes), schema.older_type(name)))
     if schema.engine.kind is Engine.PARTIAL_UPDATE:
         contributed.append(_keys(order, pa.array(~deletes), schema) if order else pa.array(deletes))
@@ -244,6 +252,9 @@ class DecodedRows:
     unchanged: Mapping[str, Mask] = field(default_factory=dict)
     """Rows without a value from the source, by value column; the column is null there. Ignored in
     tombstones and bad rows."""
+    sets_nulls: bool = False
+    """Whether the source tells null from a value that it did not send, so that null is a value with
+    any merge engine. Columns that the rows lack are not sent."""
     moved_to: Sequence[pa.Array] | None = None
     """The new keys of rows that move to another key, by key column; null elsewhere. Only deletes
     of the old keys count. None: no moves."""
@@ -283,6 +294,7 @@ def apply_rule(
         columns=columns,
         unchanged=unchanged,
         resets=resets,
+        sets_nulls=decoded.sets_nulls or lists is not None or bool(marks),
         bad_values=_first(reasons, decoded.bad_values),
     )
 
@@ -401,6 +413,7 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
     order = [filled_order(column) for column in decoded.order]
     raw_keys = _raw_identity(decoded) if schema.has_quarantine else None
     known_order = _known_order(schema, decoded.order)
+    are_set = _set_columns(schema, decoded, diffs)
     commands = pa.RecordBatch.from_arrays(
         [
             pa.array(_hashes(schema, [columns[key] for key in schema.keys], raw_keys)),
@@ -413,14 +426,51 @@ def to_commands(schema: TableSchema, decoded: DecodedRows) -> pa.RecordBatch:
                 if raw_keys is None
                 else _quarantine_columns(raw_keys, decoded, faults, known_order)
             ),
-            *contributions(schema, columns, order, diffs, decoded.own_order),
+            *contributions(schema, columns, order, diffs, decoded.own_order, are_set),
             *_mark_columns(schema, kinds, count),
         ],
         schema=schema.run,
     )
+    if are_set is not None:
+        nulls = [n for n, is_set in are_set.items() if (is_set & ~_valid(columns[n], count)).any()]
+        commands = _with_set_nulls(commands, nulls)
     if decoded.moved_to is None:
         return commands
     return _with_moves(commands, decoded.moved_to, diffs == TOMBSTONE, schema)
+
+
+def _set_columns(
+    schema: TableSchema, decoded: DecodedRows, diffs: npt.NDArray[np.int8]
+) -> dict[str, Mask] | None:
+    """Return the rows that set a column, also to null, by column; None: those with a value.
+
+    For partial updates in an order: only with an order there is a place for the mark.
+    """
+    is_partial = schema.engine.kind is Engine.PARTIAL_UPDATE and schema.order
+    if not (decoded.sets_nulls and is_partial):
+        return None
+    nowhere, puts = np.zeros(len(diffs), dtype=np.bool_), diffs == PUT
+    are_set = {}
+    for name in schema.values:
+        column = decoded.columns.get(name)
+        if column is None:
+            are_set[name] = nowhere
+        elif name in schema.engine.column_order:  # Its null has no order of its own.
+            are_set[name] = puts & _valid(column, len(diffs))
+        else:
+            are_set[name] = puts & ~decoded.unchanged.get(name, nowhere)
+    return are_set
+
+
+_SET_NULLS = b"upsertflow.setNulls"
+"""Metadata field on a command batch with the columns that partial updates set to null."""
+
+
+def _with_set_nulls(commands: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    if not names:
+        return commands
+    metadata = {**(commands.schema.metadata or {}), _SET_NULLS: json.dumps(names).encode()}
+    return commands.replace_schema_metadata(metadata)
 
 
 _MOVED_TO = "__to_"
@@ -480,8 +530,12 @@ def _mark_columns(
 
 
 def columns_left_unchanged(commands: pa.RecordBatch) -> list[str]:
-    """Return the columns for which a command batch has marks."""
+    """Return the columns for which a command batch has marks, or nulls set by partial updates."""
     prefix = kept_column("")
+    nulls = (commands.schema.metadata or {}).get(_SET_NULLS)
+    if nulls is not None:
+        names: list[str] = json.loads(nulls)
+        return names
     return [name.removeprefix(prefix) for name in commands.schema.names if name.startswith(prefix)]
 
 
