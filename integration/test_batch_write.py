@@ -381,3 +381,62 @@ def test_times_and_intervals_can_be_keys(spark: SparkSession, path: Path) -> Non
         {"t": time(23, 59, 59, 1), "i": timedelta(days=-1, hours=-2), "v": 2}
     ]
     assert Counters.from_json(epochs_of(path)[-1].counters).updates == 1
+
+
+SOME = columns(
+    id=pa.int64(), n=pa.int64(), x=pa.string(), seq=pa.int64(), names=pa.list_(pa.string())
+)
+
+
+def test_rows_set_some_columns(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """In a batch of several tasks, and in one batch each; a null is set where it is listed."""
+    values: list[tuple[Any, ...]] = [
+        (1, 0, "a", 1, None),
+        (2, 0, "b", 1, None),
+        (1, 1, None, 2, ["n"]),
+        (2, 5, None, 2, ["x"]),
+        (1, 7, "z", 3, []),
+    ]
+    rows = [dict(zip(SOME.names, each, strict=True)) for each in values]
+    options = {"keys": "id", "sequenceBy": "seq", "exceptColumnList": "seq"}
+    options["columnsToUpdate"] = "names"
+    expected = {(1,): (1, "a"), (2,): (0, None)}
+    save(frame(spark, *rows, schema=SOME).repartition(4, F.rand(1)), path, **options)
+    assert rows_of(path) == expected
+    assert_sound(path)
+    for number in rows:
+        save(frame(spark, number, schema=SOME), tmp_path / "each", **options)
+    assert rows_of(tmp_path / "each") == expected
+    read = spark.read.format("upsertflow").load(str(tmp_path / "each")).orderBy("id")
+    assert [tuple(found) for found in read.collect()] == [(1, 1, "a"), (2, 0, None)]
+    table = Table.open(str(tmp_path / "each"))
+    newest = epochs_of(tmp_path / "each")[-1].version
+    assert table.changes(newest, newest + 1).to_pylist() == [], "an empty list sets nothing"
+
+
+def test_a_value_that_no_row_sets_is_decided_by_the_table(
+    spark: SparkSession, path: Path, tmp_path: Path
+) -> None:
+    whole = {"id": 1, "n": 0, "x": "a", "seq": 1, "names": None}
+    part = {"id": 2, "n": 3, "x": None, "seq": 2, "names": ["n"]}
+    options = {"keys": "id", "sequenceBy": "seq", "columnsToUpdate": "names"}
+    save(frame(spark, whole, schema=SOME), path, **options)
+    with pytest.raises(PySparkException, match=r"(?s)'x' of 1 rows was never sent") as caught:
+        save(frame(spark, part, schema=SOME), path, **options)
+    assert '.option("onUnknown", "null")' in str(caught.value)
+    assert rows_of(path) == {(1,): (0, "a", 1)}
+    save(frame(spark, part, schema=SOME), path, **options, onUnknown="quarantine")
+    assert rows_of(path) == {(1,): (0, "a", 1)}
+    listed = spark.read.format("upsertflow").option("metadata", "quarantine").load(str(path))
+    assert [(row["id"], "'x'" in row["_reason"]) for row in listed.collect()] == [(2, True)]
+    fill = {"id": 2, "n": None, "x": "late", "seq": 1, "names": ["x"]}
+    save(frame(spark, fill, schema=SOME), path, **options)
+    assert rows_of(path) == {(1,): (0, "a", 1), (2,): (3, "late", 2)}
+    assert_sound(path)
+
+
+def test_a_null_that_is_ignored_keeps_the_value(spark: SparkSession, path: Path) -> None:
+    options = {"keys": "k", "ignoreNullUpdates": "true"}
+    save(frame(spark, row(1, 10, 5), row(2, None, 5)), path, **options)
+    save(frame(spark, row(1, None, 6), row(2, 20, None)), path, **options)
+    assert rows_of(path) == {(1,): (10, 6), (2,): (20, 5)}

@@ -471,11 +471,15 @@ def test_a_full_table(hint: FollowedHint) -> None:
 def test_a_value_that_was_not_sent(hint: FollowedHint) -> None:
     with hint:
         write(hint.folder, UNSENT, applyAsDeletes="__deleted")
-    hint("a table made with mergeEngine=partial-update keeps the old value")
-    options = {"applyAsDeletes": "__deleted", "mergeEngine": "partial-update"}
+    hint("begin with a snapshot of the source, so that each row comes whole once")
     for rows in (FLATTENED, UNSENT):
-        write(hint.folder, rows, "partial", **options)
-    assert Table.open(str(hint.folder / "partial")).snapshot()["v"].to_pylist() == ["a"]
+        write(hint.folder, rows, "whole", applyAsDeletes="__deleted")
+    assert Table.open(str(hint.folder / "whole")).snapshot()["v"].to_pylist() == ["a"]
+    hint("keep such rows apart until their values come (on_unknown=quarantine)")
+    hint("or show null there (on_unknown=null)")
+    for policy, shown in (("quarantine", []), ("null", [None])):
+        write(hint.folder, UNSENT, policy, applyAsDeletes="__deleted", onUnknown=policy)
+        assert Table.open(str(hint.folder / policy)).snapshot()["v"].to_pylist() == shown
 
 
 def test_a_type_that_delta_lacks(hint: FollowedHint) -> None:
