@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -117,6 +118,11 @@ class Followed:
         assert recorded.source is not None
         return recorded.source.lsn, recorded.source.is_whole
 
+    def crash(self) -> None:
+        """Let the server crash and recover: all connections are lost."""
+        with self.sql() as victim:
+            os.kill(victim.info.backend_pid, signal.SIGKILL)
+
     def newest_batch(self) -> int:
         """Return the number of the newest complete batch."""
         batch = GroupTable(open_store(str(self.root))).at().batch
@@ -140,8 +146,8 @@ class Transfers:
 
     def __init__(self, followed: Followed, tables: Sequence[str], seed: int) -> None:
         self._followed = followed
-        self._tables = tables
-        self._seed = seed
+        self.tables = tables
+        self.seed = seed
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self.errors: list[BaseException] = []
@@ -149,11 +155,11 @@ class Transfers:
 
     @property
     def total(self) -> int:
-        return self.ACCOUNTS * self.BALANCE * len(self._tables)
+        return self.ACCOUNTS * self.BALANCE * len(self.tables)
 
     def create(self) -> None:
         """Create the tables with their accounts."""
-        for table in self._tables:
+        for table in self.tables:
             self._followed.execute(
                 f"CREATE TABLE {table} (id int PRIMARY KEY, balance int, note text)",
                 f"ALTER TABLE {table} ALTER note SET STORAGE EXTERNAL",
@@ -177,26 +183,30 @@ class Transfers:
             raise self.errors[0]
 
     def _run(self, session: int) -> None:
-        choice = random.Random(self._seed * 10 + session)
+        choice = random.Random(self.seed * 10 + session)
         try:
-            with self._followed.sql() as connection:
-                if session == 1:
-                    connection.execute("SET synchronous_commit = off")
-                while not self._stopping.wait(0.01):
-                    try:
-                        with connection.transaction():
-                            self._transfer(connection, choice)
-                        self.count += 1
-                    except (
-                        psycopg.errors.DeadlockDetected,
-                        psycopg.errors.UniqueViolation,
-                    ):
-                        continue
+            while not self._stopping.is_set():
+                try:
+                    self._connected(session, choice)
+                except psycopg.OperationalError:
+                    self._stopping.wait(0.1)  # The server comes back.
         except BaseException as error:  # noqa: BLE001 - raised by the test's thread
             self.errors.append(error)
 
+    def _connected(self, session: int, choice: random.Random) -> None:
+        with self._followed.sql() as connection:
+            if session == 1:
+                connection.execute("SET synchronous_commit = off")
+            while not self._stopping.wait(0.01):
+                try:
+                    with connection.transaction():
+                        self._transfer(connection, choice)
+                    self.count += 1
+                except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+                    continue
+
     def _transfer(self, connection: psycopg.Connection[Any], choice: random.Random) -> None:
-        one, other = choice.choice(self._tables), choice.choice(self._tables)
+        one, other = choice.choice(self.tables), choice.choice(self.tables)
         amount = choice.randint(1, 50)
 
         def add(table: str, number: int) -> bool:

@@ -123,17 +123,78 @@ def test_transfers_keep_their_sum_in_every_batch_through_kills(followed: Followe
             process.kill()
             lines += process.communicate()[0].splitlines()
     followed.follow()
-    for table in tables:
-        assert followed.rows(table) == followed.source_rows(table), f"seed {seed}"
+    newest, first = require_sums(followed, transfers, lines)
+    assert newest - first > 2 * KILLS, f"seed {seed}"
+    assert transfers.count > 20 * KILLS
+
+
+def require_sums(followed: Followed, transfers: Transfers, lines: list[str]) -> tuple[int, int]:
+    """Hold every consistent batch and the tables against the server; return the last and first."""
+    for table in transfers.tables:
+        assert followed.rows(table) == followed.source_rows(table), f"seed {transfers.seed}"
     batches = [json.loads(line) for line in lines if line.endswith(("}", "}\n"))]
     first = min(batch["batch"] for batch in batches if batch["consistent"])
     newest = followed.newest_batch()
     for number in range(first, newest + 1):
         versions = followed.versions(number)
-        total = sum(row[1] for t in tables for row in followed.rows(t, versions[t]))
-        assert total == transfers.total, f"batch {number} of {newest}, seed {seed}"
-    assert newest - first > 2 * KILLS
-    assert transfers.count > 20 * KILLS
+        rows = [row for t in transfers.tables for row in followed.rows(t, versions[t])]
+        text = f"batch {number} of {newest}, seed {transfers.seed}"
+        assert sum(row[1] for row in rows) == transfers.total, text
+    return newest, first
+
+
+def test_lost_connections_and_a_crash_of_the_server(followed: Followed) -> None:
+    transfers = Transfers(followed, ["a", "b", "c"], random.SystemRandom().randrange(10**6))
+    transfers.create()
+    process = followed.start(followed.line("--json", "--max-delay", "50 ms"))
+    assert process.stdout is not None
+    lines: list[str] = []
+
+    def receive(count: int) -> None:
+        assert process.stdout is not None
+        lines.extend(process.stdout.readline() for _ in range(count))
+
+    with transfers:
+        receive(3)
+        followed.execute(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+            f"WHERE slot_name = '{followed.database}'"
+        )
+        receive(5)
+        followed.execute(  # Also the one for SQL.
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE application_name = 'upsertflow' AND datname = '{followed.database}'"
+        )
+        receive(5)
+        followed.crash()
+        receive(5)
+    process.terminate()
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert err.count("connecting again") >= 3
+    followed.follow()
+    require_sums(followed, transfers, lines + out.splitlines())
+
+
+def test_log_that_the_server_has_removed_is_copied_again(followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (1, 'x')")
+    followed.follow()
+    followed.execute(
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'",
+        "SELECT pg_reload_conf()",
+        "UPDATE a SET v = 'y'",
+        *("SELECT pg_switch_wal()", "UPDATE a SET v = v || 'y'") * 4,
+        "CHECKPOINT",
+    )
+    try:
+        with pytest.raises(DataLossError, match="needs log that the server has removed"):
+            followed.follow()
+    finally:
+        followed.execute("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    assert followed.rows("a") == [(1, "x")]  # Still readable.
+    followed.follower().forget_copies()
+    assert followed.follow()[-1].is_consistent
+    assert followed.rows("a") == followed.source_rows("a")
 
 
 def test_tables_copied_at_different_times_join_without_a_gap(

@@ -1,0 +1,162 @@
+"""A follower's state, and values of moved rows, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_upsert.errors import DataError
+from spark_upsert.postgres.catalog import SourceTable
+from spark_upsert.postgres.copies import Visibility
+from spark_upsert.postgres.messages import LoggedColumn
+from spark_upsert.replication.follower import _portions, _reason_to_copy
+from spark_upsert.replication.moved_rows import Key, read_moved_values, with_values
+from spark_upsert.replication.state import CopiedTable, FollowerState, read_state
+from spark_upsert.store.local import LocalStore
+
+
+def table(name: str = "a", **changes: Any) -> SourceTable:
+    facts: dict[str, Any] = {
+        "oid": 17_000,
+        "schema": "public",
+        "name": name,
+        "keys": ("id",),
+        "columns": (LoggedColumn("id", 23, -1, True), LoggedColumn("v", 1700, 655366, False)),
+        "page_count": 1,
+        "row_filter": None,
+        "file": 18_000,
+        "filled": (),
+        "target": ("public", name),
+    }
+    return SourceTable(**{**facts, **changes})
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert read_state(store) is None
+    copied = CopiedTable(
+        source=table(row_filter="(id > 3)"), visibility=Visibility.parse("3:9:4,5"), lsn=1 << 40
+    )
+    state = FollowerState(
+        system="7713294358270754450",
+        database="shop",
+        slot="lake",
+        publication="Lake",
+        start=0x1A2B3C4,
+        number=7,
+        lower=(1 << 63) + 1,
+        upper=(1 << 63) + 9,
+        copying=(17_000,),
+        tables={17_000: copied},
+        released=5,
+    )
+    state.put(store)
+    assert read_state(store) == state
+    assert state.joined == 1 << 40
+    assert FollowerState(system="", database="", slot="", publication="", start=3).joined == 3
+
+
+ADDED = LoggedColumn("w", 23, -1, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_emptied", "reason"),
+    [
+        ({}, False, None),
+        ({"file": 1}, True, None),
+        ({"file": 1}, False, "its file was rewritten"),
+        ({"file": 1, "target": ("public", "root")}, True, "its file was rewritten"),
+        ({"keys": ("v",)}, False, "other key columns"),
+        ({"row_filter": "true"}, False, "another row filter"),
+        ({"columns": (*table().columns, ADDED)}, False, None),
+        ({"columns": table().columns[:1]}, False, None),
+        (
+            {"columns": (*table().columns, ADDED), "filled": ("w",)},
+            False,
+            "column 'w' was added with values",
+        ),
+        (
+            {"columns": (LoggedColumn("id", 20, -1, True),)},
+            False,
+            "column 'id' has another type",
+        ),
+    ],
+)
+def test_a_table_is_copied_again_if_the_log_does_not_show_its_change(
+    changes: Mapping[str, Any], is_emptied: bool, reason: str | None
+) -> None:
+    assert _reason_to_copy(table(), table(**changes), is_emptied=is_emptied) == reason
+
+
+def test_small_tables_are_copied_together_and_partitions_never_apart() -> None:
+    pages = 1 << 15
+    tables = [
+        table("a", page_count=10),
+        table("p1", page_count=pages, target=("public", "p")),
+        table("b", page_count=10),
+        table("p2", page_count=pages, target=("public", "p")),
+        table("c", page_count=10),
+    ]
+    names = [[t.name for t in portion] for portion in _portions(tables)]
+    assert names == [["a"], ["p1", "p2"], ["b", "c"]]
+
+
+Change = tuple[str, int, int, str | None, int | None]
+"""Operation, place, key, value (None: not sent), and the key before, if the row has moved."""
+
+
+def changes(*rows: Change) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "id": pa.array([key for _, _, key, _, _ in rows], pa.int64()),
+            "v": pa.array([value for *_, value, _ in rows], pa.string()),
+            "_op": [op for op, *_ in rows],
+            "_commit_lsn": pa.array([100] * len(rows), pa.int64()),
+            "_seq": pa.array([place for _, place, *_ in rows], pa.int64()),
+            "_unchanged.v": [op == "u" and value is None for op, _, _, value, _ in rows],
+            "_old.id": pa.array([old for *_, old in rows], pa.int64()),
+        }
+    )
+
+
+def stored(keys: Sequence[Key], columns: Sequence[str]) -> dict[Key, dict[str, Any]]:
+    assert columns == ["v"]
+    return {key: {"v": f"stored {key[0]}"} for key in keys if key[0] < 10}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([("d", 2, 1, None, None), ("u", 3, 2, None, 1)], {3: "stored 1"}),
+        ([("u", 1, 1, "x", None), ("u", 3, 2, None, 1)], {3: "x"}),
+        ([("u", 1, 1, "x", None), ("u", 2, 1, None, None), ("u", 3, 2, None, 1)], {3: "x"}),
+        ([("u", 5, 1, "late", None), ("u", 3, 2, None, 1)], {3: "stored 1"}),
+        ([("u", 3, 20, None, 1), ("u", 5, 30, None, 20)], {3: "stored 1", 5: "stored 1"}),
+        ([("u", 3, 20, "x", 1), ("u", 5, 30, None, 20)], {5: "x"}),
+        # A swap by a third key.
+        (
+            [("u", 3, 30, None, 1), ("u", 5, 1, None, 2), ("u", 7, 2, None, 30)],
+            {3: "stored 1", 5: "stored 2", 7: "stored 1"},
+        ),
+    ],
+)
+def test_a_moved_row_takes_its_values_along(rows: list[Change], expected: dict[int, str]) -> None:
+    pieces = [changes(*rows[:1]), changes(*rows[1:])]
+    values = read_moved_values(lambda: reversed(pieces), ["id"], stored)
+    assert {place[1]: row["v"] for place, row in values.items()} == expected
+    filled = [row for piece in pieces for row in with_values(piece, values).to_pylist()]
+    for row in filled:
+        if row["_seq"] in expected:
+            assert (row["v"], row["_unchanged.v"]) == (expected[row["_seq"]], False)
+    untouched = [row for row in filled if row["_seq"] not in expected]
+    before = [row for piece in pieces for row in piece.to_pylist()]
+    assert untouched == [row for row in before if row["_seq"] not in expected]
+
+
+def test_a_value_that_nobody_has_is_an_error() -> None:
+    with pytest.raises(DataError, match="column 'v' of a row that moved"):
+        read_moved_values(lambda: [changes(("u", 3, 2, None, 99))], ["id"], stored)
