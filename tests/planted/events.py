@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from spark_upsert.payloads.placeholders import Placeholder
 from spark_upsert.table.state import reduce
 from spark_upsert.table.write import outcomes, stage, ties, write_set
 from spark_upsert.table.write import stage as stage_module
+from spark_upsert.table.write.update_rule import UpdateRule
 from tests.planted.bug import Patch, bug, wrapped
 from tests.promises import test_event_promises as promises
 from tests.unit import test_forgotten_deletes as forgotten
@@ -148,6 +150,37 @@ def _() -> Patch:
         return pa.array([{name: v or "" for name, v in row.items()} for row in rows.to_pylist()])
 
     return wrapped(debezium_records._RecordReader, "_decode_before", sent)
+
+
+@bug(
+    "a field that is missing is a null",
+    promises.test_p4_a_field_that_is_missing_is_no_null,
+)
+def _() -> Patch:
+    return patch.object(debezium_records, "find_missing", lambda *_: {})
+
+
+@bug(
+    "a null that is listed leaves the value",
+    promises.test_p4_a_null_that_is_listed_is_a_value,
+)
+def _() -> Patch:
+    def or_null(unchanged: Any, self: Any, schema: Any, columns: Any, *more: Any) -> Any:
+        rule = replace(self, ignored_nulls=frozenset(schema.values))
+        return unchanged(rule, schema, columns, *more)
+
+    return wrapped(UpdateRule, "unchanged", or_null)
+
+
+@bug(
+    "a move is carried though its records differ in order",
+    promises.test_p4_what_is_sent_wins_over_what_a_move_takes_along,
+)
+def _() -> Patch:
+    def always(self: Any, batch: Any, is_delete: Any) -> Any:
+        return self.moved_keys.read(batch, is_delete)
+
+    return patch.object(events.DebeziumEnvelope, "_moved_to", always)
 
 
 @bug(

@@ -281,6 +281,38 @@ def test_p4_a_null_in_the_old_row_is_no_value() -> None:
     assert _unchanged("u", {"id": 1, "x": "a"}, UNSENT) == (None, None)
 
 
+def test_p4_a_field_that_is_missing_is_no_null() -> None:
+    options = {**OPTIONS, "valueSchema": "id BIGINT, x STRING", "missingFields": "unchanged"}
+    with _new() as path:
+        for lsn, after in enumerate(({"x": "a"}, {})):
+            change = bare(event("u", None, {"id": 1, **after}, lsn))
+            write(path, records([(key(1), change)]), **options)
+        assert rows_of(path) == [{"id": 1, "x": "a"}]
+
+
+def test_p4_a_null_that_is_listed_is_a_value() -> None:
+    options = {"keys": "id", "columnsToUpdate": "to"}
+    type_ = {"id": pa.int64(), "x": pa.string(), "to": pa.list_(pa.string())}
+    with _new() as path:
+        for x in ("a", None):
+            rows = pa.table({"id": [1], "x": [x], "to": [["x"]]}, pa.schema(type_))
+            write(path, rows, **options)
+        assert rows_of(path) == [{"id": 1, "x": None}]
+
+
+def test_p4_what_is_sent_wins_over_what_a_move_takes_along() -> None:
+    """Also if the delete of the old key has a greater order than the create."""
+    options = {**OPTIONS, "valueSchema": "id BIGINT, n BIGINT", "sequenceBy": "source.lsn,ts_ms"}
+    create = event("c", None, {"id": 1, "n": 0}, 1)
+    delete = {**event("d", {"id": 1}, None, 2), "ts_ms": 2}
+    moved = {**event("c", None, {"id": 2, "n": 5}, 2), "ts_ms": 1}
+    rows = records([(None, bare(each)) for each in (create, delete, moved)])
+    header = {"key": "__debezium.newkey", "value": bare({"id": 2})}
+    with _new() as path:
+        write(path, rows.append_column("headers", pa.array([[], [header], []])), **options)
+        assert rows_of(path) == [{"id": 2, "n": 5}]
+
+
 FLATTENED = {
     **KAFKA_OPTIONS,
     "valueSchema": "n INT, __deleted STRING",
