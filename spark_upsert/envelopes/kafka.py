@@ -277,6 +277,7 @@ class KafkaEnvelope:
             tombstones=tombstones if rows.tombstones is None else tombstones | rows.tombstones,
             bad_values=_first(rows.bad_values, reasons),
             unchanged=rows.unchanged,
+            sets_nulls=self.finds_missing,
             moved_to=moved_to,
             resets=rows.resets,
             bad_keys=self._bad_keys(raw_keys, keys, columns),

@@ -14,7 +14,7 @@ from spark_upsert.errors import OptionError
 from spark_upsert.payloads import missing_members
 from spark_upsert.payloads.missing_members import find_missing
 from tests.support.debezium import OPTIONS, bare, event, key, wrapped
-from tests.support.envelopes import KAFKA, plan, records
+from tests.support.envelopes import KAFKA, plan, records, rows_of, write
 from tests.support.unchanged import Decoded, decode
 
 UNCHANGED = {"missingFields": "unchanged"}
@@ -55,6 +55,16 @@ def test_an_event_leaves_the_fields_that_its_row_lacks() -> None:
     decoded = decode_events(*(update({"id": 1, **row}) for row in ROWS))
     assert decoded.unchanged == {"x": LACKS_X, "y": LACKS_Y}
     assert decoded.resets is None
+
+
+@pytest.mark.parametrize("engine", ["deduplicate", "partial-update"])
+def test_a_field_that_is_null_is_set_to_null(tmp_path: Path, engine: str) -> None:
+    options = {**FLAT, "mergeEngine": engine, "sequenceScope": "table"}
+    written: list[dict[str, Any]] = [{"x": "a", "y": 1}, {"x": None}, {}]
+    for offset, row in enumerate(written):
+        rows = records([(key(1), bare(row))], offsets=[offset])
+        write(tmp_path / "t", rows, **options)
+    assert rows_of(tmp_path / "t") == [{"id": 1, "x": None, "y": 1}]
 
 
 @pytest.mark.parametrize("make", [bare, wrapped], ids=["bare", "with a schema"])
