@@ -122,6 +122,25 @@ def test_p5_a_table_told_of_columns_is_not_told_otherwise_with_all() -> None:
     assert found.of("a.c", "a.c").except_columns == ("a",)
 
 
+def test_p5_a_table_told_of_nulls_is_not_told_otherwise_with_all() -> None:
+    given = {
+        **PATH,
+        "ignoreNullUpdates": "true",
+        "onUnknown": "null",
+        "table.a.b.ignoreNullUpdatesColumnList": "b,c",
+        "table.a.c.ignoreNullUpdatesExceptColumnList": "d",
+        "table.a.c.onUnknown": "quarantine",
+    }
+    parsed = RoutedOptions.parse(given)
+    tables = [parsed.of(name, name) for name in ("a.a", "a.b", "a.c")]
+    envelopes = [table.envelope for table in tables]
+    assert [options.ignores_nulls for options in envelopes] == [True, False, False]
+    assert [options.ignore_nulls_in for options in envelopes] == [(), ("b", "c"), ()]
+    assert [options.ignore_nulls_except for options in envelopes] == [(), (), ("d",)]
+    policies = [table.on_unknown and table.on_unknown.value for table in tables]
+    assert policies == ["null", "null", "quarantine"]
+
+
 def test_p5_a_table_lies_at_its_folder_and_has_nothing_of_the_whole_write() -> None:
     given = {
         "path": "s3://b/lake/{topic}",
