@@ -8,13 +8,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from tests.support.unchanged_histories import history_of, play_all
-
-pytestmark = pytest.mark.xfail(
-    strict=True, reason="faults listed in tests/unit/test_unchanged_cases.py"
-)
 
 HISTORIES = int(os.environ.get("UNCHANGED_HISTORIES", "150"))
 

@@ -28,13 +28,6 @@ _PENDING = {
     "a row moves in another task than its newest values": _OTHER_TASK,
     "a row moves twice in two tasks": _OTHER_TASK,
     "a row moves twice in two tasks in reverse": _OTHER_TASK,
-    "an update with marks makes a row of the quarantine complete": "not counted as filled",
-    "a late create that only resets fills nothing": "counted as filled",
-    "a repeated update beside a fill": "counted as duplicates",
-    "a truncate between the commands of its epoch": "the value below the truncate is shown",
-    "an update below an earlier truncate, in one epoch with one above it": (
-        "the value below the truncate is shown"
-    ),
 }
 
 

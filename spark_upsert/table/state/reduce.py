@@ -24,13 +24,11 @@ from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import fold, fold_arranged
 from spark_upsert.table.state.registers import (
     CombinedPart,
-    adds_nothing,
     are_open,
     are_strayed,
     are_unknown,
     combine,
     contradict,
-    have_carried,
     have_moved,
     reach_below,
     shown_diffs,
@@ -543,7 +541,7 @@ def _compared_by_register(
     after = before + 1
     entries = Rows(both.schema, [combination.part(after)])
     at = np.arange(len(entries))
-    wins = combination.changes_from(after, before)
+    changes = combination.changes_from(after, before)
     order = [
         rows.take(newer.schema.order_columns, positions)
         for rows, positions in ((newer, newer_positions), (older, older_positions))
@@ -552,18 +550,21 @@ def _compared_by_register(
     precedence = Precedence.of(newer.schema)
     standing = precedence.compare_with_older(
         signs,
-        lambda equal: adds_nothing(newer, newer_positions[equal], older, older_positions[equal]),
+        lambda equal: (
+            ~changes[equal]
+            & ~contradict(newer, newer_positions[equal], older, older_positions[equal])
+        ),
         lambda others: (
             have_reasons(newer, newer_positions[others], older, older_positions[others])
             | ~contradict(newer, newer_positions[others], older, older_positions[others])
         ),
     )
-    wins &= ~standing.are_duplicates
+    wins = changes & ~standing.are_duplicates
     are_late = (signs < 0) & precedence.compares_order_across_epochs
-    is_carried = have_carried(newer, newer_positions)
-    fills = (are_late | is_carried) & wins & (compared.becomes.to_numpy()[pairs] == PUT)
+    is_below = (signs <= 0) & precedence.compares_order_across_epochs
     becomes = compared.becomes.to_numpy().copy()
     becomes[pairs] = shown_diffs(entries, at).to_numpy()
+    fills = is_below & wins & (becomes[pairs] == PUT) & combination.fills_below(after, before)
     unknown, was_unknown = are_unknown(entries, at), are_unknown(older, older_positions)
 
     def merged(mask: Mask, values: Mask) -> Mask:

@@ -75,15 +75,6 @@ def are_open(rows: Rows, chosen: Positions) -> Mask:
     return is_open & (diffs.to_numpy() == PUT)
 
 
-def have_carried(rows: Rows, chosen: Positions) -> Mask:
-    """Return a mask: the puts with values from their rows' earlier keys."""
-    carried = np.zeros(len(chosen), dtype=np.bool_)
-    if rows.schema.has_moves:
-        for kept in rows.take(list(map(kept_column, rows.schema.unchanged)), chosen):
-            carried |= _kinds(kept) == VALUE_CARRIED
-    return carried
-
-
 def have_moved(rows: Rows, chosen: Positions) -> Mask:
     """Return a mask: the entries of keys from which a row has moved to another key."""
     if not rows.schema.has_moves or not len(chosen) or not any(p.has(MOVED) for p in rows.parts):
@@ -309,6 +300,24 @@ class Combination:
         is_own |= compare(at, own_order) == 0
         return pa.StructArray.from_arrays(at, fields=list(type_), mask=pa.array(is_own))
 
+    def fills_below(self, indices: Positions, before: Positions) -> Mask:
+        """Return which members give a value for an order below the entry that they follow.
+
+        Or one that its row had under another key.
+        """
+        fills = np.zeros(len(indices), dtype=np.bool_)
+        if not self.order:
+            return fills
+        own = [column.take(pa.array(self.winners[before])) for column in self.order]
+        for name, source in self.sources.items():
+            register = self.registers[name]
+            gives = np.flatnonzero(source[indices] == indices)
+            kinds = register.kinds[indices[gives]]
+            at = [column.take(pa.array(indices[gives])) for column in register.at]
+            is_below = compare(at, [column.take(pa.array(gives)) for column in own]) < 0
+            fills[gives] |= (kinds == VALUE_CARRIED) | ((kinds == VALUE_SET) & is_below)
+        return fills
+
     def changes_from(self, indices: Positions, before: Positions) -> Mask:
         """Return whether states differ from the key's earlier ones; a repeated command does not."""
         was, now = self.winners[before], self.winners[indices]
@@ -353,6 +362,41 @@ class Combination:
             return np.ones(len(one), dtype=np.bool_)
         sides = [self.rows.take(names, self.members[side]) for side in (one, other)]
         return identical_rows(*sides)
+
+
+def without_values(rows: Rows, chosen: Positions, late: npt.NDArray[np.bool_]) -> Rows:
+    """Return entries with some values taken out, as if their commands had left them unchanged.
+
+    Parameters
+    ----------
+    rows : Rows
+    chosen : numpy.ndarray of int64
+        The entries to return.
+    late : numpy.ndarray of bool, shape (entries, unchanged columns)
+        The values to take out.
+    """
+    sources, marks = {}, {}
+    for index, name in enumerate(rows.schema.unchanged):
+        out = late[:, index]
+        [kept], [at] = (rows.take([mark(name)], chosen) for mark in (kept_column, at_column))
+        kinds = np.where(out, VALUE_UNCHANGED, _kinds(kept)).astype(np.int8)
+        sources[name] = np.where(out, NONE, chosen)
+        marks[kept_column(name)] = pa.array(kinds, mask=kinds == VALUE_SET)
+        marks[at_column(name)] = pc.if_else(pa.array(out), pa.scalar(None, at.type), at)
+    return Rows(rows.schema, [CombinedPart(rows, chosen, sources, marks)])
+
+
+def says_below(rows: Rows, chosen: Positions, name: str) -> tuple[list[pa.Array], Mask]:
+    """Return the order of what entries say of a column below their own order, and which do."""
+    [at] = rows.take([at_column(name)], chosen)
+    return at.flatten(), _mask(at.is_valid())
+
+
+def know_nothing_below(rows: Rows, chosen: Positions, name: str) -> Mask:
+    """Return which entries leave a column to what is below them."""
+    [kept], diffs = rows.take([kept_column(name)], chosen), rows.take([DIFF], chosen)[0]
+    result: Mask = (_kinds(kept) == VALUE_UNCHANGED) & (diffs.to_numpy() == PUT)
+    return result
 
 
 def always_set(schema: TableSchema) -> list[str]:

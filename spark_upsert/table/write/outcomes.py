@@ -20,10 +20,17 @@ from spark_upsert.core.schema import DIFF, ERROR, PUT, TOMBSTONE, TableSchema, i
 from spark_upsert.errors import DataError, OtherTableError
 from spark_upsert.table.log.manifest import KeptPosition, Slice
 from spark_upsert.table.log.properties import LateRows, is_at_or_below
-from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.run.rows import BatchPart, Rows
 from spark_upsert.table.state.fold import without_sums
 from spark_upsert.table.state.reduce import REPLACING, Counters, EntryMatches, merge_function_for
-from spark_upsert.table.state.registers import are_unknown, shown_diffs
+from spark_upsert.table.state.registers import (
+    are_unknown,
+    has_marks,
+    know_nothing_below,
+    says_below,
+    shown_diffs,
+    without_values,
+)
 from spark_upsert.table.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -64,6 +71,11 @@ class Outcomes(NamedTuple):
     """Whether the command completes or deletes such a row."""
     are_strayed: Mask
     """Whether the key's row had moved to another key before, with older values."""
+    late_values: npt.NDArray[np.bool_]
+    """Values below the command's own order that are late by themselves, by column with marks.
+
+    They come from an older command of the task, and are not stored.
+    """
 
     @classmethod
     def joined(cls, pieces: Iterable[Outcomes]) -> Outcomes:
@@ -98,12 +110,21 @@ def classify(
     ====================  =====  ===========  =================================
 
     A smaller or equal command that sets or resets a value of a row is an UPDATE, not STALE; an
-    entry hidden because a value is unknown counts as an error (`state.registers`). Lines one, two and nine apply with `Scope.TABLE` only. A tie counts as greater, with
-    `Ties.FIRST` as smaller. "No row" is no entry, a tombstone or an error entry.
+    entry hidden because a value is unknown counts as an error (`state.registers`). Lines one, two
+    and nine apply with `Scope.TABLE` only. A tie counts as greater, with `Ties.FIRST` as smaller.
+    "No row" is no entry, a tombstone or an error entry.
 
     Source: Materialize, ``upsert_continual_feedback_v2.rs`` (lines three to six); ``upsert.rs`` and
     Spark's AUTO CDC (lines one and two).
     """
+    can_be_late = low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite)
+    late_values = np.zeros((len(chosen), len(commands.schema.unchanged)), dtype=np.bool_)
+    if can_be_late and late_rows is not LateRows.APPLY and has_marks(commands):
+        assert low_water is not None
+        late_values = _late_values(commands, chosen, found, low_water)
+        if late_values.any():
+            commands = without_values(commands, chosen, late_values)
+            chosen = np.arange(len(chosen))
     sent = commands.take([DIFF], chosen)[0].to_numpy()
     hit = np.flatnonzero(found.present)
     mechanism = REPLACING if is_overwrite else merge_function_for(commands.schema)
@@ -133,7 +154,8 @@ def classify(
         are_strayed[hit] = compared.are_strayed
         become_unknown[hit] = compared.becomes_unknown
         are_completed[hit] = compared.completes
-    if low_water is not None and _can_be_late(commands.schema, low_water, is_overwrite):
+    if can_be_late:
+        assert low_water is not None
         unknown = ~found.present
         # An error without an order says nothing of deletes: any of them may be newer.
         unknown[hit] = ~are_ordered(found.rows, found.at[hit]) | compared.reaches_below
@@ -146,8 +168,38 @@ def classify(
             become_unknown &= ~are_late
             are_completed &= ~are_late
     return Outcomes(
-        kinds, are_tied, are_late, are_filled, become_unknown, are_completed, are_strayed
+        kinds,
+        are_tied,
+        are_late,
+        are_filled,
+        become_unknown,
+        are_completed,
+        are_strayed,
+        late_values,
     )
+
+
+def _late_values(
+    commands: Rows, chosen: Positions, found: EntryMatches, low_water: str
+) -> npt.NDArray[np.bool_]:
+    """Return the commands' values up to the low-water mark that nothing in the table is below.
+
+    A delete after such a value may be forgotten, or it is older than a truncate.
+    """
+    hit = np.flatnonzero(found.present)
+    late = np.zeros((len(chosen), len(commands.schema.unchanged)), dtype=np.bool_)
+    for index, name in enumerate(commands.schema.unchanged):
+        order, says = says_below(commands, chosen, name)
+        if not says.any():
+            continue
+        is_low = np.zeros(len(chosen), dtype=np.bool_)
+        rows = np.flatnonzero(says)
+        at = [column.take(pa.array(rows)) for column in order]
+        is_low[rows] = is_at_or_below(at, low_water, commands.schema)
+        is_open = np.ones(len(chosen), dtype=np.bool_)
+        is_open[hit] = know_nothing_below(found.rows, found.at[hit], name)
+        late[:, index] = is_low & is_open
+    return late
 
 
 def may_reject(
@@ -226,8 +278,14 @@ def outcomes_of(
     return outcomes
 
 
-def accepted(batch: pa.RecordBatch, outcomes: Outcomes) -> pa.RecordBatch:
-    """Return the commands except rejected ones: those are counted, and never stored."""
+def accepted(batch: pa.RecordBatch, outcomes: Outcomes, schema: TableSchema) -> pa.RecordBatch:
+    """Return the commands except rejected ones and late values: these are never stored."""
+    if outcomes.late_values.any():
+        rows = without_values(
+            Rows(schema, [BatchPart(batch)]), np.arange(batch.num_rows), outcomes.late_values
+        )
+        columns = rows.take(schema.run.names, np.arange(len(rows)))
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
     accepted = outcomes.kinds != Outcome.REJECTED
     return batch if bool(accepted.all()) else batch.filter(pa.array(accepted))
 

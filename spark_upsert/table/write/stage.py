@@ -340,7 +340,7 @@ def stage_sealed(
                 )
                 counters += count(outcomes)
                 examples |= examples_of(rows, np.arange(len(rows)), outcomes, late_rows)
-                stored = accepted(batch, outcomes)
+                stored = accepted(batch, outcomes, schema)
                 if stored is batch:
                     files.append(written())
                 elif stored.num_rows:

@@ -60,7 +60,7 @@ from spark_upsert.table.run.file import RUNS, RunFile, Span, new_run_path, write
 from spark_upsert.table.run.remote import REMOTE_RUNS, Access
 from spark_upsert.table.run.rows import BatchPart, Rows, RunPart
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
-from spark_upsert.table.state.registers import are_rows, are_unknown, has_marks
+from spark_upsert.table.state.registers import are_rows, are_unknown, has_marks, without_values
 from spark_upsert.table.state.resolve import epochs_by_part
 from spark_upsert.table.state.snapshot import Snapshot, cut_by_files
 from spark_upsert.table.write.outcomes import (
@@ -347,19 +347,33 @@ class WriteSet:
             everything = np.arange(len(rows))
             outcomes = self._outcomes_of(newest, rows, everything)
             late = np.flatnonzero(outcomes.kinds == Outcome.REJECTED)
-            if not len(late):
+            changed = np.flatnonzero(outcomes.late_values.any(axis=1))
+            if not len(late) and not len(changed):
                 files.append(file)
                 continue
             examples |= examples_of(rows, everything, outcomes, self.late_rows)
             # The table did know some of these keys when the task counted them.
             was = count(self._outcomes_of(self._base_of(staged), rows, late))
             counters += Counters(rejected=len(late)) - was
+            counters += self._without_values(staged, rows, changed, outcomes)
             batch = rows.gathered(schema.run.names).parts[0]
             assert isinstance(batch, BatchPart)
-            accepted_rows = accepted(batch.batch.cast(schema.run), outcomes)
+            accepted_rows = accepted(batch.batch.cast(schema.run), outcomes, schema)
             if accepted_rows.num_rows:
                 files.append(scratch.write(accepted_rows))
         return replace(staged, files=tuple(files), counters=counters, examples=examples)
+
+    def _without_values(
+        self, staged: StagedRuns, rows: Rows, changed: Positions, outcomes: Outcomes
+    ) -> Counters:
+        """Return by how much the task's counts change if some commands lose late values."""
+        changed = changed[outcomes.kinds[changed] != Outcome.REJECTED]
+        if not len(changed):
+            return EMPTY
+        base = self._base_of(staged)
+        left = without_values(rows, changed, outcomes.late_values[changed])
+        now = count(self._outcomes_of(base, left, np.arange(len(left))))
+        return now - count(self._outcomes_of(base, rows, changed))
 
 
 def _unknown_rows(head: Manifest, counters: Counters, *, is_overwrite: bool) -> int | None:
