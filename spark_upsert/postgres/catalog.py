@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from spark_upsert.errors import OptionError, SchemaError
-from spark_upsert.postgres.messages import LoggedColumn, LoggedTable
+from spark_upsert.postgres.messages import LoggedColumn, LoggedTable, identity_of
 from spark_upsert.postgres.types import TypeNames
 
 _TABLES = """
@@ -37,8 +37,10 @@ ORDER BY n.nspname, c.relname
 """
 
 _COLUMNS = """
-SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnum, a.attgenerated, a.atthasmissing
-FROM pg_attribute a
+SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.atthasmissing,
+       t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+LEFT JOIN pg_collation c ON c.oid = a.attcollation
 WHERE a.attrelid = ANY (%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum
 """
 
@@ -75,6 +77,8 @@ class SourceTable:
     """Its file in the server, which a truncate, a rewrite and a vacuum replace."""
     filled: tuple[str, ...] = field(compare=False)
     """Columns added with a value for the rows that existed, which the log does not show."""
+    folded_keys: tuple[str, ...] = field(compare=False)
+    """Key columns in which texts with different characters are equal, such as ``citext``."""
     target: tuple[str, str]
     """Schema and name of our table: for a partition, of the partitioned table at the top."""
 
@@ -85,6 +89,15 @@ class SourceTable:
     def is_partition(self) -> bool:
         """Whether its rows belong to a partitioned table."""
         return self.target != (self.schema, self.name)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the table cannot be followed; None if it can."""
+        if not self.keys:
+            return "it has no primary key"
+        if self.folded_keys:
+            return f"texts of the key '{self.folded_keys[0]}' that differ in case may be equal"
+        return None
 
 
 @dataclass(frozen=True)
@@ -100,18 +113,20 @@ class Catalog:
         return {table.oid: table for table in self.tables}
 
     def keys_of(self, relation: LoggedTable) -> tuple[str, ...]:
-        """Return a table's key columns, for the decoder."""
+        """Return a table's key columns, for the decoder: the log does not name them with FULL."""
         table = self.by_oid.get(relation.oid)
-        if table is not None and table.keys:
-            return table.keys
-        keys = tuple(column.name for column in relation.columns if column.is_identity)
-        if relation.identity == "f" or not keys:
-            raise SchemaError(
-                f"table '{relation}' of the source has no primary key.",
-                hint="add a primary key, or remove the table from the publication.",
-                table=str(relation),
-            )
-        return keys
+        return identity_of(relation) if table is None else table.keys
+
+    def require_usable(self) -> None:
+        """Raise `SchemaError` if a table cannot be followed."""
+        for table in self.tables:
+            if table.problem is not None:
+                raise SchemaError(
+                    f"table '{table}' of the source cannot be followed: {table.problem}.",
+                    hint="give it a primary key of numbers, UUIDs or texts that compare by their "
+                    "characters, or remove it from the publication.",
+                    table=str(table),
+                )
 
 
 def read_catalog(connection: Any, publication: str) -> Catalog:
@@ -146,7 +161,8 @@ def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]]) -> SourceTa
         page_count=pages,
         row_filter=row_filter,
         file=file,
-        filled=tuple(column[0] for column in shown if column[5]),
+        filled=tuple(column[0] for column in shown if column[3]),
+        folded_keys=tuple(column[0] for column in shown if column[4] and column[0] in keys),
         target=row[10:],
     )
 
@@ -206,7 +222,7 @@ def list_candidates(connection: Any) -> list[tuple[SourceTable, bool]]:
     A table without a key in a publication would make the application's updates fail.
     """
     return [
-        (SourceTable(oid, schema, name, (), (), 0, None, 0, (), (schema, name)), has_key)
+        (SourceTable(oid, schema, name, (), (), 0, None, 0, (), (), (schema, name)), has_key)
         for oid, schema, name, has_key in connection.execute(_CANDIDATES).fetchall()
     ]
 

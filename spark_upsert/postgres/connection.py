@@ -161,10 +161,11 @@ class ReplicationConnection:
         reason = result.error_message.decode(errors="replace") if result is not None else ""
         raise StorageError(reason.strip() or "the server has closed the connection")
 
-    def wait(self, seconds: float, *others: int) -> None:
-        """Wait until the server or one of other file descriptors has something to read."""
-        readable, _, _ = select.select([self._protocol.socket, *others], [], [], seconds)
-        if self._protocol.socket in readable:
+    def wait(self, seconds: float, *others: int, reads: bool = True) -> None:
+        """Wait until one of other file descriptors or (if it ``reads``) the server can be read."""
+        own = [self._protocol.socket] if reads else []
+        readable, _, _ = select.select([*own, *others], [], [], seconds)
+        if set(own).intersection(readable):
             try:
                 self._protocol.consume_input()
             except driver().OperationalError as error:

@@ -1,7 +1,7 @@
-"""The stream of committed transactions (`TransactionFeed`), cut into batches of whole transactions.
+"""The stream of committed transactions (`TransactionFeed`), in batches of whole transactions.
 
 A position is a log position p: all transactions whose commit ends at or before p. A batch
-(from, to] ends where a transaction ends, so its contents depend on the two positions alone.
+(lower, upper] ends where a transaction ends, so its contents depend on the two positions alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from spark_upsert.errors import DataLossError
 from spark_upsert.postgres.connection import (
@@ -31,19 +30,16 @@ from spark_upsert.postgres.messages import (
     MessageDecoder,
     TableChanges,
     Transactions,
-    identity_of,
 )
 
 BUFFER_BYTES = 16 << 20
-"""Messages held that nobody has taken. The rest waits in the server."""
-
-_WAIT_SECONDS_MIN = 0.01
-
-_ASK_SECONDS = 0.2
-"""Pause between two questions for the position that the server has reached."""
+"""Messages held. The rest waits in the server."""
 
 _REPLY_SECONDS = 0.5
 """Longest time between two replies. Shorter than any usual ``wal_sender_timeout``."""
+
+_ASK_SECONDS = 0.2
+"""Pause between two questions for the position that the server has reached."""
 
 _CUT = b"upsertflow\0" + len(b"cut").to_bytes(4, "big") + b"cut"
 """The end of a logical message that asks for the end of a batch:
@@ -64,17 +60,6 @@ class LoggedCommit(NamedTuple):
     """Whether the transaction asks for the end of the batch."""
 
 
-class Received(NamedTuple):
-    """Messages in the order of the log."""
-
-    messages: list[bytes]
-    commits: list[LoggedCommit]
-    reached: int
-    """A log position before which the server has no further transaction for us."""
-    is_asked: bool
-    """Whether the server waits for the confirmation of what it has sent, as before it stops."""
-
-
 class Receiver:
     """Receives messages in a thread of its own, which also answers the server.
 
@@ -86,50 +71,69 @@ class Receiver:
     connection : ReplicationConnection
         Started; used by this thread alone from now on.
     confirmed : int
-        A durable position.
+        A durable position; `reached` begins there.
     """
 
     def __init__(self, connection: ReplicationConnection, confirmed: int) -> None:
         self._connection = connection
-        self._confirmed = confirmed
+        self._confirmed = self.reached = confirmed
         self._state = threading.Condition()
         self._messages: list[bytes] = []
-        self._commits: list[LoggedCommit] = []
-        self._bytes = 0
-        self._reached = 0
-        self._is_cut = self._is_asked = self._asks = False
+        self._bytes = self.arrivals = 0
         self._error: Exception | None = None
-        self._is_closing = False
+        self._is_cut = self._asks = self._is_closing = False
+        self.commits: list[LoggedCommit] = []
+        """Those of the messages held."""
+        self.is_asked = False
+        """Whether the server waits for the confirmation of what it has sent, as before it stops."""
         self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._thread = threading.Thread(target=self._run, name="upsertflow-postgres", daemon=True)
         self._thread.start()
 
-    def take(self, seconds: float, reached: int) -> Received:
-        """Return everything received, waiting for a first message or a position after ``reached``.
-
-        After ``seconds``, returns nothing.
-
-        Raises the connection's error after all messages before it were taken.
-        """
+    @property
+    def idle_lsn(self) -> int:
+        """A position before which the server has no further transaction; 0 if messages wait."""
         with self._state:
-            self._state.wait_for(lambda: self._messages or self._error or self._is_asked, seconds)
-            if not self._messages and self._error is not None:
+            return 0 if self._messages else self.reached
+
+    @property
+    def message_count(self) -> int:
+        """Messages held."""
+        return len(self._messages)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more messages are received until some are taken."""
+        return self._bytes >= BUFFER_BYTES
+
+    def wait(self, seconds: float, seen: int, *, asks: bool) -> None:
+        """Wait for other `arrivals` than ``seen``; raise the error that has ended the connection.
+
+        ``asks``: the server tells what it has reached, in a keepalive.
+        """
+        if asks:
+            self._asks = True
+            self._wake()
+        with self._state:
+            self._state.wait_for(lambda: self.arrivals != seen or self._error, seconds)
+            if self._error is not None and self.arrivals == seen:
                 raise self._error
-            received = Received(self._messages, self._commits, self._reached, self._is_asked)
-            self._messages, self._commits, self._bytes = [], [], 0
-            self._is_asked = False
+
+    def take(self, count: int) -> list[bytes]:
+        """Remove and return the first messages."""
+        with self._state:
+            taken, self._messages = self._messages[:count], self._messages[count:]
+            self._bytes -= sum(map(len, taken))
+            later = [commit for commit in self.commits if commit.message_count > count]
+            self.commits = _moved(later, -count)
         self._wake()
-        return received
+        return taken
 
     def confirm(self, lsn: int) -> None:
         """Report a durable position to the server, soon."""
         self._confirmed = max(self._confirmed, lsn)
-        self._wake()
-
-    def ask(self) -> None:
-        """Ask the server what it has reached, without waiting for the answer."""
-        self._asks = True
         self._wake()
 
     def close(self) -> None:
@@ -138,18 +142,17 @@ class Receiver:
         self._wake()
         self._thread.join()
         self._connection.close()
-        for file in (self._wake_read, self._wake_write):
-            with suppress(OSError):
-                os.close(file)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _wake(self) -> None:
-        with suppress(OSError):  # A full pipe wakes, too.
+        with suppress(BlockingIOError):  # A full pipe wakes, too.
             os.write(self._wake_write, b"w")
 
     def _run(self) -> None:
         try:
             self._receive()
-        except Exception as error:  # noqa: BLE001 - raised by `take`
+        except Exception as error:  # noqa: BLE001 - raised by `wait`
             with self._state:
                 self._error = error
                 self._state.notify_all()
@@ -158,28 +161,16 @@ class Receiver:
         replied = (-1, 0.0)
         while not self._is_closing:
             is_asked = self._drain()
-            now = time.monotonic()
             asks, self._asks = self._asks, False
-            if (
-                asks
-                or is_asked
-                or replied[0] != self._confirmed
-                or now - replied[1] > _REPLY_SECONDS
-            ):
+            now = time.monotonic()
+            is_due = now - replied[1] > _REPLY_SECONDS
+            if asks or is_asked or is_due or replied[0] != self._confirmed:
                 replied = (self._confirmed, now)
                 self._connection.confirm(replied[0], asks=asks)
-            if self._bytes < BUFFER_BYTES:
-                self._connection.wait(_REPLY_SECONDS, self._wake_read)
-            else:
-                with self._state:
-                    self._state.wait_for(lambda: self._bytes < BUFFER_BYTES, _REPLY_SECONDS)
-            self._clear_wake()
+            self._connection.wait(_REPLY_SECONDS, self._wake_read, reads=not self.is_full)
+            with suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
         self._connection.confirm(self._confirmed)
-
-    def _clear_wake(self) -> None:
-        os.set_blocking(self._wake_read, False)
-        with suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
 
     def _drain(self) -> bool:
         """Take what has arrived; return whether the server waits for an answer."""
@@ -191,30 +182,35 @@ class Receiver:
             message = self._connection.receive()
             if message is None:
                 break
-            if is_data(message):
-                messages.append(message)
-                size += len(message)
-                kind = message[HEADER_BYTES]
-                if kind == COMMIT:
-                    end = int.from_bytes(message[_END_LSN], "big")
-                    commits.append(LoggedCommit(len(messages), end, self._is_cut))
-                    self._is_cut = False
-                elif kind == MESSAGE:
-                    self._is_cut |= message.endswith(_CUT)
-            else:
+            if not is_data(message):
                 reached = keepalive_lsn(message)
                 is_asked |= is_reply_wanted(message)
+                continue
+            messages.append(message)
+            size += len(message)
+            kind = message[HEADER_BYTES]
+            if kind == COMMIT:
+                reached = int.from_bytes(message[_END_LSN], "big")
+                commits.append(LoggedCommit(len(messages), reached, self._is_cut))
+                self._is_cut = False
+            elif kind == MESSAGE:
+                self._is_cut |= message.endswith(_CUT)
         if messages or reached:
             with self._state:
-                before = len(self._messages)
+                self.commits += _moved(commits, len(self._messages))
                 self._messages += messages
-                self._commits += _moved(commits, before)
                 self._bytes += size
                 # A keepalive comes in the order of the log: all before it has arrived.
-                self._reached = max(self._reached, reached)
-                self._is_asked |= is_asked
+                self.reached = max(self.reached, reached)
+                self.is_asked |= is_asked
+                self.arrivals += 1
                 self._state.notify_all()
         return reached > 0
+
+
+def _moved(commits: Sequence[LoggedCommit], count: int) -> list[LoggedCommit]:
+    """Return commits for messages that begin ``count`` later."""
+    return [commit._replace(message_count=commit.message_count + count) for commit in commits]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,11 +226,26 @@ class BatchEnd:
     """When the last transaction was committed, in microseconds since 1970."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """Where a batch ends."""
+
+    rows_max: int = 1
+    """At the first commit at or after so many messages."""
+    delay_s: float = 0.0
+    """So long after its first transaction."""
+    idle_s: float = 10.0
+    """There is no batch if no transaction comes for so long."""
+    until: int | None = None
+    """Without waiting, once everything up to this position was read."""
+    exactly: int | None = None
+    """At this position and nowhere else: a batch that is read again."""
+
+
 @dataclass(slots=True)
 class _Batch:
     """A batch while it is read."""
 
-    lower: int
     upper: int = 0
     """The end of its last transaction so far; 0 without one."""
     committed_us: int = 0
@@ -268,14 +279,12 @@ class _Batch:
 
 
 class TransactionFeed:
-    """Reads a slot's transactions from a position on.
-
-    A context manager: closes the connection.
+    """Reads a slot's transactions from a position on. To be closed.
 
     Parameters
     ----------
-    connect : callable
-        Returns a new replication connection; called again after a lost connection.
+    connection : ReplicationConnection
+        Closed with the feed.
     slot, publication : str
     position : int
         Where the batch before ended.
@@ -285,59 +294,30 @@ class TransactionFeed:
 
     def __init__(
         self,
-        connect: Callable[[], ReplicationConnection],
+        connection: ReplicationConnection,
         slot: str,
         publication: str,
         position: int,
-        keys_of: Callable[[LoggedTable], tuple[str, ...]] = identity_of,
+        keys_of: Callable[[LoggedTable], tuple[str, ...]],
     ) -> None:
-        self._new_connection = connect
-        self._slot = slot
-        self._publication = publication
-        self._keys_of = keys_of
-        self.position = position
-        """The end of the last complete batch."""
-        self._reached = position
-        self._is_asked = False
-        self._receiver: Receiver | None = None
-        self.connect()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection; the slot remains."""
-        if self._receiver is not None:
-            self._receiver.close()
-            self._receiver = None
-
-    def connect(self) -> None:
-        """Connect, again after a lost connection, and read from `position` on."""
-        self.close()
-        connection = self._new_connection()
         try:
-            connection.start(self._slot, self._publication, self.position)
+            connection.start(slot, publication, position)
         except BaseException:
             connection.close()
             raise
-        self._receiver = Receiver(connection, self.position)
-        self._decoder = MessageDecoder(self._keys_of)
-        self._pending: list[bytes] = []
-        self._commits: list[LoggedCommit] = []
+        self.position = position
+        """The end of the last complete batch."""
+        self._receiver = Receiver(connection, position)
+        self._decoder = MessageDecoder(keys_of)
+
+    def close(self) -> None:
+        """Close the connection; the slot remains."""
+        self._receiver.close()
 
     @property
     def idle_position(self) -> int:
         """A position up to which nothing is left to read, for `confirm`; at least `position`."""
-        is_idle = not self._pending and self._reached > self.position
-        return self._reached if is_idle else self.position
+        return max(self.position, self._receiver.idle_lsn)
 
     def skip_to_idle(self) -> None:
         """Move the position to `idle_position`: no transaction lies between."""
@@ -345,127 +325,87 @@ class TransactionFeed:
 
     def confirm(self, lsn: int) -> None:
         """Tell the server that everything up to a position is durable: it may remove that log."""
-        if self._receiver is not None:
-            self._receiver.confirm(lsn)
+        self._receiver.confirm(lsn)
 
     def read(
-        self,
-        add: Callable[[Sequence[TableChanges]], None],
-        *,
-        rows_max: int,
-        delay_s: float,
-        until: int | None = None,
-        exactly: int | None = None,
-        idle_s: float = 10.0,
+        self, add: Callable[[Sequence[TableChanges]], None], limits: BatchLimits
     ) -> BatchEnd | None:
-        """Read the next batch; None if there was no transaction for ``idle_s``.
+        """Read the next batch; None if there is none within the limits.
 
         Parameters
         ----------
         add : callable
             Receives the changes as they are decoded, in pieces. A batch that fails has added some.
-        rows_max : int
-            The batch ends at the first commit at or after so many messages.
-        delay_s : float
-            How long the first transaction waits for others.
-        until : int, optional
-            Return without waiting once everything up to this position was read.
-        exactly : int, optional
-            The batch must end at this position (a batch that is read again).
+        limits : BatchLimits
 
         Raises
         ------
         DataLossError
-            ``exactly`` is not where a transaction ends.
+            The batch cannot be read again.
         StorageError
-            The connection was lost. Call `connect`, and read the batch again.
+            The connection was lost. A new feed from `position` reads the batch again.
         """
-        assert self._receiver is not None
-        batch = _Batch(self.position)
-        self._is_asked = False
-        while not self._is_complete(batch, rows_max, delay_s, until, exactly, idle_s):
-            cut = self._cut(rows_max - batch.message_count, exactly)
-            if cut is None and sum(map(len, self._pending)) >= BUFFER_BYTES:
-                cut = LoggedCommit(len(self._pending), 0, False)  # A part of a large transaction.
+        receiver, batch = self._receiver, _Batch()
+        receiver.is_asked = False
+        asks = limits.until is not None or limits.exactly is not None
+        while True:
+            seen = receiver.arrivals
+            if self._is_complete(batch, limits):
+                break
+            cut = self._cut(limits.rows_max - batch.message_count, limits.exactly)
             if cut is None:
-                limit = delay_s if batch.is_whole else idle_s
-                if until is not None or exactly is not None:
-                    self._receiver.ask()
-                    limit = min(limit, batch.seconds + _ASK_SECONDS)
-                self._take(max(_WAIT_SECONDS_MIN, limit - batch.seconds))
+                rest = (limits.delay_s if batch.is_whole else limits.idle_s) - batch.seconds
+                receiver.wait(min(rest, _ASK_SECONDS) if asks else rest, seen, asks=asks)
                 continue
-            changes = self._decoder.decode(self._pending[: cut.message_count])
-            self._pending = self._pending[cut.message_count :]
-            later = [commit for commit in self._commits if commit > cut]
-            self._commits = _moved(later, -cut.message_count)
+            changes = self._decoder.decode(receiver.take(cut.message_count))
             add(changes.tables)
             batch.extend(cut, changes.transactions)
         if not batch.upper:
             return None
-        self.position = batch.upper
+        lower, self.position = self.position, batch.upper
         return BatchEnd(
-            lower=batch.lower,
+            lower=lower,
             upper=batch.upper,
             transaction_count=batch.transaction_count,
             committed_us=batch.committed_us,
         )
 
-    def _is_complete(
-        self,
-        batch: _Batch,
-        rows_max: int,
-        delay_s: float,
-        until: int | None,
-        exactly: int | None,
-        idle_s: float,
-    ) -> bool:
-        """Return whether a batch ends here; parameters as in `read`."""
+    def _is_complete(self, batch: _Batch, limits: BatchLimits) -> bool:
+        """Return whether a batch ends here."""
+        receiver, exactly = self._receiver, limits.exactly
         if batch.is_open:
             return False
         if exactly is not None:
-            is_passed = not self._pending and self._reached > exactly
-            if self._commits:
-                is_passed = self._commits[0].lsn > exactly
-            if batch.upper != exactly and is_passed:
+            following = receiver.commits[0].lsn if receiver.commits else receiver.idle_lsn
+            if batch.upper != exactly and following > exactly:
                 raise DataLossError(
-                    f"the batch that ends at {format_lsn(exactly)} cannot be read again: slot "
-                    f"'{self._slot}' has no transaction that ends there.",
+                    f"the batch that ends at {format_lsn(exactly)} cannot be read again: the slot "
+                    "has no transaction that ends there.",
                     hint="was the database restored from a backup, or does the slot belong to "
                     "another publication? Start again with --resnapshot.",
                 )
             return batch.upper == exactly
-        if batch.is_whole and (batch.is_cut or batch.message_count >= rows_max):
+        if batch.is_whole and (batch.is_cut or batch.message_count >= limits.rows_max):
             return True
-        if until is not None and not self._pending and self._reached >= until:
+        if limits.until is not None and receiver.idle_lsn >= limits.until:
             return True
         if batch.is_whole:
-            return batch.seconds >= delay_s
-        return not self._commits and (self._is_asked or batch.seconds >= idle_s)
-
-    def _take(self, seconds: float) -> None:
-        assert self._receiver is not None
-        received = self._receiver.take(seconds, self._reached)
-        self._commits += _moved(received.commits, len(self._pending))
-        self._pending += received.messages
-        if received.commits:
-            self._reached = max(self._reached, received.commits[-1].lsn)
-        self._reached = max(self._reached, received.reached)
-        self._is_asked = received.is_asked and not self._pending
+            return batch.seconds >= limits.delay_s
+        return not receiver.commits and (receiver.is_asked or batch.seconds >= limits.idle_s)
 
     def _cut(self, wanted: int, exactly: int | None) -> LoggedCommit | None:
-        """Return the commit up to which messages are decoded next; None without a commit.
+        """Return the commit up to which messages are decoded next; None to wait.
 
         This is the first one that ends a batch, by the number of rows or by a request in it, else
-        the last one.
+        the last one; without a commit, the end of a full buffer: a part of a large transaction.
         """
-        commits = self._commits
+        commits = self._receiver.commits
         if exactly is not None:
-            commits = [commit for commit in commits if commit.lsn <= exactly]
-            return commits[-1] if commits else None
-        last = (commit for commit in commits if commit.is_cut or commit.message_count >= wanted)
-        return next(last, commits[-1] if commits else None)
-
-
-def _moved(commits: Sequence[LoggedCommit], count: int) -> list[LoggedCommit]:
-    """Return commits for messages that begin ``count`` later."""
-    return [commit._replace(message_count=commit.message_count + count) for commit in commits]
+            commits = [commit for commit in commits if commit.lsn <= exactly][-1:]
+        for commit in commits:
+            if commit.is_cut or commit.message_count >= wanted:
+                return commit
+        if commits:
+            return commits[-1]
+        is_full = self._receiver.is_full
+        return LoggedCommit(self._receiver.message_count, 0, False) if is_full else None

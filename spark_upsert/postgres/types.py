@@ -38,63 +38,35 @@ TypeNames: TypeAlias = Mapping[int, tuple[str, str]]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
+_TEXT = pa.string()
+_BUILT_IN = (
+    ("bool", 16, 1000, pa.bool_()),
+    ("bytea", 17, 1001, pa.binary()),
+    ("int8", 20, 1016, pa.int64()),
+    ("int2", 21, 1005, pa.int16()),
+    ("int4", 23, 1007, pa.int32()),
+    ("oid", 26, 1028, pa.int64()),
+    ("float4", 700, 1021, pa.float32()),
+    ("float8", 701, 1022, pa.float64()),
+    ("date", 1082, 1182, pa.date32()),
+    ("timestamp", 1114, 1115, pa.timestamp("us")),
+    ("timestamptz", 1184, 1185, pa.timestamp("us", "UTC")),
+    ("numeric", 1700, 1231, None),  # By its modifier.
+    ("text", 25, 1009, _TEXT),
+    ("varchar", 1043, 1015, _TEXT),
+    ("bpchar", 1042, 1014, _TEXT),
+    ("time", 1083, 1183, _TEXT),
+    ("uuid", 2950, 2951, _TEXT),
+    ("json", 114, 199, _TEXT),
+    ("jsonb", 3802, 3807, _TEXT),
+)
+"""Built-in types: name, OID, OID of the array, and Arrow type (``pg_type.dat``)."""
+
 _NAMES = {
-    16: "bool",
-    17: "bytea",
-    20: "int8",
-    21: "int2",
-    23: "int4",
-    25: "text",
-    26: "oid",
-    700: "float4",
-    701: "float8",
-    1042: "bpchar",
-    1043: "varchar",
-    1082: "date",
-    1114: "timestamp",
-    1184: "timestamptz",
-    1700: "numeric",
-    2950: "uuid",
-    3802: "jsonb",
-    114: "json",
-    1083: "time",
-    1000: "_bool",
-    1001: "_bytea",
-    1016: "_int8",
-    1005: "_int2",
-    1007: "_int4",
-    1009: "_text",
-    1028: "_oid",
-    1021: "_float4",
-    1022: "_float8",
-    1014: "_bpchar",
-    1015: "_varchar",
-    1182: "_date",
-    1115: "_timestamp",
-    1185: "_timestamptz",
-    1231: "_numeric",
-    2951: "_uuid",
-    3807: "_jsonb",
-    199: "_json",
-    1183: "_time",
+    **{oid: name for name, oid, _, _ in _BUILT_IN},
+    **{oid: f"_{name}" for name, _, oid, _ in _BUILT_IN},
 }
-"""Names of built-in types by OID (``pg_type.dat``); a leading underscore marks an array."""
-
-_ARROW = {
-    "bool": pa.bool_(),
-    "bytea": pa.binary(),
-    "int8": pa.int64(),
-    "int2": pa.int16(),
-    "int4": pa.int32(),
-    "oid": pa.int64(),
-    "float4": pa.float32(),
-    "float8": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", "UTC"),
-}
-
-_KNOWN_ARRAYS = frozenset(name for name in _NAMES.values() if name.startswith("_"))
+_ARROW = {name: arrow for name, _, _, arrow in _BUILT_IN}
 _BUILT_IN_SCHEMAS = ("", "pg_catalog")
 
 
@@ -123,13 +95,13 @@ def value_type(oid: int, modifier: int, names: TypeNames) -> ValueType:
     schema, name = names.get(oid, ("", _NAMES.get(oid, f"type {oid}")))
     if schema not in _BUILT_IN_SCHEMAS:
         return ValueType(f"{schema}.{name}", pa.string())
-    if name in _KNOWN_ARRAYS:
+    if name.startswith("_") and name[1:] in _ARROW:
         return ValueType(f"{name[1:]}[]", pa.list_(_scalar(name[1:], modifier)))
     return ValueType(name, _scalar(name, modifier))
 
 
 def _scalar(name: str, modifier: int) -> pa.DataType:
-    return _decimal(modifier) if name == "numeric" else _ARROW.get(name, pa.string())
+    return _ARROW.get(name, _TEXT) or _decimal(modifier)
 
 
 def _decimal(modifier: int) -> pa.DataType:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.envelopes.postgres import rows_of
-from spark_upsert.errors import DataLossError, OptionError, SchemaError, StorageError
+from spark_upsert.errors import DataLossError, OptionError, StorageError
 from spark_upsert.postgres.catalog import Catalog, SourceTable, read_catalog
 from spark_upsert.postgres.connection import (
     ReplicationConnection,
@@ -27,7 +27,7 @@ from spark_upsert.postgres.connection import (
     parse_lsn,
 )
 from spark_upsert.postgres.copies import Visibility, copy_rows
-from spark_upsert.postgres.feed import BatchEnd, TransactionFeed
+from spark_upsert.postgres.feed import BatchEnd, BatchLimits, TransactionFeed
 from spark_upsert.postgres.messages import EMPTY, OP, XID, LoggedTable, TableChanges
 from spark_upsert.postgres.spool import RowsByTable
 from spark_upsert.replication.rows import BatchRows, SourcePart, Target
@@ -121,6 +121,7 @@ class Follower:
                         while until is None or not session.has_reached(until):
                             session.step(report, until)
                             pauses = _PAUSES_S
+                        session.release()
                         return
             except (StorageError, driver().OperationalError) as error:
                 if not pauses:
@@ -146,7 +147,7 @@ class _Session:
         position = state.upper if self._is_complete else state.lower
         require_slot(connection, state, position)
         self._feed = TransactionFeed(
-            lambda: ReplicationConnection(options.url),
+            ReplicationConnection(options.url),
             state.slot,
             state.publication,
             position,
@@ -187,17 +188,21 @@ class _Session:
         if until is not None:
             until = max(until, _without_page_header(self._state.joined))
         with RowsByTable() as rows:
-            end = self._feed.read(
-                _adder(rows),
+            limits = BatchLimits(
                 rows_max=options.rows_max,
                 delay_s=options.delay_s,
-                until=until,
                 idle_s=options.heartbeat_s,
+                until=until,
             )
+            end = self._feed.read(_adder(rows), limits)
             if end is not None:
                 self._follow_catalog(rows, report)
-            end = end or self._rest()
-            if end is not None:
+            if end is None and self._state.upper < self._state.joined <= self._feed.idle_position:
+                self._feed.skip_to_idle()
+                end = _empty(self._feed.position)  # It lets the copies join.
+            if end is None:
+                self.release()
+            else:
                 self._plan(lower=end.lower, upper=end.upper, copying=())
                 self._write(rows, end, report)
 
@@ -206,22 +211,18 @@ class _Session:
         state = self._state
         if state.lower == state.upper:
             return _empty(state.upper)
-        end = self._feed.read(_adder(rows), rows_max=0, delay_s=0.0, exactly=state.upper)
+        end = self._feed.read(_adder(rows), BatchLimits(exactly=state.upper))
         assert end is not None
         return end
 
-    def _rest(self) -> BatchEnd | None:
-        """Return an empty batch if it lets copies join; else let the server remove its log."""
-        state, position = self._state, self._feed.idle_position
-        if state.upper < state.joined <= position:
-            self._feed.skip_to_idle()
-            return _empty(position)
-        if position > max(state.upper, state.released):
+    def release(self) -> None:
+        """Let the server remove its log while there is nothing to read in it."""
+        position = self._feed.idle_position
+        if position > max(self._state.upper, self._state.released):
             # Durable first: the slot's position is checked against it at the next start.
-            self._state = replace(state, released=position)
+            self._state = replace(self._state, released=position)
             self._state.put(self._root)
             self._feed.confirm(position)
-        return None
 
     def _plan(self, **changes: Any) -> None:
         """Record the next batch before any table has it."""
@@ -239,13 +240,7 @@ class _Session:
                 f"publication '{self._state.publication}' is gone, or publishes no table.",
                 hint="changes made without it are lost: start again with --resnapshot.",
             )
-        for table in catalog.tables:
-            if not table.keys:
-                raise SchemaError(
-                    f"table '{table}' of the source has no primary key.",
-                    hint="add a primary key, or remove the table from the publication.",
-                    table=str(table),
-                )
+        catalog.require_usable()
         return catalog
 
     def _keys_of(self, relation: LoggedTable) -> tuple[str, ...]:

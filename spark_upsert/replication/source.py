@@ -180,7 +180,7 @@ def describe_source(options: FollowOptions) -> list[dict[str, str]]:
                 f"{c.name} {value_type(c.type_oid, c.modifier, catalog.type_names).arrow}"
                 for c in table.columns
             )
-            note = "" if table.keys else "cannot be followed: it has no key"
+            note = "" if table.problem is None else f"cannot be followed: {table.problem}"
             described.append((str(table), ", ".join(table.keys), ", ".join(columns), note))
         if not described:
             described = [

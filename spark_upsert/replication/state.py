@@ -70,6 +70,7 @@ class CopiedTable:
                 row_filter=optional(text, record["filter"]),
                 file=whole(record["file"]),
                 filled=(),
+                folded_keys=(),
                 target=(schema, name),
             ),
             visibility=Visibility.parse(record["visibility"]),

@@ -30,6 +30,7 @@ def table(name: str = "a", **changes: Any) -> SourceTable:
         "row_filter": None,
         "file": 18_000,
         "filled": (),
+        "folded_keys": (),
         "target": ("public", name),
     }
     return SourceTable(**{**facts, **changes})
