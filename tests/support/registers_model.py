@@ -59,6 +59,7 @@ class Register(NamedTuple):
     order: Order | None = None
     is_set: bool = False
     value: Any = None
+    is_carried: bool = False
 
 
 class Entry(NamedTuple):
@@ -113,10 +114,21 @@ def _advance(entry: Entry, tied: Sequence[Command], columns: Sequence[str], ties
     return Entry(puts[0].order, Kind.PUT, registers)
 
 
+def _is_newer(command: Command, name: str, register: Register) -> bool:
+    """Return whether a command would set or reset a column after its register."""
+    if command.kind in (Kind.PUT, Kind.CARRIED) and name not in command.values:
+        return False
+    is_stronger = register.is_carried and name in command.values
+    is_stronger &= command.kind is not Kind.CARRIED
+    if register.order is None or command.order > register.order:
+        return True
+    return is_stronger and bool(command.order == register.order)
+
+
 def _column(name: str, register: Register, puts: Sequence[Command]) -> Register:
     for put in puts:
         if name in put.values:
-            return Register(put.order, True, put.values[name])
+            return Register(put.order, True, put.values[name], put.kind is Kind.CARRIED)
     if any(put.kind is Kind.CREATE for put in puts):
         return Register(puts[0].order)
     return register
@@ -255,7 +267,7 @@ class RegistersModel:
             taken = self._below(move, [*self.applied, *commands, *carried])
             pairs = zip(self.columns, taken.registers, strict=True)
             values = {name: register.value for name, register in pairs if register.is_set}
-            if taken.is_row:
+            if taken.is_row and values:
                 carried.append(Command(Kind.CARRIED, move.order, move.moved_to, values))
         return carried
 
@@ -268,10 +280,9 @@ class RegistersModel:
         """Return whether a command would have changed the values of an earlier move."""
         for (_, order, key, _, _), taken in self.moves.items():
             if command.key == key and command.order < order:
-                for name, register in zip(self.columns, taken.registers, strict=True):
-                    touches = command.kind is not Kind.PUT or name in command.values
-                    if touches and (register.order is None or command.order > register.order):
-                        return True
+                pairs = zip(self.columns, taken.registers, strict=True)
+                if any(_is_newer(command, name, register) for name, register in pairs):
+                    return True
         return False
 
     def _is_tied(self, command: Command, arrived: Sequence[Command]) -> bool:

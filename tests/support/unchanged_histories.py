@@ -325,8 +325,10 @@ class Played:
                 require(f"rows of version {version}", self.table.rows(version), rows)
 
 
-_EXACT = ("rows", "inserts", "updates", "deletes", "quarantined", "displaced", "skipped")
-_EXACT += ("filled", "unknown")
+_EXACT = (
+    *("rows", "inserts", "updates", "deletes", "quarantined", "displaced", "skipped"),
+    *("filled", "unknown"),
+)
 
 
 def play(history: History) -> Played:

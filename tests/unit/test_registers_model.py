@@ -12,12 +12,12 @@ import pytest
 from spark_upsert.core.schema import OnUnknown, Ties
 from tests.support.registers_model import (
     Command,
-    Kind,
     RegistersModel,
     Row,
     UnknownValueError,
     resolve,
 )
+from tests.support.registers_source import Source
 from tests.support.seeds import seeds
 from tests.support.unchanged_cases import (
     CASES,
@@ -93,51 +93,6 @@ def _changes(before: dict[int, Row], after: dict[int, Row]) -> list[Any]:
     gone = [("-", key, row) for key, row in before.items() if after.get(key) != row]
     come = [("+", key, row) for key, row in after.items() if before.get(key) != row]
     return sorted([*gone, *come], key=repr)
-
-
-class Source:
-    """A table that applies each statement to its rows, and the commands that it sends."""
-
-    def __init__(self, dice: random.Random, *, moves: bool) -> None:
-        self.dice = dice
-        self.moves = moves
-        self.rows: dict[int, dict[str, Any]] = {}
-        self.order = 0
-        self.unchanged = 0
-
-    def statement(self) -> list[Command]:
-        """Change a row, or nothing."""
-        self.order += 1
-        key = self.dice.randrange(3)
-        row = self.rows.get(key)
-        if row is None:
-            self.rows[key] = {name: self._value() for name in COLUMNS}
-            return [Command(Kind.CREATE, self.order, key, dict(self.rows[key]))]
-        kind = self.dice.choice(["update"] * 4 + ["delete"] + ["move"] * 2 * self.moves)
-        if kind == "delete":
-            del self.rows[key]
-            return [Command(Kind.DELETE, self.order, key)]
-        sent = {name: self._value() for name in COLUMNS if self.dice.random() < 0.4}
-        self.unchanged += len(COLUMNS) - len(sent)
-        if kind == "update":
-            row |= sent
-            return [Command(Kind.PUT, self.order, key, sent)]
-        free = [number for number in range(4) if number not in self.rows]
-        if not free:
-            return []
-        new = self.dice.choice(free)
-        self.rows[new] = {**self.rows.pop(key), **sent}
-        return [
-            Command(Kind.DELETE, self.order, key, moved_to=new),
-            Command(Kind.CREATE, self.order, new, sent),
-        ]
-
-    def _value(self) -> int | None:
-        return self.dice.choice([None, 0, 1])
-
-    @property
-    def expected(self) -> dict[int, Row]:
-        return {key: tuple(row.values()) for key, row in self.rows.items()}
 
 
 @seeds(200, quick=20)

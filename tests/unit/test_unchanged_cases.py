@@ -24,6 +24,10 @@ from tests.support.unchanged_tables import UnchangedTable
 
 _OTHER_TASK = "a move does not read the commands of other tasks of its epoch"
 _PENDING = {
+    "a replay of two commands of a moved row": "counted as strayed",
+    "a replay of a create that reset a moved row": "counted as strayed",
+    "a row of a key after the earlier of two moves": "not counted as strayed",
+    "the create of a move after the next move": "not counted as strayed",
     "a row moves in another task than its values": _OTHER_TASK,
     "a row moves in another task than its newest values": _OTHER_TASK,
     "a row moves twice in two tasks": _OTHER_TASK,
@@ -38,7 +42,7 @@ def marked(*, counted: bool) -> list[Any]:
 
 def _marks(case: Case, *, counted: bool) -> tuple[pytest.MarkDecorator, ...]:
     reason = _PENDING.get(case.name, "")
-    if not counted and "filled" in reason:
+    if not counted and ("filled" in reason or "strayed" in reason):
         reason = ""
     return (pytest.mark.xfail(strict=True, reason=reason),) if reason else ()
 
