@@ -32,7 +32,7 @@ from spark_upsert.postgres.messages import (
     Transactions,
 )
 
-BUFFER_BYTES = 16 << 20
+BUFFER_BYTES = 8 << 20
 """Messages held. The rest waits in the server."""
 
 _REPLY_SECONDS = 0.5
@@ -63,8 +63,8 @@ class LoggedCommit(NamedTuple):
 class Receiver:
     """Receives messages in a thread of its own, which also answers the server.
 
-    The thread answers every keepalive with the position confirmed last, also while nobody takes
-    messages: a server without answers ends the connection.
+    The thread reports the position confirmed last, twice a second and when the server asks, also
+    while nobody takes messages: a server without replies ends the connection.
 
     Parameters
     ----------
@@ -173,39 +173,55 @@ class Receiver:
         self._connection.confirm(self._confirmed)
 
     def _drain(self) -> bool:
-        """Take what has arrived; return whether the server waits for an answer."""
+        """Take what has arrived; return whether the server asks for a reply.
+
+        Other keepalives need none: the server would send the next one at once.
+        """
         messages: list[bytes] = []
         commits: list[LoggedCommit] = []
         size = reached = 0
         is_asked = False
-        while self._bytes + size < BUFFER_BYTES:
-            message = self._connection.receive()
-            if message is None:
-                break
-            if not is_data(message):
-                reached = keepalive_lsn(message)
-                is_asked |= is_reply_wanted(message)
-                continue
-            messages.append(message)
-            size += len(message)
-            kind = message[HEADER_BYTES]
-            if kind == COMMIT:
-                reached = int.from_bytes(message[_END_LSN], "big")
-                commits.append(LoggedCommit(len(messages), reached, self._is_cut))
-                self._is_cut = False
-            elif kind == MESSAGE:
-                self._is_cut |= message.endswith(_CUT)
-        if messages or reached:
-            with self._state:
-                self.commits += _moved(commits, len(self._messages))
-                self._messages += messages
-                self._bytes += size
-                # A keepalive comes in the order of the log: all before it has arrived.
-                self.reached = max(self.reached, reached)
-                self.is_asked |= is_asked
-                self.arrivals += 1
-                self._state.notify_all()
-        return reached > 0
+        try:
+            while self._bytes + size < BUFFER_BYTES:
+                message = self._connection.receive()
+                if message is None:
+                    break
+                if not is_data(message):
+                    reached = keepalive_lsn(message)
+                    is_asked |= is_reply_wanted(message)
+                    continue
+                messages.append(message)
+                size += len(message)
+                kind = message[HEADER_BYTES]
+                if kind == COMMIT:
+                    reached = int.from_bytes(message[_END_LSN], "big")
+                    commits.append(LoggedCommit(len(messages), reached, self._is_cut))
+                    self._is_cut = False
+                elif kind == MESSAGE:
+                    self._is_cut |= message.endswith(_CUT)
+        finally:  # Also what came before the end of the connection.
+            if messages or reached:
+                self._add(messages, commits, size, reached, is_asked=is_asked)
+        return is_asked
+
+    def _add(
+        self,
+        messages: list[bytes],
+        commits: list[LoggedCommit],
+        size: int,
+        reached: int,
+        *,
+        is_asked: bool,
+    ) -> None:
+        with self._state:
+            self.commits += _moved(commits, len(self._messages))
+            self._messages += messages
+            self._bytes += size
+            # A keepalive comes in the order of the log: all before it has arrived.
+            self.reached = max(self.reached, reached)
+            self.is_asked |= is_asked
+            self.arrivals += 1
+            self._state.notify_all()
 
 
 def _moved(commits: Sequence[LoggedCommit], count: int) -> list[LoggedCommit]:
@@ -346,7 +362,6 @@ class TransactionFeed:
             The connection was lost. A new feed from `position` reads the batch again.
         """
         receiver, batch = self._receiver, _Batch()
-        receiver.is_asked = False
         asks = limits.until is not None or limits.exactly is not None
         while True:
             seen = receiver.arrivals
@@ -361,6 +376,7 @@ class TransactionFeed:
             add(changes.tables)
             batch.extend(cut, changes.transactions)
         if not batch.upper:
+            receiver.is_asked = False  # The caller confirms what it can.
             return None
         lower, self.position = self.position, batch.upper
         return BatchEnd(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_upsert.store.local import translated
 from spark_upsert.store.spill import SpillFolder
 
-MEMORY_BYTES = 64 << 20
+MEMORY_BYTES = 32 << 20
 """Rows held in memory."""
 
 _FILE = "rows.arrow"
