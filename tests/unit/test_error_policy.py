@@ -22,6 +22,7 @@ from spark_upsert.core.schema import ErrorPolicy, TableSchema
 from spark_upsert.errors import ContentionError, DataError, OptionError, SchemaError
 from spark_upsert.table.log.codec import commit_to_json
 from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
 from spark_upsert.table.write.commands import UpsertEnvelope
@@ -409,7 +410,7 @@ def test_counters(tmp_path: Path, record: Record, expected: dict[str, int]) -> N
     path = tmp_path / "t"
     write(path, records([(ONE, A), (TWO, BAD)]), **QUARANTINE)
     counters = counters_of(write(path, records([record]), **JSON))
-    assert counters.to_json() == {**dataclasses.asdict(type(counters)()), "rows": 1, **expected}
+    assert counters == Counters(rows=1, **expected)
     assert_sound(path)
 
 

@@ -437,11 +437,13 @@ def combine(
         for register in registers.values():
             register.kinds[compare(register.at, limits) >= 0] = VALUE_UNCHANGED
 
+    def epochs_at(indices: Positions) -> Words:
+        assert epochs is not None
+        return epochs(members[indices])
+
     def latest(candidates: Mask, order_at: OrderOf, contents: ContentOf) -> Positions:
         indices = np.flatnonzero(candidates)
-        words = precedence.rank_words(
-            indices, order_at, None if epochs is None else lambda at: epochs(members[at])
-        )
+        words = precedence.rank_words(indices, order_at, None if epochs is None else epochs_at)
         return _latest_so_far(
             indices,
             group,
