@@ -99,10 +99,12 @@ class Followed:
             query = f"SELECT {columns} FROM {table}"
             return sorted(connection.execute(query.encode()).fetchall(), key=repr)
 
-    def rows(self, table: str, version: int | None = None) -> Rows:
+    def rows(
+        self, table: str, version: int | None = None, columns: Sequence[str] | None = None
+    ) -> Rows:
         """Return a table's rows below the root, sorted; columns in the order of the table."""
         found = Table(open_store(f"{self.root}/public.{table}"))
-        rows = pa.table(found.scan(version=version)).to_pylist()
+        rows = pa.table(found.scan(version=version, columns=columns)).to_pylist()
         return sorted((tuple(row.values()) for row in rows), key=repr)
 
     def versions(self, batch: int) -> dict[str, int]:

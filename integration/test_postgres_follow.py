@@ -302,6 +302,14 @@ def test_changes_of_a_table_that_the_log_does_not_show(followed: Followed) -> No
     followed.execute("INSERT INTO a VALUES (5, 'late', 5)")
     assert any(batch.copied for batch in followed.follow())
     assert followed.rows("a") == followed.source_rows("a")
+    # Without a row that changes; and a value in another column than before.
+    followed.execute("ALTER TABLE a ADD k text DEFAULT 'k'")
+    assert any(batch.copied for batch in followed.follow())
+    assert followed.rows("a") == followed.source_rows("a")
+    followed.execute("ALTER TABLE a RENAME k TO l")
+    assert followed.follow()[-1].is_consistent
+    columns = ("id", "v", "w", "n", "m", "l")
+    assert followed.rows("a", columns=columns) == followed.source_rows("a", ", ".join(columns))
     # In the publication from now on, with rows of before.
     followed.execute(
         "CREATE TABLE b (id int PRIMARY KEY)",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -19,6 +18,7 @@ from spark_upsert.cli.program import (
     upsertflow,
 )
 from spark_upsert.cli.render import escaped, print_rows
+from spark_upsert.errors import UpsertFlowError, as_flag
 from spark_upsert.options.declare import STORAGE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.postgres.connection import format_lsn
@@ -118,8 +118,13 @@ def follow(
     if resnapshot:
         follower.forget_copies()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
+    try:
         follower.run(lambda batch: _show(batch, as_json=as_json), once=once)
+    except UpsertFlowError as error:
+        error.name_settings(as_flag)
+        raise
+    except KeyboardInterrupt:
+        return  # The next run goes on.
 
 
 def _show(batch: FollowedBatch, *, as_json: bool) -> None:

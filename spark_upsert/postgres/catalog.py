@@ -37,7 +37,7 @@ ORDER BY n.nspname, c.relname
 """
 
 _COLUMNS = """
-SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.atthasmissing,
+SELECT a.attrelid, a.attname, a.atttypid, a.atttypmod, a.attnum, a.atthasmissing,
        t.typname = 'citext' OR NOT coalesce(c.collisdeterministic, true)
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 LEFT JOIN pg_collation c ON c.oid = a.attcollation
@@ -70,6 +70,8 @@ class SourceTable:
     keys: tuple[str, ...]
     """The columns that identify a row; empty if nothing does."""
     columns: tuple[LoggedColumn, ...]
+    numbers: tuple[int, ...]
+    """Each column's number, which a renamed column keeps and no other column gets."""
     page_count: int = field(compare=False)
     """Size by the last statistics, in pages of 8 KiB."""
     row_filter: str | None
@@ -161,8 +163,9 @@ def _table(row: tuple[Any, ...], columns: Sequence[tuple[Any, ...]]) -> SourceTa
         page_count=pages,
         row_filter=row_filter,
         file=file,
-        filled=tuple(column[0] for column in shown if column[3]),
-        folded_keys=tuple(column[0] for column in shown if column[4] and column[0] in keys),
+        numbers=tuple(column[3] for column in shown),
+        filled=tuple(column[0] for column in shown if column[4]),
+        folded_keys=tuple(column[0] for column in shown if column[5] and column[0] in keys),
         target=row[10:],
     )
 
@@ -222,7 +225,7 @@ def list_candidates(connection: Any) -> list[tuple[SourceTable, bool]]:
     A table without a key in a publication would make the application's updates fail.
     """
     return [
-        (SourceTable(oid, schema, name, (), (), 0, None, 0, (), (), (schema, name)), has_key)
+        (SourceTable(oid, schema, name, (), (), (), 0, None, 0, (), (), (schema, name)), has_key)
         for oid, schema, name, has_key in connection.execute(_CANDIDATES).fetchall()
     ]
 

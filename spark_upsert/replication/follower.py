@@ -168,7 +168,7 @@ class _Session:
         return state.upper >= state.joined and self._feed.idle_position >= until
 
     def begin(self, report: ReportBatch) -> None:
-        """Complete the batch planned last, then copy the tables that were never copied."""
+        """Complete the batch planned last, then copy the tables that need it."""
         state = self._state
         if not self._is_complete:
             if state.copying:
@@ -180,7 +180,8 @@ class _Session:
             else:
                 with RowsByTable() as rows:
                     self._write(rows, self._read_again(rows), report)
-        self._copy_new([t for t in self._catalog.tables if t.oid not in state.tables], report)
+        with RowsByTable() as rows:
+            self._follow_catalog(rows, report)
 
     def step(self, report: ReportBatch, until: int | None) -> None:
         """Write the next batch, or let the server remove its log if there is none."""
@@ -195,8 +196,7 @@ class _Session:
                 until=until,
             )
             end = self._feed.read(_adder(rows), limits)
-            if end is not None:
-                self._follow_catalog(rows, report)
+            self._follow_catalog(rows, report)
             if end is None and self._state.upper < self._state.joined <= self._feed.idle_position:
                 self._feed.skip_to_idle()
                 end = _empty(self._feed.position)  # It lets the copies join.
@@ -269,7 +269,11 @@ class _Session:
             )
             if reason is not None:
                 fields = Fields(table=str(table), reason=reason)
-                _LOGGER.warning("a table is copied again: %s", fields)
+                _LOGGER.log(
+                    logging.INFO if before is None else logging.WARNING,
+                    "a table is copied: %s",
+                    fields,
+                )
                 copied.add(table.target)
             elif before is not None:
                 accepted[table.oid] = replace(before, source=table)
@@ -432,8 +436,10 @@ def _reason_to_copy(before: SourceTable, now: SourceTable, *, is_emptied: bool) 
     if before.row_filter != now.row_filter:
         return "another row filter"
     types = {column.name: (column.type_oid, column.modifier) for column in before.columns}
-    for column in now.columns:
+    for number, column in zip(now.numbers, now.columns, strict=True):
         if column.name not in types:
+            if number in before.numbers:
+                return f"a column was renamed to '{column.name}'"
             if column.name in now.filled:
                 return f"column '{column.name}' was added with values"
         elif types[column.name] != (column.type_oid, column.modifier):

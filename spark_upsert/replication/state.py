@@ -43,7 +43,10 @@ class CopiedTable:
             "name": source.name,
             "target": list(source.target),
             "keys": list(source.keys),
-            "columns": [[c.name, c.type_oid, c.modifier] for c in source.columns],
+            "columns": [
+                [number, c.name, c.type_oid, c.modifier]
+                for number, c in zip(source.numbers, source.columns, strict=True)
+            ],
             "file": source.file,
             "filter": source.row_filter,
             "visibility": str(self.visibility),
@@ -57,7 +60,7 @@ class CopiedTable:
         schema, name = map(text, record["target"])
         columns = tuple(
             LoggedColumn(text(column), whole(oid), int(modifier), column in keys)
-            for column, oid, modifier in record["columns"]
+            for _, column, oid, modifier in record["columns"]
         )
         return cls(
             source=SourceTable(
@@ -66,6 +69,7 @@ class CopiedTable:
                 name=text(record["name"]),
                 keys=keys,
                 columns=columns,
+                numbers=tuple(whole(number) for number, *_ in record["columns"]),
                 page_count=0,
                 row_filter=optional(text, record["filter"]),
                 file=whole(record["file"]),
