@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from integration.servers.postgres import Postgres
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.postgres.connection import parse_lsn
 from spark_upsert.replication.follower import FollowedBatch, Follower
 from spark_upsert.replication.source import FollowOptions
 from spark_upsert.routed.group import GroupTable
@@ -154,6 +155,8 @@ class Transfers:
         self._threads: list[threading.Thread] = []
         self.errors: list[BaseException] = []
         self.count = 0
+        self.states: list[tuple[int, dict[str, Rows]]] = []
+        """States of all tables, each at the first transaction that ends after a position."""
 
     @property
     def total(self) -> int:
@@ -171,7 +174,7 @@ class Transfers:
             )
 
     def __enter__(self) -> Transfers:
-        for session in range(3):
+        for session in (*range(3), None):
             thread = threading.Thread(target=self._run, args=[session])
             self._threads.append(thread)
             thread.start()
@@ -184,16 +187,39 @@ class Transfers:
         if self.errors:
             raise self.errors[0]
 
-    def _run(self, session: int) -> None:
-        choice = random.Random(self.seed * 10 + session)
+    def _run(self, session: int | None) -> None:
+        choice = random.Random(self.seed * 10 + (session or 0))
         try:
             while not self._stopping.is_set():
                 try:
-                    self._connected(session, choice)
+                    if session is None:
+                        self._judge()
+                    else:
+                        self._connected(session, choice)
                 except psycopg.OperationalError:
                     self._stopping.wait(0.1)  # The server comes back.
         except BaseException as error:  # noqa: BLE001 - raised by the test's thread
             self.errors.append(error)
+
+    def _judge(self) -> None:
+        """Take states while no transfer is under way; the batch ends there."""
+        with self._followed.sql() as connection:
+            while not self._stopping.wait(0.3):
+                with connection.transaction():
+                    names = ", ".join(self.tables)
+                    connection.execute(f"LOCK TABLE {names} IN SHARE MODE".encode())
+                    [lsn] = connection.execute(
+                        "SELECT pg_current_wal_insert_lsn() FROM "
+                        "pg_logical_emit_message(true, 'upsertflow', 'cut')"
+                    ).fetchone() or [""]
+                    state = {
+                        table: sorted(
+                            connection.execute(f"SELECT * FROM {table}".encode()).fetchall(),
+                            key=repr,
+                        )
+                        for table in self.tables
+                    }
+                self.states.append((parse_lsn(lsn), state))
 
     def _connected(self, session: int, choice: random.Random) -> None:
         with self._followed.sql() as connection:

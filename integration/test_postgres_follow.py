@@ -141,11 +141,21 @@ def require_sums(followed: Followed, transfers: Transfers, lines: list[str]) -> 
     batches = [json.loads(line) for line in lines if line.endswith(("}", "}\n"))]
     first = min(batch["batch"] for batch in batches if batch["consistent"])
     newest = followed.newest_batch()
+    ends: list[tuple[int, dict[str, int]]] = []
     for number in range(first, newest + 1):
         versions = followed.versions(number)
         rows = [row for t in transfers.tables for row in followed.rows(t, versions[t])]
         text = f"batch {number} of {newest}, seed {transfers.seed}"
         assert sum(row[1] for row in rows) == transfers.total, text
+        ends.append((connection.parse_lsn(followed.source_of(number)[0]), versions))
+    judged = 0
+    for lsn, state in transfers.states:
+        if lsn > ends[0][0]:  # Else it was taken before the tables had joined.
+            versions = next(versions for end, versions in ends if end > lsn)
+            for table, rows in state.items():
+                assert followed.rows(table, versions[table]) == rows, f"seed {transfers.seed}"
+            judged += 1
+    assert judged > 3
     return newest, first
 
 
