@@ -48,7 +48,6 @@ def write(table: UnchangedTable, commands: Sequence[Command]) -> dict[str, int]:
     return {name: int(number) for name, number in counters.items() if number}
 
 
-@pytest.mark.xfail(strict=True, reason="replayed rows are counted as strayed")
 def test_rows_that_move_have_the_values_of_the_source() -> None:
     """With `OnUnknown.FAIL`; and replays from anywhere change nothing."""
     for seed in range(HISTORIES):

@@ -559,17 +559,15 @@ def are_strayed(one: Rows, chosen: Positions, other: Rows, against: Positions) -
     is_put = diffs.to_numpy() == PUT
     says = np.zeros(len(pairs), dtype=np.bool_)
     for name in one.schema.unchanged:
-        [kept], [at] = (
-            one.take([kept_column(name)], chosen),
-            other.take([moved_column(name)], against),
-        )
-        is_above = ~_mask(at.is_valid())
+        kept, at = one.take([kept_column(name), at_column(name)], chosen)
+        [taken] = other.take([moved_column(name)], against)
+        # What a task has folded into the entry may be older than the entry.
+        ranks = [pc.coalesce(*pair) for pair in zip(at.flatten(), order, strict=True)]
+        is_above = ~_mask(taken.is_valid())
         known = np.flatnonzero(~is_above)
-        sides = (
-            [column.take(pa.array(known)) for column in order],
-            at.take(pa.array(known)).flatten(),
-        )
-        is_above[known] = compare(*sides) > 0
+        indices = pa.array(known)
+        limits = taken.take(indices).flatten()
+        is_above[known] = compare([rank.take(indices) for rank in ranks], limits) > 0
         says |= (~is_put | (_kinds(kept) != VALUE_UNCHANGED)) & is_above
     strayed[pairs] = is_below & says
     return strayed

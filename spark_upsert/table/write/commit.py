@@ -25,10 +25,12 @@ from spark_upsert.table.write.guards import (
     require_no_gap,
     require_placed,
 )
+from spark_upsert.table.write.stage import stage_moves_across_tasks
 from spark_upsert.table.write.ties import Examples, require_known, warn
 from spark_upsert.table.write.write_set import (
     Scratch,
     SealedDraft,
+    StagedRuns,
     TruncatedVersion,
     WriteSet,
     remove_runs,
@@ -41,6 +43,8 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
     require_placed(write_set)
     is_first = write_set.base.manifest.is_unborn
     store = write_set.base.store
+    carried = _moves_across_tasks(log, write_set)
+    write_set = replace(write_set, staged=(*write_set.staged, *carried))
     with Scratch(store) as scratch:
         if is_first:
             done = _commit_first(log, write_set, scratch)  # No consumer yet, so there is room.
@@ -49,10 +53,21 @@ def commit(log: Log, write_set: WriteSet, admission: Admission) -> Commit | None
         used = frozenset() if done is None else done.commit.paths
         scratch.keep(used)
     if done is None:
+        remove_runs(store, (file for staged_task in carried for file in staged_task.files))
         return None
     remove_runs(store, (file for file in write_set.files if file.path not in used))
     warn(done.commit, done.upon, done.examples)
     return done.commit
+
+
+def _moves_across_tasks(log: Log, write_set: WriteSet) -> tuple[StagedRuns, ...]:
+    """Return what moved rows take along from other tasks' rows, as one more task's runs."""
+    if not any(staged_task.moved is not None for staged_task in write_set.staged):
+        return ()
+    base = write_set.base.manifest
+    head = base if base.is_unborn else log.cached_head or log.head()
+    carried = stage_moves_across_tasks(write_set, head)
+    return () if carried is None else (carried,)
 
 
 def _announce_unchanged(log: Log, write_set: WriteSet) -> None:

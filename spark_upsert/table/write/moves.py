@@ -28,6 +28,7 @@ from spark_upsert.core.schema import (
     VALUE_UNCHANGED,
     TableSchema,
     at_column,
+    is_live,
     kept_column,
     moved_column,
 )
@@ -150,6 +151,26 @@ class Moves:
         return pa.concat_batches([_puts(part, own, schema), _noting_deletes(part, own, schema)])
 
 
+def puts_that_add(
+    carried: pa.RecordBatch, parts: Sequence[Part], schema: TableSchema
+) -> pa.RecordBatch:
+    """Return the puts among carried entries that change the entries of their keys in parts.
+
+    The parts are sorted by hash.
+    """
+    puts = carried.filter(pa.array(is_live(carried.column(DIFF))))
+    rows = Rows(schema, [*parts, BatchPart(puts)])
+    keys, members = _rows_of_keys(rows, puts)
+    begins = np.diff(keys, prepend=-1) != 0
+    combination = combine(rows, members, begins, None, is_one_task=True)
+    # Each put is the last entry of its key, behind those of the parts.
+    lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
+    adds = begins[lasts]
+    others = np.flatnonzero(~adds)
+    adds[others] = combination.changes_from(lasts[others], lasts[others] - 1)
+    return puts.filter(pa.array(adds))
+
+
 def joined(moves: Sequence[Moves], schema: TableSchema) -> Moves:
     """Return the moves of several command batches, in order, with the marks of all columns."""
     starts = np.cumsum([0, *(each.deletes.num_rows for each in moves)])
@@ -233,14 +254,15 @@ def _puts(part: CombinedPart, deletes: pa.RecordBatch, schema: TableSchema) -> p
 def _noting_deletes(
     part: CombinedPart, deletes: pa.RecordBatch, schema: TableSchema
 ) -> pa.RecordBatch:
-    """Return the deletes of moves' old keys, with the orders of the values that they took."""
+    """Return the deletes of moves' old keys, with the orders of what decided their values."""
     order = [deletes.column(name) for name in schema.order_columns]
     fields = list(schema.run_marks[MOVED].type)
     columns = {MOVED: pa.StructArray.from_arrays(order, fields=fields)}
     for name in schema.values:
         kept, at = part.take([kept_column(name), at_column(name)], np.arange(len(part)))
         # Below the move, so the order is never the state's own, and is given.
-        columns[moved_column(name)] = pc.if_else(pa.array(_have_values(kept)), at, None)
+        is_known = np.asarray(kept.fill_null(VALUE_SET)) != VALUE_UNCHANGED
+        columns[moved_column(name)] = pc.if_else(pa.array(is_known), at, None)
     columns |= {name: deletes.column(name) for name in (HASH, *schema.identity)}
     return _entries(deletes, TOMBSTONE, columns, schema)
 

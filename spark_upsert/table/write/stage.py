@@ -21,8 +21,10 @@ from spark_upsert.core.threads import map_in_order, run_in_background, useful_th
 from spark_upsert.store.local import LocalStore
 from spark_upsert.store.protocol import new_token
 from spark_upsert.store.spill import SpillFolder
+from spark_upsert.table.log.manifest import Manifest
 from spark_upsert.table.log.properties import LateRows, higher_mark
 from spark_upsert.table.run.file import Run, Span, write_run
+from spark_upsert.table.run.remote import REMOTE_RUNS, Access
 from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.state.observer import prepare
 from spark_upsert.table.state.reduce import EMPTY, Counters, merge_function_for
@@ -33,7 +35,7 @@ from spark_upsert.table.write.commands import (
     logs_of,
     skipped_in,
 )
-from spark_upsert.table.write.moves import Moves, joined, without_moves
+from spark_upsert.table.write.moves import Moves, joined, puts_that_add, without_moves
 from spark_upsert.table.write.outcomes import (
     Move,
     Outcomes,
@@ -50,7 +52,7 @@ from spark_upsert.table.write.ties import (
     count_losers,
     examples_of,
 )
-from spark_upsert.table.write.write_set import Scratch, StagedRuns, truncated_at
+from spark_upsert.table.write.write_set import Scratch, StagedRuns, WriteSet, truncated_at
 
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation
@@ -178,6 +180,11 @@ class Stash:
     def _sorted_parts(self) -> list[Part]:
         parts: list[Part] = [RunPart(Span.within(run)) for run in self._spilled]
         return [*parts, *([] if self._compacted is None else [self._compacted])]
+
+    @property
+    def moved(self) -> pa.RecordBatch | None:
+        """The deletes of the moved rows' old keys, with the new keys."""
+        return joined(self._moves, self._schema).deletes if self._moves else None
 
     def carried(self, snapshot: Snapshot) -> pa.RecordBatch | None:
         """Return the entries by which moved rows take their values to their new keys, by hash."""
@@ -319,7 +326,9 @@ def stage_sealed(
     compares_with_stored = Precedence.of(schema).compares_order_across_epochs and not overwrite
     mirror = prepare(snapshot.store, snapshot.manifest)
     with Scratch(snapshot.store, mirror) as scratch:
-        for sealed in stash.seal(stash.carried(snapshot)):
+        # The rows of an overwrite do not take values of those that it replaces.
+        below = _empty(snapshot) if overwrite else snapshot
+        for sealed in stash.seal(stash.carried(below)):
             batch = (
                 adopt_order_from_table(sealed, snapshot, schema) if compares_with_stored else sealed
             )
@@ -359,7 +368,41 @@ def stage_sealed(
         ahead=None if mirror is None else mirror.result(),
         unchanged=own.unchanged,
         has_moves=own.has_moves,
+        moved=stash.moved,
     )
+
+
+def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns | None:
+    """Write what moved rows take along from the rows of other tasks in their epoch.
+
+    Each task has carried the values in the table and in its own rows. Returns the puts that add to
+    these, as staged by one more task; None for none.
+    """
+    store, moved = write_set.base.store, [s.moved for s in write_set.staged if s.moved is not None]
+    files = write_set.files
+    if not moved or len(files) < 2:
+        return None
+    schema = write_set.marked(head.schema)
+    snapshot = Snapshot(store, replace(head, schema=schema))
+    parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, Access())]
+    moves = Moves.of(pa.concat_batches(moved), parts, schema)
+    puts = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema)
+    puts = puts_that_add(puts, parts, schema)
+    if not puts.num_rows:
+        return None
+    base = replace(write_set.base.manifest, schema=schema)
+    with Stash(schema) as stash:
+        stash.add(puts)
+        return stage_sealed(
+            Snapshot(store, base),
+            stash,
+            overwrite=write_set.overwrite,
+            late_rows=write_set.late_rows,
+        )
+
+
+def _empty(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, manifest=replace(snapshot.manifest, slices=()))
 
 
 def _compute_outcomes(

@@ -164,6 +164,8 @@ class StagedRuns:
     """Columns that commands left unchanged; the commit adds them to the table's schema."""
     has_moves: bool = False
     """Whether rows moved to other keys with their values; the commit adds that, too."""
+    moved: pa.RecordBatch | None = None
+    """The deletes of these rows' old keys, with the new keys (`table.write.moves`)."""
 
     @property
     def base_version(self) -> int:
