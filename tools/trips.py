@@ -126,11 +126,11 @@ def _publish(folder: Path) -> set[str]:
 
 
 TRIPS = (
-    Trip("append", 49, _append),
+    Trip("append", 50, _append),
     Trip("latestOffset", 24, _latest_offset),
-    Trip("split", 34, _split),
+    Trip("split", 35, _split),
     Trip("view step", 71, _view_step),
-    Trip("publish", 40, _publish),
+    Trip("publish", 41, _publish),
 )
 
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core import decimals
+from spark_upsert.core.arrow_types import BOOL8, UUID, storage_type
 from spark_upsert.core.keys import Mask, is_text
-from spark_upsert.core.schema import BOOL8, UUID, storage_type
 from spark_upsert.core.threads import Rounding, is_sound, require_offsets, shorten, unsound_rows
 from spark_upsert.core.timestamps import DAYS_MAX, DAYS_MIN, parse_times
 

@@ -7,17 +7,26 @@ only rule that decides whether an entry is a row.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from dataclasses import field as dataclass_field
 from enum import Enum
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import (
+    find_unstorable_part,
+    require_storable,
+    storage_type,
+    to_storage_types,
+    unreadable_column_error,
+    widens,
+    wider,
+)
 from spark_upsert.core.key_hash import HASH_VERSION, PREFIXED_VERSION, is_injective
 from spark_upsert.core.keys import is_hashable
 from spark_upsert.core.merge_engines import (
@@ -178,161 +187,8 @@ def older_column(name: str) -> str:
     return f"{_OLDER}{name}"
 
 
-def storage_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type in which a table stores values.
-
-    Large, view and fixed-size variants become plain. Timestamps with a zone become UTC
-    microseconds, dictionaries become their values, and nested fields get Spark's names. UUIDs and
-    JSON documents become texts. An unsupported type is returned unchanged (`require_storable`).
-    """
-    if isinstance(type_, pa.BaseExtensionType):
-        return _OF_EXTENSIONS.get(type_.extension_name, type_)
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return storage_type(type_.value_type)
-    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        return pa.string()
-    if (
-        pa.types.is_large_binary(type_)
-        or pa.types.is_binary_view(type_)
-        or pa.types.is_fixed_size_binary(type_)
-    ):
-        return pa.binary()
-    if pa.types.is_timestamp(type_):
-        return pa.timestamp("us", tz=None if type_.tz is None else "UTC")
-    if pa.types.is_date64(type_):
-        return pa.date32()
-    if pa.types.is_decimal(type_) and type_.precision <= DECIMAL_DIGITS_MAX:
-        return pa.decimal128(type_.precision, type_.scale)
-    if pa.types.is_struct(type_):
-        return pa.struct([pa.field(f.name, _inner_type(f.type)) for f in type_.fields])
-    if pa.types.is_map(type_):
-        return pa.map_(_inner_type(type_.key_type), _inner_type(type_.item_type))
-    if is_any_list(type_):
-        return pa.list_(pa.field("element", _inner_type(type_.value_type)))
-    return type_
-
-
-def _inner_type(type_: pa.DataType) -> pa.DataType:
-    """Return the storage type for a nested type.
-
-    Run-end encoded types stay unchanged: Arrow reads wrong runs in sliced lists.
-    """
-    return type_ if pa.types.is_run_end_encoded(type_) else storage_type(type_)
-
-
-UUID = "arrow.uuid"
-"""Name of Arrow's UUID extension type."""
-
-BOOL8 = "arrow.bool8"
-"""Name of Arrow's extension type for one-byte booleans."""
-
-_OF_EXTENSIONS: Mapping[str, pa.DataType] = {
-    UUID: pa.string(),
-    "arrow.json": pa.string(),
-    BOOL8: pa.bool_(),
-}
-
-DECIMAL_DIGITS_MAX = 38
-
-LEVELS_MAX = 64
-"""Maximum type nesting in an Arrow file; a map adds two levels, one for its entries."""
-
-
-def is_any_list(type_: pa.DataType) -> bool:
-    """Return whether a type is a list in any layout."""
-    types = pa.types
-    return bool(
-        types.is_list(type_)
-        or types.is_large_list(type_)
-        or types.is_fixed_size_list(type_)
-        or types.is_list_view(type_)
-        or types.is_large_list_view(type_)
-    )
-
-
-class UnstorablePart(NamedTuple):
-    """A column's type or a type nested in it, such as one that run readers reject."""
-
-    place: str
-    """The column's name, with a dotted path to a nested type."""
-    type: pa.DataType
-    is_too_deep: bool
-
-
-def find_unstorable_part(place: str, type_: pa.DataType) -> UnstorablePart | None:
-    """Return the first part in a column's type that run readers reject, or None.
-
-    The only copy of this rule: writers refuse the part before a commit, file readers the column.
-    """
-    for part, level in walk_type(place, type_):
-        if level > LEVELS_MAX:
-            return part._replace(is_too_deep=True)
-        if part.type.id in _STORED_IDS:
-            continue
-        is_nested = pa.types.is_struct(part.type) or pa.types.is_map(part.type)
-        if not (is_nested or pa.types.is_list(part.type)):
-            return part
-    return None
-
-
-def walk_type(place: str, type_: pa.DataType) -> Iterator[tuple[UnstorablePart, int]]:
-    """Yield a type and its nested types from the outside in, each with its level from 1."""
-    waiting = [(place, type_, 1)]
-    while waiting:
-        place, type_, level = waiting.pop()
-        yield UnstorablePart(place, type_, is_too_deep=False), level
-        if pa.types.is_struct(type_):
-            fields = [(f"{place}.{field.name}", field.type, level + 1) for field in type_]
-            waiting += reversed(fields)
-        elif pa.types.is_map(type_):
-            waiting.append((f"{place}.value", type_.item_type, level + 2))
-            waiting.append((f"{place}.key", type_.key_type, level + 2))
-        elif is_any_list(type_):
-            waiting.append((f"{place}.element", type_.value_type, level + 1))
-
-
-_STORED_IDS = frozenset(
-    type_.id
-    for type_ in (
-        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float16(), pa.float32(), pa.float64(), pa.decimal128(1)),
-        *(pa.string(), pa.binary(), pa.date32(), pa.time32("s"), pa.time64("us")),
-        *(pa.timestamp("us"), pa.duration("us"), pa.month_day_nano_interval()),
-        pa.date64(),  # Only in tables of an earlier release (`TableSchema.from_json`).
-    )
-)
-"""Type identifiers in runs, except nested types."""
-
-
 _OWN = ("columns", "hash_seed", "order", "has_wide_order", "unreadable", "unchanged", "has_moves")
 """Fields that `TableSchema.has_rules_of` ignores; orders may differ in width."""
-
-_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-
-
-def widens(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether every value in ``source`` is also a value in ``target``."""
-    if source == target:
-        return True
-    if source in _INTEGERS and target in _INTEGERS:
-        return bool(source.bit_width <= target.bit_width)
-    if pa.types.is_float32(source) and pa.types.is_float64(target):
-        return True
-    if pa.types.is_decimal128(source) and pa.types.is_decimal128(target):
-        return bool(source.scale == target.scale and source.precision <= target.precision)
-    if pa.types.is_struct(source) and pa.types.is_struct(target):
-        pairs = zip(source.fields, target.fields, strict=False)
-        is_alike = [f.name for f in source.fields] == [f.name for f in target.fields]
-        return is_alike and all(widens(one.type, other_field.type) for one, other_field in pairs)
-    if pa.types.is_list(source) and pa.types.is_list(target):
-        return widens(source.value_type, target.value_type)
-    return False
-
-
-def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return the type that holds both types' values; the first if neither does."""
-    return other if widens(one, other) else one
 
 
 def _widened_order(
@@ -889,11 +745,6 @@ def _with_error_column(columns: pa.Schema, name: str) -> pa.Schema:
     return columns.append(pa.field(name, ERROR_TYPE))
 
 
-def to_storage_types(columns: pa.Schema) -> pa.Schema:
-    """Return a schema in storage types, every column nullable, without metadata."""
-    return pa.schema([pa.field(field.name, storage_type(field.type)) for field in columns])
-
-
 def _encode(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
 
@@ -932,57 +783,6 @@ def unread_deletes_error() -> SchemaError:
         "not store the column.",
         column=DELETED_FIELD,
     )
-
-
-def require_storable(fields: Iterable[pa.Field]) -> None:
-    """Raise `SchemaError` for a column type that no table can store."""
-    for field in fields:
-        part = find_unstorable_part(field.name, field.type)
-        if part is None:
-            continue
-        where = "" if part.place == field.name else f" at '{part.place:.80}'"
-        if part.is_too_deep:
-            raise SchemaError(
-                f"the column '{field.name}' has more than {LEVELS_MAX} levels of nested types.",
-                hint="write the inner values into columns of their own, or all of it as JSON text.",
-                column=field.name,
-            )
-        if pa.types.is_null(part.type):
-            raise SchemaError(
-                f"the column '{field.name}' has no type{where}: all that it can hold is null.",
-                hint="cast it to the type that its values will have, or drop it.",
-                column=field.name,
-            )
-        raise SchemaError(
-            f"the column '{field.name}' has the type {part.type}{where}, which no table stores.",
-            hint=f"{_remedy(part.type)}, or drop it.",
-            column=field.name,
-        )
-
-
-def unreadable_column_error(name: str, type_: object, where: str = "") -> SchemaError:
-    """Return the error for a column that an earlier release stored in an unreadable type."""
-    return SchemaError(
-        f"the column '{name}' has the type {type_}{where and ' in '}{where}, which an earlier "
-        "release stored and no release can read.",
-        hint="run 'upsertflow repair' with the path of the table: it gives up this column and "
-        f"keeps all others. To read versions from before the repair, name the other columns "
-        f"({setting('columns')}).",
-        column=name,
-    )
-
-
-def _remedy(type_: pa.DataType) -> str:
-    """Return a hint how to store values with an unsupported type."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return f"cast it to {type_.storage_type}, in which its values are"
-    if pa.types.is_decimal(type_):
-        return f"cast it to a decimal of at most {DECIMAL_DIGITS_MAX} digits, or to string"
-    if pa.types.is_run_end_encoded(type_):
-        return "decode it (pyarrow.compute.run_end_decode)"
-    if pa.types.is_union(type_):
-        return "write the values of each of its types into a column of that type"
-    return "cast it to string or binary"
 
 
 def _distinct_keys(keys: Sequence[str], columns: Sequence[str]) -> tuple[str, ...]:

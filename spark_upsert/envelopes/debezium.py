@@ -16,16 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.casts import convert, to_readable
 from spark_upsert.core.keys import Mask, Positions, equal_rows
 from spark_upsert.core.merge_engines import Engine
-from spark_upsert.core.schema import (
-    DELETED_FIELD,
-    Scope,
-    TableSchema,
-    storage_type,
-    unread_deletes_error,
-)
+from spark_upsert.core.schema import DELETED_FIELD, Scope, TableSchema, unread_deletes_error
 from spark_upsert.core.source_positions import order_keys, position_of
 from spark_upsert.envelopes.moved_keys import MovedKeys
 from spark_upsert.errors import OptionError, setting

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import widens
 from spark_upsert.core.keys import Mask, Positions
 from spark_upsert.core.names import find_column, find_columns, has_column
-from spark_upsert.core.schema import Scope, TableSchema, widens
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.envelopes.debezium import (
     AFTER,
     BEFORE,

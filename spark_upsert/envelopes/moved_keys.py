@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.casts import convert, to_readable
 from spark_upsert.core.keys import Mask, is_text
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import storage_type
 from spark_upsert.payloads.decoder import Decoder, decode_safely
 
 NEW_KEY = "__debezium.newkey"

@@ -12,6 +12,7 @@ from typing import TypeAlias, assert_never
 
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import storage_type, widens
 from spark_upsert.core.merge_engines import MergeEngine
 from spark_upsert.core.names import (
     find_column,
@@ -20,15 +21,7 @@ from spark_upsert.core.names import (
     joined_names,
     refuse_repeated,
 )
-from spark_upsert.core.schema import (
-    ErrorPolicy,
-    OnUnknown,
-    Scope,
-    TableSchema,
-    Ties,
-    storage_type,
-    widens,
-)
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, TableSchema, Ties
 from spark_upsert.core.source_positions import require_ordered
 from spark_upsert.envelopes.changelog import ChangelogEnvelope, ChangelogForm
 from spark_upsert.envelopes.debezium import FlattenedReader, require_mark_option
@@ -56,9 +49,10 @@ from spark_upsert.table.log.manifest import Manifest, stores_rows
 from spark_upsert.table.log.properties import LateRows
 from spark_upsert.table.published import require_place
 from spark_upsert.table.schema_changes import require_free
+from spark_upsert.table.state.fold import as_collected
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import GONE, Envelope, as_collected
+from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.form import Form, UpsertForm, envelope_of_rows, order_names
 from spark_upsert.table.write.update_rule import UpdateRule, require_name_lists
 

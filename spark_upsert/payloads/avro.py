@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from spark_upsert.core.schema import storage_type
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.threads import Undecodable
 from spark_upsert.errors import OptionError, SchemaError, setting
 from spark_upsert.payloads import avro_binary as binary

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_upsert.core.schema import storage_type
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.errors import OptionError, did_you_mean
 from spark_upsert.payloads.decoder import DEPTH_MAX, Unreadable, read_json
 

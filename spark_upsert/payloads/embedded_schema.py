@@ -16,16 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import require_storable, storage_type, to_storage_types, widens
 from spark_upsert.core.casts import convert
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import SharedLruMap
-from spark_upsert.core.schema import (
-    refuse_reserved,
-    require_storable,
-    storage_type,
-    to_storage_types,
-    widens,
-)
+from spark_upsert.core.schema import refuse_reserved
 from spark_upsert.errors import SchemaError, UpsertFlowError, setting
 from spark_upsert.payloads.avro import read_avro
 from spark_upsert.payloads.connect import (

@@ -21,9 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.casts import to_readable
 from spark_upsert.core.keys import Mask, Positions, is_text
-from spark_upsert.core.schema import TableSchema, storage_type
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError
 from spark_upsert.payloads.decoder import (
     Decoder,

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.casts import UnfitError, convert
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.names import find_in_schema, has_column
-from spark_upsert.core.schema import storage_type
 from spark_upsert.errors import DataError, PlanError, SchemaError
 from spark_upsert.plan.casts import Datum, cast, kind_of, nearest
 from spark_upsert.plan.functions import (

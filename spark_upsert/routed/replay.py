@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import widens
 from spark_upsert.core.names import joined_names
-from spark_upsert.core.schema import TableSchema, widens
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.envelopes.write_plan import default_late_rows
 from spark_upsert.errors import (
     OptionError,

@@ -13,8 +13,9 @@ from spark_upsert.core.names import refuse_repeated
 from spark_upsert.core.python_values import array_of, is_many, object_columns
 from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import OptionError, SchemaError
+from spark_upsert.table.state.fold import as_collected
 from spark_upsert.table.state.snapshot import Snapshot
-from spark_upsert.table.write.commands import GONE, as_collected
+from spark_upsert.table.write.commands import GONE
 
 
 class ArrowStream(Protocol):

@@ -15,8 +15,9 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import unreadable_column_error
 from spark_upsert.core.names import find_column, names_of
-from spark_upsert.core.schema import TableSchema, unreadable_column_error
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import (
     ContentionError,
     OtherTableError,

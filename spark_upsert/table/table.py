@@ -71,10 +71,11 @@ from spark_upsert.table.retention.lag import BacklogCounter, PressureGauge, Pres
 from spark_upsert.table.retention.leases import Lease, hold, keep_held, leases, release
 from spark_upsert.table.row_ttl import ExpiredRows
 from spark_upsert.table.state.check import Report
+from spark_upsert.table.state.fold import as_collected
 from spark_upsert.table.state.prepared import PreparedFiles
 from spark_upsert.table.table_reader import TableReader
 from spark_upsert.table.write import group_commit
-from spark_upsert.table.write.commands import GONE, Envelope, as_collected
+from spark_upsert.table.write.commands import GONE, Envelope
 from spark_upsert.table.write.commit import commit
 from spark_upsert.table.write.guards import Admission, Guard, Sleep
 from spark_upsert.table.write.write_set import StagedRuns, WriteSet, restoration

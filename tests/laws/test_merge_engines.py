@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from spark_upsert.core.merge_engines import Engine, MergeEngine, Rule
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import DataError
+from spark_upsert.table.state.fold import as_collected
 from spark_upsert.table.state.reduce import Counters
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import UpsertEnvelope, as_collected
+from spark_upsert.table.write.commands import UpsertEnvelope
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import MemoryStore

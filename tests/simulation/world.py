@@ -32,8 +32,8 @@ from spark_upsert.table.compaction import CompactionResult, choose
 from spark_upsert.table.log import slices, storage
 from spark_upsert.table.log.manifest import Commit, Draft, Kind, Transaction
 from spark_upsert.table.log.properties import INDEX_BY, PROPERTY, PUBLISH, PUBLISH_FEED
+from spark_upsert.table.state.fold import as_collected
 from spark_upsert.table.table import Table
-from spark_upsert.table.write.commands import as_collected
 from spark_upsert.table.write.guards import Admission
 from spark_upsert.table.write.write_set import WriteSet
 from tests.simulation.observer import Observer

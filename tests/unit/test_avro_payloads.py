@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.schema import storage_type
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.payloads.avro import parse_avro
 from tests.support.own_schemas import record

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_upsert.core.schema import storage_type
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.errors import OptionError, SchemaError
 from spark_upsert.payloads import decoder as decoder_module
 from spark_upsert.payloads.avro import parse_avro

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_upsert.core.arrow_types import storage_type, widens
 from spark_upsert.core.names import find_column
-from spark_upsert.core.schema import Scope, TableSchema, storage_type, widens
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import NewerFormatError, OptionError, SchemaError, UpsertFlowError
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_upsertflow.readers import read_schema
-from spark_upsert.core.schema import to_storage_types
+from spark_upsert.core.arrow_types import to_storage_types
 from spark_upsert.errors import SchemaError
 from spark_upsert.table.table import Table
 from spark_upsert_sink.types import require_storable

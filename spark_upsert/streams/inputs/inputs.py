@@ -9,9 +9,10 @@ from typing import Any, NoReturn, Protocol, cast
 
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import widens
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.names import find_columns, has_column
-from spark_upsert.core.schema import CHANGELOG_FIELDS, widens
+from spark_upsert.core.schema import CHANGELOG_FIELDS
 from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import DataLossError, OptionError, SchemaError, about, setting
 from spark_upsert.options.inputs import UNNAMED, listed_twice

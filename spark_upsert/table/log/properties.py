@@ -16,10 +16,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import widens
 from spark_upsert.core.durations import EXPECTED, render_ms, try_parse_ms
 from spark_upsert.core.keys import compare, is_hashable
 from spark_upsert.core.names import find_columns, split_names
-from spark_upsert.core.schema import ORDER_KNOWN, Scope, TableSchema, widens
+from spark_upsert.core.schema import ORDER_KNOWN, Scope, TableSchema
 from spark_upsert.core.source_positions import BINLOG_NAMES, parse_binlog_names
 from spark_upsert.errors import (
     CorruptionError,

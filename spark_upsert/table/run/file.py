@@ -21,20 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import unreadable_column_error
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, hash_number
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.lru import LruMap
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import (
-    DIFF,
-    ERROR,
-    HASH,
-    MOVED,
-    at_column,
-    kept_column,
-    moved_column,
-    unreadable_column_error,
-)
+from spark_upsert.core.schema import DIFF, ERROR, HASH, MOVED, at_column, kept_column, moved_column
 from spark_upsert.core.threads import require_sound
 from spark_upsert.errors import CorruptionError
 from spark_upsert.store import Store, resident_bytes

@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import find_unstorable_part, storage_type, walk_type
 from spark_upsert.core.key_hash import mix
 from spark_upsert.core.keys import is_text
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import DIFF, HASH, find_unstorable_part, storage_type, walk_type
+from spark_upsert.core.schema import DIFF, HASH
 from spark_upsert.core.threads import is_plain, require_sound
 from spark_upsert.store import ObjectSink
 

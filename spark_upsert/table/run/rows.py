@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_upsert.core.arrow_types import storage_type, widens
 from spark_upsert.core.casts import convert
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import HASH, ORDER_KNOWN, TableSchema, storage_type, widens
+from spark_upsert.core.schema import HASH, ORDER_KNOWN, TableSchema
 from spark_upsert.core.threads import Rounding
 from spark_upsert.errors import CorruptionError
 from spark_upsert.table.run.file import RUNS, Run, Span

@@ -14,17 +14,13 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.merge_engines import Rule
 from spark_upsert.core.names import find_column, find_columns, find_in_schema, refuse_repeated
-from spark_upsert.core.schema import Scope, TableSchema, storage_type
+from spark_upsert.core.schema import Scope, TableSchema
 from spark_upsert.errors import SchemaError
-from spark_upsert.table.write.commands import (
-    GONE,
-    Envelope,
-    RowReader,
-    UpsertEnvelope,
-    as_collected,
-)
+from spark_upsert.table.state.fold import as_collected
+from spark_upsert.table.write.commands import GONE, Envelope, RowReader, UpsertEnvelope
 from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 
 

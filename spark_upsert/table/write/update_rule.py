@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_upsert.core.arrow_types import storage_type
 from spark_upsert.core.casts import to_readable
 from spark_upsert.core.keys import Mask
 from spark_upsert.core.names import find_columns
-from spark_upsert.core.schema import TableSchema, storage_type
+from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import OptionError, SchemaError
 
 _ALL = "ignoreNullUpdates"
