@@ -1,7 +1,7 @@
 """Changes of a PostgreSQL table as commands (`PostgresForm`, `PostgresEnvelope`).
 
 The rows are those of `spark_upsert.postgres.messages.TableChanges`, with a column
-``_unchanged.<column>`` for each column with values that were not sent, and the old keys of rows
+``_unchanged.<column>`` for each column with values that were not sent, and the new keys of rows
 that moved without all values (`rows_of`).
 """
 
@@ -33,8 +33,10 @@ from spark_upsert.table.write.update_rule import WHOLE_ROWS, UpdateRule
 from spark_upsert.table.write.write_set import with_truncates
 
 UNCHANGED_PREFIX = "_unchanged."
-OLD_PREFIX = "_old."
-"""Before a key column's name: the row's key before it moved, where not all its values were sent."""
+MOVED = "_moved"
+"""Marks the row of a moved key of which not all values were sent."""
+NEW_PREFIX = "_new."
+"""Before a key column's name: in the delete of such a row's old key, its new key."""
 
 _HINT = (
     "declare another type in the source, or leave the column out (exceptColumnList); for values "
@@ -47,17 +49,23 @@ def rows_of(changes: TableChanges) -> pa.RecordBatch:
     rows = changes.rows
     for name, where in changes.unchanged.items():
         rows = rows.append_column(f"{UNCHANGED_PREFIX}{name}", pa.array(where))
-    is_moved = changes.moved_from >= 0
-    if any((is_moved & where).any() for where in changes.unchanged.values()):
-        old_rows = pa.array(changes.moved_from, mask=~is_moved)
+    is_partial = np.logical_or.reduce([np.zeros(rows.num_rows, bool), *changes.unchanged.values()])
+    moved = np.flatnonzero((changes.moved_from >= 0) & is_partial)
+    if len(moved):
+        is_moved = np.zeros(rows.num_rows, np.bool_)
+        is_moved[moved] = True
+        targets = np.full(rows.num_rows, -1)
+        targets[changes.moved_from[moved]] = moved
+        new_rows = pa.array(targets, mask=targets < 0)
         for key in changes.keys:
-            rows = rows.append_column(f"{OLD_PREFIX}{key}", rows.column(key).take(old_rows))
+            rows = rows.append_column(f"{NEW_PREFIX}{key}", rows.column(key).take(new_rows))
+        rows = rows.append_column(MOVED, pa.array(is_moved))
     return rows
 
 
 def _is_own(name: str) -> bool:
     """Return whether a row column is not the table's."""
-    return name in CHANGE_COLUMNS or name.startswith((UNCHANGED_PREFIX, OLD_PREFIX))
+    return name in (*CHANGE_COLUMNS, MOVED) or name.startswith((UNCHANGED_PREFIX, NEW_PREFIX))
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,7 @@ class PostgresEnvelope:
             if name.startswith(UNCHANGED_PREFIX)
         }
         unchanged = {name: marked.get(source) for name, source in self.sources.items()}
+        moves = rows.schema.get_field_index(MOVED) >= 0
         decoded = DecodedRows(
             columns=columns,
             order=[rows.column(COMMIT_LSN), rows.column(SEQUENCE)],
@@ -152,6 +161,10 @@ class PostgresEnvelope:
             unchanged={
                 n: where for n, where in unchanged.items() if where is not None and where.any()
             },
+            moved_to=[rows.column(f"{NEW_PREFIX}{self.sources[key]}") for key in self.schema.keys]
+            if moves
+            else None,
+            resets=_mask(rows.column(MOVED)) if moves else None,
             raw_values=lambda indices: rows_as_json(rows, indices),
             hint=_HINT,
         )

@@ -97,8 +97,8 @@ class TableChanges:
     """The table's columns, then `CHANGE_COLUMNS`: three int64 and two texts, of which `REASON` says
     why a value has no Arrow form. Deletes have their keys only, truncates no values.
 
-    A moved row is a delete of its old key and a row at the new one. The order of changes is
-    (`COMMIT_LSN`, `SEQUENCE`), not the order of rows."""
+    A moved row is a delete of its old key and a row at the new one, at the same place. The order of
+    changes is (`COMMIT_LSN`, `SEQUENCE`), not the order of rows."""
     unchanged: Mapping[str, Mask]
     """For columns with values that were not sent, the rows concerned; there they are null."""
     moved_from: Positions
@@ -202,7 +202,7 @@ class MessageDecoder:
         oids = np.zeros(len(messages), np.int64)
         is_row = _IS_ROW[block.kinds]
         oids[is_row] = block.integers("u4", block.starts[is_row] + 1)
-        places = _Places(lsns[transaction], 2 * counts, xids[transaction])
+        places = _Places(lsns[transaction], counts, xids[transaction])
         tables = tuple(
             self._table(block, places, relation, rows, emptied)
             for relation, rows, emptied in _by_relation(oids, is_row, history, truncates)
@@ -265,7 +265,8 @@ class MessageDecoder:
         # Of the old tuples: those of updates, and their rows among the new ones.
         of_update = is_put[has_old]
         updated = np.flatnonzero(has_old[is_put])
-        moved = _complete(block, new, old.take(of_update), updated, is_key)
+        is_float = np.array([column.type_oid in _FLOATS for column in relation.columns])
+        moved = _complete(block, new, old.take(of_update), updated, is_key, is_float)
         is_removed = ~of_update
         is_removed[of_update] = moved
         removed = old.take(is_removed)
@@ -274,15 +275,13 @@ class MessageDecoder:
         messages = np.concatenate([rows[is_put], rows[has_old][is_removed], emptied])
         moved_from = np.full(len(messages), -1, np.int64)
         moved_from[updated[moved]] = new.ends.size + np.flatnonzero(of_update[is_removed])
-        is_new = np.arange(len(messages)) < new.ends.size
         columns, reason = self._columns(block, relation, values, len(emptied))
         ops_of_rows = np.repeat([0, 1, 2], [new.ends.size, removed.ends.size, len(emptied)])
         batch = {
             **columns,
             OP: pa.array([PUT, REMOVE, EMPTY]).take(pa.array(ops_of_rows)),
             COMMIT_LSN: pa.array(places.lsn[messages]),
-            # A moved row is written after its delete: its keys may be equal for us.
-            SEQUENCE: pa.array(places.sequence[messages] + is_new),
+            SEQUENCE: pa.array(places.sequence[messages]),
             XID: pa.array(places.xid[messages]),
             REASON: reason,
         }
@@ -427,7 +426,13 @@ def _scan(block: _Block, at: Positions, width: int) -> _Tuples:
     return _Tuples(kinds, starts, lengths, at)
 
 
-def _complete(block: _Block, new: _Tuples, old: _Tuples, rows: Positions, is_key: Mask) -> Mask:
+_FLOATS = (700, 701)
+_ZEROS = ("0", "-0")
+
+
+def _complete(
+    block: _Block, new: _Tuples, old: _Tuples, rows: Positions, is_key: Mask, is_float: Mask
+) -> Mask:
     """Fill values that were not sent from the old tuples, in place; return which keys changed.
 
     ``rows`` are the new tuples of the old ones. An old tuple of kind ``K`` has nulls outside of the
@@ -453,7 +458,12 @@ def _complete(block: _Block, new: _Tuples, old: _Tuples, rows: Positions, is_key
                 )
                 for tuples, own in ((new, rows), (old, slice(None)))
             )
-            is_equal = pc.fill_null(pc.equal(*pair), False)
+            one, other = pair
+            is_equal = pc.fill_null(pc.equal(one, other), False)
+            if is_float[index]:  # Zeros of both signs are one key.
+                zeros = pa.array(_ZEROS)
+                is_zero = pc.and_(pc.is_in(one, zeros), pc.is_in(other, zeros))
+                is_equal = pc.or_(is_equal, is_zero)
             moved |= ~np.asarray(is_equal.to_numpy(zero_copy_only=False))
     return moved
 

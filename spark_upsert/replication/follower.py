@@ -349,7 +349,7 @@ class _Session:
                 visibility = copy.visibility if copy is not None and is_repeating else None
                 target = targets.setdefault(self._route(table.target), Target(table.keys))
                 target.parts.append(SourcePart(_key(table), visibility, table.is_partition))
-        batch = BatchRows(self._root, rows, targets)
+        batch = BatchRows(rows, targets)
         plan = plan_routed(routed, _INCOMING, root=self._root, overwrite=bool(copied))
         staged = stage_tables(plan, self._root, batch, batch.counts, self._transaction(), 0)
         is_known = self._catalog.by_oid.keys() <= state.tables.keys()

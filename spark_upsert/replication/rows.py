@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +15,7 @@ from spark_upsert.options.write import WriteOptions
 from spark_upsert.postgres.copies import Visibility
 from spark_upsert.postgres.messages import EMPTY, OP, XID
 from spark_upsert.postgres.spool import RowsByTable
-from spark_upsert.replication.moved_rows import Key, read_moved_values, with_values
-from spark_upsert.routed.plan import table_below
 from spark_upsert.routed.router import Route
-from spark_upsert.store import Store
 from spark_upsert.table.table import Table
 
 
@@ -47,7 +43,6 @@ class Target:
 class BatchRows:
     """A batch's rows by table (`TableRows`)."""
 
-    root: Store
     spooled: RowsByTable
     targets: Mapping[Route, Target]
 
@@ -66,18 +61,7 @@ class BatchRows:
 
     def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
         """Yield a table's rows without the changes that its copy has."""
-        target = self.targets[route]
-
-        def look_up(keys: Sequence[Key], columns: Sequence[str]) -> dict[Key, dict[str, Any]]:
-            assert route.folder is not None
-            return _read_rows(table_below(self.root, route.folder), target.keys, keys, columns)
-
-        values = read_moved_values(lambda: self._rows(target), target.keys, look_up)
-        for batch in self._rows(target):
-            yield with_values(batch, values) if values else batch
-
-    def _rows(self, target: Target) -> Iterator[pa.RecordBatch]:
-        for part in target.parts:
+        for part in self.targets[route].parts:
             for batch in self.spooled.rows(part.name):
                 rows = batch if part.visibility is None else _without(batch, part.visibility)
                 if part.is_partition:
@@ -97,20 +81,6 @@ class BatchRows:
             new_table_id=new_table_id,
             form=PostgresForm(incoming, target.keys),
         )
-
-
-def _read_rows(
-    table: Table, names: Sequence[str], keys: Sequence[Key], columns: Sequence[str]
-) -> dict[Key, dict[str, Any]]:
-    """Return columns of a table's rows by key."""
-    head = table.log.try_head()
-    if head is None:
-        return {}
-    schema = pa.schema([head.schema.columns.field(name) for name in names])
-    arrays = [[key[index] for key in keys] for index in range(len(names))]
-    wanted = pa.table(dict(zip(names, arrays, strict=True)), schema=schema)
-    found = table.get(wanted, columns=[*names, *columns])
-    return {tuple(row[name] for name in names): row for row in found.to_pylist()}
 
 
 def _without(batch: pa.RecordBatch, visibility: Visibility) -> pa.RecordBatch:

@@ -216,6 +216,16 @@ CASES = (
         ],
     ),
     Recorded(
+        "keys that are zeros of both signs",
+        "CREATE TABLE a (id float8 PRIMARY KEY, v text); INSERT INTO a VALUES (0, 'x');",
+        ["UPDATE a SET id = '-0'", "UPDATE a SET id = 1"],
+        [
+            ("a", "u", {"id": 0.0, "v": "x"}),
+            ("a", "d", {"id": 0.0}),
+            ("a", "u", {"id": 1.0, "v": "x"}),
+        ],
+    ),
+    Recorded(
         "usual values of each type",
         _TYPES,
         [
@@ -311,7 +321,7 @@ def flat(changes: Iterable[DecodedChanges]) -> list[tuple[str, str, dict[str, An
     return [
         (name, op, values)
         for name in sorted(tables)
-        for _, _, op, values in sorted(tables[name], key=lambda row: row[:2])
+        for _, _, op, values in sorted(tables[name], key=lambda row: row[:3])
     ]
 
 

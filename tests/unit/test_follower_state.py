@@ -1,20 +1,17 @@
-"""A follower's state, and values of moved rows, without a server."""
+"""A follower's state, and when it copies tables, without a server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from spark_upsert.errors import DataError
 from spark_upsert.postgres.catalog import SourceTable
 from spark_upsert.postgres.copies import Visibility
 from spark_upsert.postgres.messages import LoggedColumn
 from spark_upsert.replication.follower import _portions, _reason_to_copy
-from spark_upsert.replication.moved_rows import Key, read_moved_values, with_values
 from spark_upsert.replication.state import CopiedTable, FollowerState, read_state
 from spark_upsert.store.local import LocalStore
 
@@ -110,60 +107,3 @@ def test_small_tables_are_copied_together_and_partitions_never_apart() -> None:
     ]
     names = [[t.name for t in portion] for portion in _portions(tables)]
     assert names == [["a"], ["p1", "p2"], ["b", "c"]]
-
-
-Change = tuple[str, int, int, str | None, int | None]
-"""Operation, place, key, value (None: not sent), and the key before, if the row has moved."""
-
-
-def changes(*rows: Change) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "id": pa.array([key for _, _, key, _, _ in rows], pa.int64()),
-            "v": pa.array([value for *_, value, _ in rows], pa.string()),
-            "_op": [op for op, *_ in rows],
-            "_commit_lsn": pa.array([100] * len(rows), pa.int64()),
-            "_seq": pa.array([place for _, place, *_ in rows], pa.int64()),
-            "_unchanged.v": [op == "u" and value is None for op, _, _, value, _ in rows],
-            "_old.id": pa.array([old for *_, old in rows], pa.int64()),
-        }
-    )
-
-
-def stored(keys: Sequence[Key], columns: Sequence[str]) -> dict[Key, dict[str, Any]]:
-    assert columns == ["v"]
-    return {key: {"v": f"stored {key[0]}"} for key in keys if key[0] < 10}
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([("d", 2, 1, None, None), ("u", 3, 2, None, 1)], {3: "stored 1"}),
-        ([("u", 1, 1, "x", None), ("u", 3, 2, None, 1)], {3: "x"}),
-        ([("u", 1, 1, "x", None), ("u", 2, 1, None, None), ("u", 3, 2, None, 1)], {3: "x"}),
-        ([("u", 5, 1, "late", None), ("u", 3, 2, None, 1)], {3: "stored 1"}),
-        ([("u", 3, 20, None, 1), ("u", 5, 30, None, 20)], {3: "stored 1", 5: "stored 1"}),
-        ([("u", 3, 20, "x", 1), ("u", 5, 30, None, 20)], {5: "x"}),
-        # A swap by a third key.
-        (
-            [("u", 3, 30, None, 1), ("u", 5, 1, None, 2), ("u", 7, 2, None, 30)],
-            {3: "stored 1", 5: "stored 2", 7: "stored 1"},
-        ),
-    ],
-)
-def test_a_moved_row_takes_its_values_along(rows: list[Change], expected: dict[int, str]) -> None:
-    pieces = [changes(*rows[:1]), changes(*rows[1:])]
-    values = read_moved_values(lambda: reversed(pieces), ["id"], stored)
-    assert {place[1]: row["v"] for place, row in values.items()} == expected
-    filled = [row for piece in pieces for row in with_values(piece, values).to_pylist()]
-    for row in filled:
-        if row["_seq"] in expected:
-            assert (row["v"], row["_unchanged.v"]) == (expected[row["_seq"]], False)
-    untouched = [row for row in filled if row["_seq"] not in expected]
-    before = [row for piece in pieces for row in piece.to_pylist()]
-    assert untouched == [row for row in before if row["_seq"] not in expected]
-
-
-def test_a_value_that_nobody_has_is_an_error() -> None:
-    with pytest.raises(DataError, match="column 'v' of a row that moved"):
-        read_moved_values(lambda: [changes(("u", 3, 2, None, 99))], ["id"], stored)
