@@ -27,6 +27,10 @@ def test_a_table_agrees_with_its_model() -> None:
     play_all([(seed, history_of(seed)) for seed in range(HISTORIES)])
 
 
+def test_mirror_index_and_filters_agree_with_the_model() -> None:
+    play_all([(seed, history_of(seed)) for seed in range(HISTORIES // 4)], is_followed=True)
+
+
 def statements(dice: random.Random) -> Iterator[tuple[list[Command], dict[int, Row]]]:
     """Yield the commands of some statements, and the rows of the source after them."""
     source = Source(dice, moves=True, columns=[*VALUES])

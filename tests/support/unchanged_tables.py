@@ -41,7 +41,7 @@ class UnchangedTable:
         on_error: ErrorPolicy = ErrorPolicy.FAIL,
         scope: Scope = Scope.TABLE,
         late_rows: LateRows = LateRows.REJECT,
-        retention: str | None = None,
+        properties: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         self.columns = list(values)
@@ -57,11 +57,12 @@ class UnchangedTable:
             **more,
         )
         self.store = MemoryStore()
-        properties = None if retention is None else {"tombstoneRetention": retention}
         self.clock = Ticks()
         self.table = Table(self.store, clock=self.clock)
         self.table.log.create(Draft(kind=LogKind.CREATE, schema=schema, properties=properties))
         self.late_rows = late_rows
+        self.has_single_batches = False
+        """Whether a task gets its commands one by one."""
         self.versions = [0]
         """The version of each epoch and restore, in order; 0 is the empty table."""
 
@@ -74,7 +75,7 @@ class UnchangedTable:
             on_error=case.on_error,
             scope=case.scope,
             late_rows=case.late_rows,
-            retention="0 epochs" if "forget" in case.steps else None,
+            properties={"tombstoneRetention": "0 epochs"} if "forget" in case.steps else None,
         )
 
     # -- writing ---------------------------------------------------------------------
@@ -105,7 +106,7 @@ class UnchangedTable:
         staged = tuple(
             stage(
                 base,
-                [self.batch(schema, task)],
+                self._batches(schema, task),
                 overwrite=epoch.overwrite,
                 late_rows=self.late_rows,
             )
@@ -126,6 +127,10 @@ class UnchangedTable:
         assert Counters.from_json(commit.counters).is_balanced, commit.counters
         self.versions.append(commit.version)
         return commit
+
+    def _batches(self, schema: TableSchema, task: Sequence[Command]) -> list[pa.RecordBatch]:
+        cut = [[command] for command in task] if self.has_single_batches and task else [task]
+        return [self.batch(schema, commands) for commands in cut]
 
     def batch(self, schema: TableSchema, commands: Sequence[Command]) -> pa.RecordBatch:
         """Return commands as the batch that a task stages."""

@@ -13,16 +13,18 @@ from tests.support.unchanged_cases import (
     CASES,
     MERGES,
     Case,
+    Epoch,
     Step,
     Upkeep,
     parse_counters,
     parse_rows,
+    parse_steps,
     unknown_in,
     with_merges,
 )
 from tests.support.unchanged_tables import UnchangedTable
 
-_PENDING = {
+PENDING = {
     "a row of a key after the earlier of two moves": "not strayed: the newest move is kept",
     "the create of a move after the next move": "not strayed: a carried value has its order",
 }
@@ -34,7 +36,7 @@ def marked(*, counted: bool) -> list[Any]:
 
 
 def _marks(case: Case, *, counted: bool) -> tuple[pytest.MarkDecorator, ...]:
-    reason = _PENDING.get(case.name, "")
+    reason = PENDING.get(case.name, "")
     if not counted and ("filled" in reason or "strayed" in reason):
         reason = ""
     return (pytest.mark.xfail(strict=True, reason=reason),) if reason else ()
@@ -110,3 +112,38 @@ def test_compactions_change_no_case(case: Case, merge: Upkeep) -> None:
     for step in MERGES.values():
         table.take(step)
         check_rows(table, case)
+
+
+def test_rows_of_each_version() -> None:
+    """Cases 37 and 38."""
+    table = UnchangedTable()
+    for step in parse_steps("P5(n=0,x=a) | P10(n=1,x=·) | P7(n=7,x=b)"):
+        table.take(step)
+    assert [table.rows(version) for version in table.versions] == [
+        {},
+        {1: (0, "a")},
+        {1: (1, "a")},
+        {1: (1, "b")},
+    ]
+    snapshot = table.table.snapshot
+    assert snapshot(columns=["n"]).to_pylist() == [{"n": 1}]
+    assert snapshot(filter="x = 'b'").num_rows == 1
+    assert snapshot(filter="x = 'a'").num_rows == 0
+    assert snapshot(filter="x IS NULL").num_rows == 0
+
+
+def test_of_two_writers_on_one_version_the_later_commit_decides_what_is_unknown() -> None:
+    """Case 43."""
+    insert, update = parse_steps("P5(n=0,x=a) | P10(n=1,x=·)")
+    assert isinstance(insert, Epoch)
+    assert isinstance(update, Epoch)
+    table = UnchangedTable(on_unknown=OnUnknown.FAIL)
+    staged = [table.stage(epoch) for epoch in (update, insert, update)]
+    with pytest.raises(DataError, match="was never sent"):
+        table.commit(staged[0])
+    assert table.rows() == {}
+    table.commit(staged[1])
+    counters = table.commit(staged[2]).counters
+    assert table.rows() == {1: (1, "a")}
+    assert (counters["updates"], counters.get("unknown", 0)) == (1, 0)
+    table.check()
