@@ -57,6 +57,7 @@ def test_rows_that_move_have_the_values_of_the_source() -> None:
     for seed in range(HISTORIES):
         dice = random.Random(seed)
         table, sent = UnchangedTable(VALUES, on_unknown=OnUnknown.FAIL), list[Command]()
+        expected = dict[int, Row]()
         for commands, expected in statements(dice):
             sent += commands
             write(table, commands)

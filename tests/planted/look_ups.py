@@ -6,7 +6,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pyarrow as pa
 
 from spark_upsert.core.key_hash import HashRange
 from spark_upsert.table.run import file
@@ -41,10 +40,10 @@ def with_what_is_gone() -> Patch:
     """Take tombstones and errors for rows, where keys are looked up and nowhere else."""
 
     def found(original: Any, self: Snapshot, *asked: Any) -> RowsByKey:
-        def all_live(original: Any, diffs: pa.Array) -> Any:
-            return np.ones(len(diffs), dtype=np.bool_)
+        def all_live(original: Any, rows: Any, chosen: Any, *given: Any) -> Any:
+            return np.ones(len(chosen), dtype=np.bool_)
 
-        with wrapped(snapshot, "is_live", all_live):
+        with wrapped(snapshot, "are_rows", all_live):
             rows: RowsByKey = original(self, *asked)
         return rows
 

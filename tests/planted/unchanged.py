@@ -8,8 +8,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.core.schema import (
+    DIFF,
     ERROR,
     TOMBSTONE,
     VALUE_CARRIED,
@@ -17,6 +19,7 @@ from spark_upsert.core.schema import (
     VALUE_RESET,
     VALUE_SET,
     VALUE_UNCHANGED,
+    at_column,
     kept_column,
 )
 from spark_upsert.table.state import reduce, registers
@@ -56,7 +59,7 @@ def test_p4_unchanged_values_of_moved_rows() -> None:
 @bug("a value has the order of its row", test_p4_unchanged_values_in_each_case)
 def _() -> Patch:
     def own(self: Combination, name: str, source: Any, own_order: Any) -> pa.Array:
-        type_ = self.rows.schema.run_marks[registers.at_column(name)].type
+        type_ = self.rows.schema.run_marks[at_column(name)].type
         return pa.nulls(len(source), type_)
 
     return patch.object(Combination, "_at", own)
@@ -69,7 +72,7 @@ def _() -> Patch:
     ) -> pa.Array:
         at = original(self, name, source, own_order)
         is_reset = np.isin(self.registers[name].kinds[source], [VALUE_RESET, VALUE_DELETED])
-        return registers.pc.if_else(pa.array(is_reset), pa.scalar(None, at.type), at)
+        return pc.if_else(pa.array(is_reset), pa.scalar(None, at.type), at)
 
     return wrapped(Combination, "_at", without_resets)
 
@@ -93,7 +96,7 @@ def _() -> Patch:
 def _saying_nothing(diff: int) -> Patch:
     def without(original: Any, rows: Any, members: Any) -> Any:
         order, is_put, found = original(rows, members)
-        [diffs] = rows.take([registers.DIFF], members)
+        [diffs] = rows.take([DIFF], members)
         for register in found.values():
             register.kinds[diffs.to_numpy() == diff] = VALUE_UNCHANGED
         return order, is_put, found
@@ -231,7 +234,7 @@ def _() -> Patch:
 @bug("a quarantined row is shown", test_p4_unchanged_values_in_each_case)
 def _() -> Patch:
     def shown(rows: Any, chosen: Any) -> pa.Array:
-        return rows.take([registers.DIFF], chosen)[0]
+        return rows.take([DIFF], chosen)[0]
 
     return patch.object(registers, "shown_diffs", shown)
 

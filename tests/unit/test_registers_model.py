@@ -14,6 +14,7 @@ from tests.support.registers_model import (
     Command,
     RegistersModel,
     Row,
+    Tally,
     UnknownValueError,
     resolve,
 )
@@ -44,6 +45,7 @@ def test_the_model_agrees_with_the_case(case: Case) -> None:
     model = RegistersModel(COLUMNS, case.on_unknown, case.ties)
     pasts = [list(model.applied)]
     before: dict[int, Row] = {}
+    tally = Tally()
     for version, step in enumerate(steps := case.parsed):
         before = model.rows()
         match step:
