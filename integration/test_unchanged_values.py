@@ -89,7 +89,7 @@ class EventTable:
     def _staged(self, parts: Sequence[Part]) -> WriteSet:
         """Stage an epoch on the newest version, in one task or, by keys and without moves, in two.
 
-        A move does not read the commands of other tasks of its epoch.
+        Of the values that tasks carry, the greater one wins, and not the newer one.
         """
         planned = plan_table_write(self.table, WriteOptions.parse(self.options), ROWS)
         base = Snapshot(self.table.store, planned.base)

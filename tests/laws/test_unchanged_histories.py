@@ -20,7 +20,7 @@ from tests.support.unchanged_cases import MERGES, Epoch
 from tests.support.unchanged_histories import VALUES, history_of, play_all
 from tests.support.unchanged_tables import UnchangedTable
 
-HISTORIES = int(os.environ.get("UNCHANGED_HISTORIES", "150"))
+HISTORIES = int(os.environ.get("UNCHANGED_HISTORIES", "80"))
 
 
 def test_a_table_agrees_with_its_model() -> None:
@@ -46,9 +46,21 @@ def maintain(table: UnchangedTable, dice: random.Random) -> None:
         table.reopen()
 
 
-def write(table: UnchangedTable, commands: Sequence[Command]) -> dict[str, int]:
-    """Write commands as one epoch; returns the counters that are not zero."""
-    counters = table.write(Epoch((tuple(commands),))).counters
+SEVERAL_TASKS = 0.0
+"""Not yet: of the values that tasks carry, the greater one wins, and not the newer one."""
+
+
+def halves(commands: Sequence[Command]) -> list[list[Command]]:
+    """Return the commands of even keys, and those of odd ones."""
+    return [[c for c in commands if (c.key or 0) % 2 == side] for side in (0, 1)]
+
+
+def write(
+    table: UnchangedTable, commands: Sequence[Command], dice: random.Random
+) -> dict[str, int]:
+    """Write commands as one epoch, in a task or, by keys, in two; returns the counters."""
+    tasks = halves(commands) if dice.random() < SEVERAL_TASKS else [commands]
+    counters = table.write(Epoch(tuple(map(tuple, tasks)))).counters
     return {name: int(number) for name, number in counters.items() if number}
 
 
@@ -60,13 +72,18 @@ def test_rows_that_move_have_the_values_of_the_source() -> None:
         expected = dict[int, Row]()
         for commands, expected in statements(dice):
             sent += commands
-            write(table, commands)
+            write(table, commands, dice)
             assert table.rows() == expected, f"seed {seed}"
             maintain(table, dice)
         again = sent[dice.randrange(len(sent)) :] if sent else []
         cut = dice.randint(0, len(again))
         for part in (again[:cut], again[cut:]):
-            counted = write(table, part).keys() - {"rows", "duplicates", "stale", "superseded"}
+            counted = write(table, part, dice).keys() - {
+                "rows",
+                "duplicates",
+                "stale",
+                "superseded",
+            }
             assert not counted, f"seed {seed}: {counted}"
         assert table.rows() == expected, f"seed {seed}"
         table.check()
@@ -74,10 +91,9 @@ def test_rows_that_move_have_the_values_of_the_source() -> None:
 
 def by_keys(commands: Sequence[Command], dice: random.Random) -> list[Command]:
     """Return commands as two partitions of the keys are read: each in its order."""
-    halves = [[c for c in commands if (c.key or 0) % 2 == side] for side in (0, 1)]
-    read = []
-    while any(halves):
-        read.append(dice.choice([half for half in halves if half]).pop(0))
+    left, read = halves(commands), list[Command]()
+    while any(left):
+        read.append(dice.choice([half for half in left if half]).pop(0))
     return read
 
 
@@ -102,7 +118,7 @@ def test_rows_that_move_never_have_a_wrong_value(arrival: str) -> None:
         table, strays = UnchangedTable(VALUES), 0
         while sent:
             count = dice.randint(1, 5)
-            strays += write(table, sent[:count]).get("strayed", 0)
+            strays += write(table, sent[:count], dice).get("strayed", 0)
             sent = sent[count:]
             maintain(table, dice)
         found, lost = table.rows(), table.table.log.head().unknown_rows

@@ -566,6 +566,14 @@ CASES: Sequence[Case] = (
         steps="P1(n=0,x=a) | P3(n=0,x=b) / L5→2 2:C5(n=1,x=·)",
         rows="2: 1,b",
     ),
+    *(
+        Case(
+            name=f"a row moves with a newer {what}, and another task has its create",
+            steps=f"P1(n=0,x=b) | P3(n=·,x={text}) L5→2 / 2:C5(n=1,x=·)",
+            rows=f"2: 1,{text}",
+        )
+        for what, text in {"null": "NULL", "value": "a"}.items()
+    ),
     Case(
         name="a row moves twice in two tasks",
         steps="P1(n=0,x=a) | L5→2 2:C5(n=1,x=·) / 2:L6→3 3:C6(n=2,x=·)",
