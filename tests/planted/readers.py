@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from spark_upsert.core import casts, schema
+from spark_upsert.core import arrow_types, casts, schema
 from spark_upsert.store import records
 from spark_upsert.table import maintenance
 from spark_upsert.table.log import manifest, properties
@@ -47,7 +47,12 @@ def _any_number(name: str, value: Any, **bounds: int) -> Any:
 
 @bug("a column of a type without a reader is stored", UNREADABLE)
 def _() -> Patch:
-    return patch.object(schema, "find_unstorable_part", lambda place, type_: None)
+    return together(
+        *(
+            patch.object(each, "find_unstorable_part", lambda place, type_: None)
+            for each in (arrow_types, schema)
+        )
+    )
 
 
 @bug("a text is stored whatever its bytes", UNREADABLE)

@@ -144,8 +144,8 @@ def _() -> Patch:
     promises.test_p2_folding_the_changelog_gives_every_snapshot,
 )
 def _() -> Patch:
-    def seal(original: Any, self: Any) -> Iterator[pa.RecordBatch]:
-        for batch in original(self):
+    def seal(original: Any, self: Any, carried: Any) -> Iterator[pa.RecordBatch]:
+        for batch in original(self, carried):
             kept = batch.filter(pa.array(batch.column(DIFF).to_numpy() > 0))
             self._counted += Counters(absent=batch.num_rows - kept.num_rows)
             if kept.num_rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.core import schema
+from spark_upsert.core import arrow_types, schema
 
 ROWS = 4
 """Rows of each column; one is null."""
@@ -304,8 +304,10 @@ def _earlier_type(type_: pa.DataType) -> pa.DataType:
 @contextmanager
 def earlier_release() -> Iterator[None]:
     """Let tables store columns without a reader, as an earlier release did."""
-    with (
-        patch.object(schema, "storage_type", _earlier_type),
-        patch.object(schema, "find_unstorable_part", lambda place, type_: None),
-    ):
+    with ExitStack() as patches:
+        for module in (arrow_types, schema):
+            patches.enter_context(patch.object(module, "storage_type", _earlier_type))
+            patches.enter_context(
+                patch.object(module, "find_unstorable_part", lambda place, type_: None)
+            )
         yield
