@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from spark_upsert.core.names import refuse_repeated
+from spark_upsert.core.names import find_columns, names_of, refuse_repeated
 from spark_upsert.core.python_values import array_of, is_many, object_columns
 from spark_upsert.core.schema import Scope, TableSchema, Ties
 from spark_upsert.errors import OptionError, SchemaError
@@ -57,6 +57,22 @@ def as_table(rows: Any) -> pa.Table:
     table = pa.RecordBatchReader.from_stream(rows).read_all()
     index = [name for name in table.column_names if _NAMELESS_INDEX.fullmatch(name)]
     return table.drop_columns(index) if index else table
+
+
+def with_columns_only(
+    schema: TableSchema, rows: pa.Table, columns: Sequence[str]
+) -> tuple[pa.Table, dict[str, pa.Array]]:
+    """Return rows without all value columns except the given ones, and masks for the others.
+
+    The masks leave these columns unchanged in each row.
+    """
+    names = find_columns(names_of(columns, "columns"), rows.column_names, role="column")
+    own = {name.lower() for name in names}
+    own |= {field.name.lower() for field in schema.order} | {(schema.error_column or "").lower()}
+    mask = pa.array(np.ones(rows.num_rows, dtype=np.bool_))
+    others = {name.lower(): name for name in schema.values if name.lower() not in own}
+    sent = [name for name in rows.column_names if name.lower() in others]
+    return rows.drop_columns(sent), dict.fromkeys(others.values(), mask)
 
 
 def with_marks(rows: pa.Table, unchanged: Mapping[str, Any]) -> tuple[pa.Table, dict[str, str]]:

@@ -41,6 +41,7 @@ from spark_upsert.table.arguments import (
     as_table,
     deletes_of,
     merged,
+    with_columns_only,
     with_marks,
 )
 from spark_upsert.table.compaction import CompactionResult, Job, commit_compactions, due_jobs
@@ -333,6 +334,7 @@ class Table(TableReader):
         rows: GivenRows,
         *,
         deletes: str | None = None,
+        columns: Sequence[str] | None = None,
         unchanged: Mapping[str, Any] | None = None,
         merge_schema: bool = False,
         envelope: Envelope | None = None,
@@ -356,6 +358,9 @@ class Table(TableReader):
             source is accepted: a pandas or Polars data frame, a DuckDB relation, a reader.
         deletes : str, optional
             Boolean column marking deletes.
+        columns : str or sequence of str, optional
+            The value columns that the rows set. All others stay unchanged, and the rows may lack
+            them. Not with ``unchanged`` or ``envelope``.
         unchanged : mapping, optional
             For value columns, a mask with a boolean for each row, or the name of a boolean column
             in the rows: true leaves the value unchanged, and the value in the row is ignored. Null
@@ -396,7 +401,13 @@ class Table(TableReader):
         """
         if unchanged and envelope is not None:
             raise OptionError.conflict("unchanged", "envelope", why="an envelope decides it")
-        taken, marks = with_marks(as_table(rows), unchanged or {})
+        taken = as_table(rows)
+        if columns is not None:
+            if unchanged or envelope is not None:
+                other = "unchanged" if unchanged else "envelope"
+                raise OptionError.conflict("columns", other, why="each says what the rows set")
+            taken, unchanged = with_columns_only(self.schema, taken, columns)
+        taken, marks = with_marks(taken, unchanged or {})
         apply = partial(
             self._appends.append,
             taken,
@@ -410,7 +421,7 @@ class Table(TableReader):
             unchanged=marks,
         )
         if not merge_schema or envelope is not None:
-            return apply(may_lack=False)
+            return apply(may_lack=columns is not None)
         while True:
             table_schema = self.schema
             target_schema = merged(table_schema, taken.schema, deletes, marks.values())

@@ -83,6 +83,7 @@ CALLS: dict[str, Call] = {
     "Table.scan_changes.columns": lambda folder, names: (
         table(folder).scan_changes(columns=names).schema
     ),
+    "Table.upsert.columns": lambda folder, names: table(folder).upsert(ROWS, columns=names),
     "Table.snapshot.columns": lambda folder, names: table(folder).snapshot(columns=names),
     "TableSchema.of.keys": lambda _, names: TableSchema.of(ROWS.schema, keys=names),
     "TableSchema.select.names": lambda folder, names: table(folder).schema.select(names),

@@ -296,6 +296,26 @@ def test_a_program_marks_unchanged_values(tmp_path: Path, mask: Any, merge: bool
     ]
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_program_names_the_columns_that_its_rows_set(tmp_path: Path, merge: bool) -> None:
+    """The rows may have the others, which are ignored, or lack them."""
+    columns = pa.schema({"id": pa.int64(), "n": pa.int64(), "a": pa.int64(), "b": pa.string()})
+    table = Table.create(str(tmp_path / "t"), columns, keys=["id"], sequence_by=["n"])
+    table.upsert(pa.table({"id": [1, 2], "n": [1, 1], "a": [1, 2], "b": ["x", "y"]}))
+    rows = pa.table({"id": [1], "n": [2], "A": [7], "b": ["never"]})
+    table.upsert(rows, columns="A", merge_schema=merge)
+    table.upsert(pa.table({"id": [2], "n": [2], "b": ["z"]}), columns=["b"], merge_schema=merge)
+    table.upsert(pa.table({"id": [2], "n": [3], "b": [None]}), columns=[], merge_schema=merge)
+    assert sorted(table.snapshot().to_pylist(), key=repr) == [
+        {"id": 1, "n": 2, "a": 7, "b": "x"},
+        {"id": 2, "n": 3, "a": 2, "b": "z"},
+    ]
+    with pytest.raises(SchemaError, match="'c' is not among"):
+        table.upsert(rows, columns=["c"])
+    with pytest.raises(OptionError, match="'columns' and 'unchanged' contradict"):
+        table.upsert(rows, columns=["A"], unchanged={"A": [True]})
+
+
 def test_a_delete_has_no_unchanged_value(tmp_path: Path) -> None:
     columns = pa.schema({"id": pa.int64(), "a": pa.int64()})
     table = Table.create(str(tmp_path / "t"), columns, keys=["id"])
