@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 
+from spark_upsert.core.schema import OnUnknown
 from spark_upsert.store.records import encode
 from spark_upsert.table.log import storage
 from spark_upsert.table.log.codec import commit_path
+from spark_upsert.table.state import check
 from spark_upsert.table.state.check import Report
 from spark_upsert.table.table import Table
 from tests.support.lived import EVERY, Lived, body_of
@@ -120,3 +125,17 @@ def test_a_check_finds_a_snapshot_with_another_number_of_rows() -> None:
     assert [str(finding) for finding in lived.reopened().check().findings] == [
         "version 3: expected 5 rows, by its live_rows, found 4"
     ]
+
+
+def test_it_counts_the_rows_with_an_unknown_value(tmp_path: Path) -> None:
+    columns = pa.schema({"id": pa.int64(), "n": pa.int64(), "x": pa.string()})
+    table = Table.create(
+        str(tmp_path / "t"), columns, keys=["id"], sequence_by=["n"], on_unknown=OnUnknown.NULL
+    )
+    table.upsert(pa.table({"id": [1, 2], "n": [1, 1]}), columns=[])
+    assert table.log.head().unknown_rows == 2
+    assert table.check().findings == ()
+    with patch.object(check, "count_unknown", lambda _: 3):
+        [finding] = table.check().findings
+    assert finding.expected == "2 rows with an unknown value, by its unknown_rows"
+    assert finding.found == "3"

@@ -26,7 +26,7 @@ from spark_upsert.table.run.file import Run, RunFile, Span
 from spark_upsert.table.run.rows import Rows, RunPart
 from spark_upsert.table.state.fold import describe_entry, impossible
 from spark_upsert.table.state.reduce import Counters
-from spark_upsert.table.state.snapshot import Snapshot
+from spark_upsert.table.state.snapshot import Snapshot, count_unknown
 
 _CHUNK_ROWS = 1 << 17
 """Entries checked per chunk."""
@@ -296,4 +296,11 @@ def _check_snapshot(store: Store, head: Manifest) -> Iterator[Finding]:
     if rows != head.live_rows:
         yield Finding(
             place=location, expected=f"{head.live_rows} rows, by its live_rows", found=f"{rows}"
+        )
+    unknown = count_unknown(Snapshot(store, head))
+    if unknown != head.unknown_rows:
+        yield Finding(
+            place=location,
+            expected=f"{head.unknown_rows} rows with an unknown value, by its unknown_rows",
+            found=f"{unknown}",
         )

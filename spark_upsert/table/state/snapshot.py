@@ -442,13 +442,26 @@ def read_quarantine(
             yield batch
 
 
+def count_unknown(snapshot: Snapshot) -> int:
+    """Return the number of rows with an unknown value, shown or hidden, by a read of all keys."""
+    schema = snapshot.manifest.schema
+    if not schema.unchanged:
+        return 0
+    return sum(len(_unknown_rows(schema, snapshot.parts(c))[1]) for c in snapshot.chunks())
+
+
+def _unknown_rows(schema: TableSchema, parts: Sequence[tuple[Part, int]]) -> tuple[Rows, Positions]:
+    """Return the rows with an unknown value among entries complete for their keys."""
+    rows = Rows(schema, [part for part, _ in parts])
+    combined, wins = merge_function_for(schema).mark_winners(rows, [epoch for _, epoch in parts])
+    at = np.flatnonzero(wins)
+    return combined, at[are_unknown(combined, at)]
+
+
 def _hidden(schema: TableSchema, parts: Sequence[tuple[Part, int]]) -> pa.RecordBatch:
     """Return the rows hidden for unknown values among entries complete for their keys."""
-    rows = Rows(schema, [part for part, _ in parts])
+    combined, at = _unknown_rows(schema, parts)
     epochs = np.array([epoch for _, epoch in parts], dtype=np.int64)
-    combined, wins = merge_function_for(schema).mark_winners(rows, epochs.tolist())
-    at = np.flatnonzero(wins)
-    at = at[are_unknown(combined, at)]
     keys = combined.take(schema.keys, at)
     # A combined row came with the newest of these entries.
     newest = int(epochs.max(initial=0))
