@@ -24,10 +24,8 @@ from tests.support.unchanged_cases import (
 )
 from tests.support.unchanged_tables import UnchangedTable
 
-_OLDER_CARRIED = "the greater of two carried values wins, and not the newer one"
 PENDING = {
-    "a row moves with a newer null, and another task has its create": _OLDER_CARRIED,
-    "a row moves with a newer value, and another task has its create": _OLDER_CARRIED,
+    "a row moves in another task than its newest values": "a task reads its own rows of a key",
     "a row of a key after the earlier of two moves": "not strayed: the newest move is kept",
     "the create of a move after the next move": "not strayed: a carried value has its order",
 }

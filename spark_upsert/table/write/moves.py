@@ -33,7 +33,7 @@ from spark_upsert.core.schema import (
     moved_column,
 )
 from spark_upsert.table.run.rows import BatchPart, Part, Rows
-from spark_upsert.table.state.registers import CombinedPart, combine
+from spark_upsert.table.state.registers import CombinedPart, combine, without_values
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import moved_to_column
 
@@ -154,21 +154,24 @@ class Moves:
 def puts_that_add(
     carried: pa.RecordBatch, parts: Sequence[Part], schema: TableSchema
 ) -> pa.RecordBatch:
-    """Return the puts among carried entries that change the entries of their keys in parts.
+    """Return the puts among carried entries, with the values that their keys lack in parts.
 
-    The parts are sorted by hash.
+    What a task has carried itself is newer than what is left of its rows. Parts are sorted by hash.
     """
     puts = carried.filter(pa.array(is_live(carried.column(DIFF))))
-    rows = Rows(schema, [*parts, BatchPart(puts)])
+    rows = Rows(schema, [BatchPart(puts), *parts])
     keys, members = _rows_of_keys(rows, puts)
     begins = np.diff(keys, prepend=-1) != 0
     combination = combine(rows, members, begins, None, is_one_task=True)
-    # Each put is the last entry of its key, behind those of the parts.
-    lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
-    adds = begins[lasts]
-    others = np.flatnonzero(~adds)
-    adds[others] = combination.changes_from(lasts[others], lasts[others] - 1)
-    return puts.filter(pa.array(adds))
+    # Each put is the first entry of its key, so that an equal one of the parts holds.
+    firsts = np.flatnonzero(begins)
+    lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
+    sources = [combination.sources[name][lasts] for name in schema.unchanged]
+    adds = np.column_stack([source == firsts for source in sources])
+    adding = without_values(rows, np.arange(puts.num_rows), ~adds)
+    columns = adding.take(schema.run.names, np.arange(puts.num_rows))
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
+    return batch.filter(pa.array(adds.any(axis=1)))
 
 
 def joined(moves: Sequence[Moves], schema: TableSchema) -> Moves:
