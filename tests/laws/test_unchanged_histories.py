@@ -46,8 +46,8 @@ def maintain(table: UnchangedTable, dice: random.Random) -> None:
         table.reopen()
 
 
-SEVERAL_TASKS = 0.0
-"""Not yet: of the values that tasks carry, the greater one wins, and not the newer one."""
+SEVERAL_TASKS = 0.5
+"""The share of epochs that two tasks write."""
 
 
 def halves(commands: Sequence[Command]) -> list[list[Command]]:
