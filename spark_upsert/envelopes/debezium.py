@@ -130,6 +130,7 @@ _HINT = (
 _NO_REASON = pa.nulls(1, pa.string())[0]
 
 _SOURCE = "source"
+_LSN = (_SOURCE, "lsn")
 _READ = "r"
 _PUTS = ("c", _READ, "u")
 _DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
@@ -303,6 +304,7 @@ class DebeziumEnvelope:
 
         A row read by a snapshot may have no position, or a partial one. It sorts before all
         changes: anything with a log position is newer than the row, or is not in the table.
+        PostgreSQL's snapshot has the position behind it, at which the next change begins.
         """
         columns = [
             convert(column, field.type) if position_of(field) else column
@@ -312,11 +314,16 @@ class DebeziumEnvelope:
             )
         ]
         order, reasons = order_keys(self.schema.order, columns, self.schema.binlogs)
+        is_read = pc.equal(op, _READ).fill_null(False)
         for index, (path, column) in enumerate(zip(self.order, columns, strict=True)):
+            if path[-2:] == _LSN and pa.types.is_integer(column.type):
+                # No change begins there: changes take eight bytes and more.
+                is_above = pc.greater(column, pa.scalar(0, column.type))
+                before = pc.subtract(column, pa.scalar(1, column.type))
+                order[index] = pc.if_else(pc.and_(is_read, is_above), before, order[index])
             if path[-2:-1] == (_SOURCE,) and column.null_count:
                 has_source = _column(read.batch, path[:-1]).is_valid()
-                is_read = pc.and_(pc.equal(op, _READ).fill_null(False), has_source)
-                is_first = pc.and_(is_read, column.is_null())
+                is_first = pc.and_(pc.and_(is_read, has_source), column.is_null())
                 order[index] = pc.if_else(is_first, filled_order(column), order[index])
         return order, reasons
 

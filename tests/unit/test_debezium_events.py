@@ -53,6 +53,14 @@ DEBEZIUM_CASES: dict[str, Case] = {
         {1: "c"},
     ),
     "a late update": ([event("u", None, (1, "b"), 2), CREATE], {1: "b"}),
+    "an update at the position of the snapshot": (
+        [event("r", None, (1, "a"), 8), event("u", None, (1, "b"), 8)],
+        {1: "b"},
+    ),
+    "a delete at the position of the snapshot, which is read again": (
+        [event("d", (1, "a"), None, 8), event("r", None, (1, "a"), 8)],
+        {},
+    ),
 }
 
 
@@ -71,6 +79,16 @@ def test_change_events(tmp_path: Path, case: Case, nested: bool, policy: str) ->
         assert {row["id"]: row["name"] for row in rows_of(path)} == expected
         assert quarantine_of(path) == []
         assert_sound(path)
+
+
+@pytest.mark.parametrize("lsn", [8, 1, 0, -(2**63)])
+def test_a_row_of_a_snapshot_and_the_first_change_after_it_are_not_tied(
+    tmp_path: Path, lsn: int
+) -> None:
+    write(tmp_path / "t", events(event("r", None, (1, "a"), lsn)), **DEBEZIUM)
+    commit = write(tmp_path / "t", events(event("u", None, (1, "b"), lsn)), **DEBEZIUM)
+    assert counters_of(commit).tied == (lsn <= 0), "a position is never zero"
+    assert rows_of(tmp_path / "t") == [{"id": 1, "name": "b"}]
 
 
 def test_without_an_order_a_row_that_moves_there_and_back_stays_in_the_order_of_arrival(
