@@ -103,11 +103,18 @@ COLUMNS = pa.schema(
         "name": pa.string(),
         "seq": pa.int64(),
         "price": pa.decimal128(12, 2),
+        "place": pa.struct({"street": pa.string(), "at": pa.struct({"x": pa.int32()})}),
         "tags": pa.list_(pa.string()),
     }
 )
-PLAIN = ["k", "name", "seq", "price"]
-"""All but the nested one, of which everything is examined, and which is read from a copy."""
+READ_BY_ROWS = ["k", "name", "seq", "price", "place"]
+"""All but the list, of which everything is examined, and which is read from a copy."""
+
+
+def a_place(dice: Random) -> dict[str, Any] | None:
+    at = dice.choice([None, {"x": None}, {"x": dice.randrange(1000)}])
+    return dice.choice([None, {"street": dice.choice([None, "", "Long Lane"]), "at": at}])
+
 
 KEYS = {"a number": ["k"], "a text": ["name"], "both": ["name", "k"]}
 
@@ -126,6 +133,7 @@ def lived(dice: Random, keys: list[str], prefix: int = 0) -> MemoryStore:
                 "name": [f"n{each}" for each in ids],
                 "seq": [number * 400 + dice.randrange(800) for _ in ids],
                 "price": pa.array([Decimal(each) for each in ids], pa.decimal128(12, 2)),
+                "place": pa.array([a_place(dice) for _ in ids], COLUMNS.field("place").type),
                 "tags": [None if each % 3 else [str(each)] * (each % 4) for each in ids],
                 "gone": [dice.random() < 0.2 for _ in ids],
             }
@@ -151,7 +159,9 @@ def test_rows_by_key_are_those_of_a_copy(keys: list[str]) -> None:
             ids = [dice.randrange(320) for _ in range(dice.choice([1, 1, 2, 30]))]
             drawn = {"k": ids, "name": [f"n{each}" for each in ids]}
             wanted = pa.table({name: drawn[name] for name in keys})
-            columns = dice.choice([["name", "seq"], ["price"], ["k", "name"], ["tags", "seq"]])
+            columns = dice.choice(
+                [["name", "seq"], ["price"], ["k", "name"], ["tags", "seq"], ["place", "k"]]
+            )
             version = dice.choice([None, dice.randint(0, here.log.head().version)])
             found = there.get(wanted, columns=columns, version=version)
             assert found == here.get(wanted, columns=columns, version=version), (seed, keys)
@@ -179,7 +189,7 @@ def test_reads_writes_and_merges_are_those_of_a_copy(prefix: int) -> None:
         here, there = Table(near), Table(distant)
         for step in range(8):
             head = here.log.head().version
-            columns = dice.choice([None, ["name"], ["seq", "price"], ["tags"], []])
+            columns = dice.choice([None, ["name"], ["seq", "price"], ["tags"], ["place"], []])
             where = dice.choice(["k < 40", "name = 'n7'", "k = 3 AND name = 'n3'", None])
             first = dice.randint(0, head)
             last = dice.randint(first, head) + 1
@@ -268,12 +278,12 @@ def test_a_reader_far_away_sees_what_others_do_through_faults_and_restarts(part:
             for _ in range(100):
                 try:
                     reader = reader or Table(distant)
-                    found = reader.get(wanted, columns=PLAIN)
+                    found = reader.get(wanted, columns=READ_BY_ROWS)
                 except StorageError:
                     failures += 1
                     continue
                 break
-            assert found == Table(near).get(wanted, columns=PLAIN), (seed, step)
+            assert found == Table(near).get(wanted, columns=READ_BY_ROWS), (seed, step)
             looks += 1
     assert looks == 12 * len(SEEDS) // 2
     assert failures > looks // 4
@@ -310,25 +320,25 @@ def test_damage_far_away_is_found_and_told_and_not_remembered() -> None:
     near = lived(Random(5), ["k"])
     distant = AskedStore(dict(near.objects))
     path = Table(near).log.head().slices[0].file.path
-    expected = Table(near).get(list(range(300)), columns=PLAIN)
+    expected = Table(near).get(list(range(300)), columns=READ_BY_ROWS)
     whole = distant.objects[path]
     told: list[str] = []
     for at in range(0, len(whole), 1024):
         distant.objects[path] = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         reader = AskedStore(distant.objects)
         try:
-            found = Table(reader).get(list(range(300)), columns=PLAIN)
+            found = Table(reader).get(list(range(300)), columns=READ_BY_ROWS)
         except CorruptionError as error:
             told.append(str(error))
             reader.objects[path] = whole
-            found = Table(reader).get(list(range(300)), columns=PLAIN)
+            found = Table(reader).get(list(range(300)), columns=READ_BY_ROWS)
         assert found == expected
         distant.objects[path] = whole
     assert len(told) > 3
     assert all(path in each for each in told)
     del distant.objects[path]
     with pytest.raises(CorruptionError, match=path):
-        Table(AskedStore(distant.objects)).get(7, columns=PLAIN)
+        Table(AskedStore(distant.objects)).get(7, columns=READ_BY_ROWS)
 
 
 def test_a_run_that_is_forgotten_and_comes_back_for_ever_is_copied(
@@ -359,7 +369,7 @@ def test_what_stays_far_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote.REMOTE_RUNS._runs, "count_max", 2)
     near = lived(Random(5), ["k"])
     for _ in range(3):
-        Table(AskedStore(near.objects)).get(7, columns=PLAIN)
+        Table(AskedStore(near.objects)).get(7, columns=READ_BY_ROWS)
     assert len(remote.REMOTE_RUNS) == 2
 
 

@@ -20,14 +20,18 @@ import pyarrow as pa
 import pytest
 
 from spark_upsert.core.key_hash import hash_keys
+from spark_upsert.core.schema import TableSchema
+from spark_upsert.store.local import LocalStore
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import DecodedRows, to_commands
 from spark_upsert.table.write.group_commit import commands_of
 from spark_upsert.table.write.stage import stage
 from spark_upsert.table.write.write_set import WriteSet
 from tests.support.counted_s3 import CountedS3, Traffic, counted_s3
 
-COLUMNS = pa.schema({"id": pa.int64(), **{f"c{index}": pa.int64() for index in range(10)}})
+NUMBERS = {f"c{index}": pa.int64() for index in range(10)}
+COLUMNS = pa.schema({"id": pa.int64(), **NUMBERS})
 
 SMALL, LARGE = 200_000, 800_000
 """Rows: 19 MB in one file and 78 MB in several."""
@@ -171,6 +175,56 @@ def test_p7_a_commit_reads_hashes_of_overlapping_tasks_only(
     driver = cluster.machine(name)
     epoch = WriteSet(base=driver.at(), staged=tuple(staged))
     assert cluster.cost(lambda: driver.commit(epoch)).data_bytes <= share * size
+
+
+def moved(schema: TableSchema, count: int) -> pa.RecordBatch:
+    """Return commands by which rows move to new keys, and leave a value unchanged."""
+    old, new = pa.array(range(count), pa.int64()), pa.array(range(LARGE, LARGE + count), pa.int64())
+    nothing = pa.nulls(count, pa.int64())
+    is_create = np.repeat([False, True], count)
+    rows = DecodedRows(
+        columns={"id": pa.concat_arrays([old, new]), "v": pa.nulls(2 * count, pa.int64())},
+        order=[pa.array([2] * (2 * count), pa.int64())],
+        tombstones=~is_create,
+        raw_values=lambda chosen: pa.nulls(len(chosen), pa.binary()),
+        unchanged={"v": is_create},
+        resets=is_create,
+        moved_to=[pa.concat_arrays([new, nothing])],
+    )
+    return to_commands(schema, rows)
+
+
+def test_p7_a_commit_reads_the_rows_of_moves_only(cluster: Cluster) -> None:
+    columns = pa.schema({"id": pa.int64(), "v": pa.int64(), **NUMBERS})
+    name = f"m{uuid4().hex}"
+    schema = TableSchema.of(columns, keys=["id"], order=[pa.field("o", pa.int64())])
+    Table(LocalStore(str(cluster.gateway.path(name)))).ensure(schema)
+    rows = pa.table([pa.array(range(SMALL))] * len(columns), schema=columns)
+    rows = rows.append_column("o", pa.repeat(pa.scalar(1, pa.int64()), SMALL))
+    snapshots = [cluster.machine(name).at() for _ in range(2)]
+    of_rows = stage(snapshots[0], commands_of(snapshots[0].manifest, rows))
+    of_moves = stage(snapshots[1], [moved(snapshots[1].manifest.schema, 3)])
+    driver = cluster.machine(name)
+    epoch = WriteSet(base=driver.at(), staged=(of_rows, of_moves))
+    cost = cluster.cost(lambda: driver.commit(epoch))
+    [size] = [file.bytes for file in of_rows.files]
+    assert 0 < cost.data_bytes <= size // 5
+    assert driver.get([LARGE + 2]).column("v").to_pylist() == [2]
+
+
+def test_p7_rows_of_a_struct_column_are_fetched_by_blocks(cluster: Cluster) -> None:
+    columns = pa.schema({"id": pa.int64(), "s": pa.struct(NUMBERS | {"text": pa.string()})})
+    name = f"s{uuid4().hex}"
+    table = Table.create(str(cluster.gateway.path(name)), columns, keys=["id"])
+    ids = pa.array(np.random.default_rng(1).permutation(SMALL))
+    fields = pa.StructArray.from_arrays(
+        [*[ids] * len(NUMBERS), ids.cast(pa.string())], fields=list(columns.field("s").type)
+    )
+    table.upsert(pa.table([ids, fields], schema=columns))
+    machine = cluster.machine(name)
+    cost = cluster.cost(lambda: machine.get(pa.array([7, 8, 9])))
+    assert 0 < cost.get_bytes <= table.log.head().bytes // 10
+    assert machine.get([7]).column("s").to_pylist() == [dict.fromkeys(NUMBERS, 7) | {"text": "7"}]
 
 
 def test_p7_a_compaction_fetches_what_it_merges(cluster: Cluster) -> None:

@@ -30,11 +30,16 @@ import numpy as np
 import pyarrow as pa
 
 from spark_upsert.core.key_hash import ALL_HASHES
+from spark_upsert.core.schema import OnUnknown, TableSchema
 from spark_upsert.errors import CorruptionError
+from spark_upsert.store.local import LocalStore
 from spark_upsert.store.records import encode
 from spark_upsert.table.log.codec import commit_path
 from spark_upsert.table.run.format import END_OF_STREAM, block_count, checksums
 from spark_upsert.table.table import Table
+from spark_upsert.table.write.commands import DecodedRows, to_commands
+from spark_upsert.table.write.stage import stage
+from spark_upsert.table.write.write_set import WriteSet
 from tests.support.stores import forget_runs_and_logs
 
 ROWS = 400
@@ -75,16 +80,57 @@ def row(number: int) -> dict[str, Any]:
     }
 
 
-class Original:
-    """A table of two runs, of which the first is mutated."""
+def complete_rows(folder: Path) -> Table:
+    """Return a table of two runs of complete rows."""
+    table = Table.create(str(folder), COLUMNS, keys=["k"])
+    for step in (1, 9):
+        rows = [row(number) for number in range(0, ROWS, step)]
+        table.upsert(pa.Table.from_pylist(rows, schema=COLUMNS))
+    return table
 
-    def __init__(self, folder: Path) -> None:
+
+def rows_with_marks(folder: Path) -> Table:
+    """Return a table whose rows leave values unchanged, and move to other keys."""
+    order = [pa.field("o", pa.int64())]
+    schema = TableSchema.of(COLUMNS, keys=["k"], order=order, on_unknown=OnUnknown.NULL)
+    table = Table(LocalStore(str(folder)))
+    table.ensure(schema)
+    dice = np.random.default_rng(7)
+    for version in range(3):
+        base = table.at()
+        batch = to_commands(base.manifest.schema, _marked_rows(version, dice))
+        table.commit(WriteSet(base=base, staged=(stage(base, [batch]),)))
+    return table
+
+
+def _marked_rows(version: int, dice: np.random.Generator) -> DecodedRows:
+    rows = pa.Table.from_pylist([row(number) for number in range(ROWS)], schema=COLUMNS)
+    columns = {name: rows[name].combine_chunks() for name in COLUMNS.names}
+    is_delete = dice.random(ROWS) < 0.1
+    new_keys = [f"new {n}" if moves else None for n, moves in enumerate(is_delete)]
+    names = COLUMNS.names[1:]
+    return DecodedRows(
+        columns=columns,
+        order=[pa.array(dice.integers(0, 10, ROWS) + 5 * version)],
+        tombstones=is_delete,
+        raw_values=lambda chosen: pa.nulls(len(chosen), pa.binary()),
+        unchanged={name: (dice.random(ROWS) < 0.4) & ~is_delete for name in names},
+        resets=(dice.random(ROWS) < 0.2) & ~is_delete,
+        moved_to=[pa.array(new_keys, pa.string())],
+    )
+
+
+class Original:
+    """A table of several runs, of which the first is mutated."""
+
+    def __init__(self, folder: Path, make: Callable[[Path], Table]) -> None:
         self.folder = folder
-        table = Table.create(str(folder), COLUMNS, keys=["k"])
-        table.upsert(pa.Table.from_pylist([row(i) for i in range(ROWS)], schema=COLUMNS))
-        table.upsert(pa.Table.from_pylist([row(i) for i in range(0, ROWS, 9)], schema=COLUMNS))
-        self.seed = table.log.head().schema.hash_seed
-        self.commit = folder / commit_path(1)
+        table = make(folder)
+        head = table.log.head()
+        self.seed = head.schema.hash_seed
+        self.version = head.version
+        number = next(n for n in range(1, head.upper) if table.log.commit(n).added)
+        self.commit = folder / commit_path(number)
         self.record = json.loads(self.commit.read_bytes())
         self.record.pop("crc")
         self.path = folder / self.record["added"][0]["path"]
@@ -227,13 +273,16 @@ def main(first: int, count: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     folder = Path(tempfile.mkdtemp(prefix="upsertflow-hostile-"))
     try:
-        original = Original(folder / "table")
+        makers = (complete_rows, rows_with_marks)
+        originals = [Original(folder / make.__name__, make) for make in makers]
         for seed in range(first, first + count):
+            original = originals[seed % len(originals)]
             print(f"{seed} ", end="", flush=True)
             signal.alarm(SECONDS_MAX)
             print(outcome(original, seed), flush=True)
-            for later in range(3, 9):  # What compactions have committed.
-                (original.folder / commit_path(later)).unlink(missing_ok=True)
+            for later in range(6):  # What compactions have committed.
+                path = original.folder / commit_path(original.version + 1 + later)
+                path.unlink(missing_ok=True)
     finally:
         shutil.rmtree(folder)
 

@@ -585,6 +585,26 @@ CASES: Sequence[Case] = (
         rows="3: 2,a",
     ),
     Case(
+        name="a later epoch's row moves with values of greater orders",
+        steps="P9(n=0,x=a) | L5→2 2:C5(n=1,x=·)",
+        rows="2: 1,a",
+        scope=Scope.EPOCH,
+    ),
+    Case(
+        name="a later epoch's row moves with the newest of its values",
+        steps="P9(n=0,x=a) | P2(n=·,x=b) P7(n=·,x=c) L5→2 2:C5(n=1,x=·)",
+        rows="1: ?,c 2: 1,b",
+        scope=Scope.EPOCH,
+    ),
+    Case(
+        name="a row of a later epoch at the key that a row has left",
+        steps="P9(n=0,x=a) | L9→2 2:C9(n=1,x=·) | P3(n=2,x=·)",
+        rows="1: 2,? 2: 1,a",
+        changes="+1: 2,?",
+        counters="inserts 1 unknown 1",
+        scope=Scope.EPOCH,
+    ),
+    Case(
         name="an update with marks makes a row of the quarantine complete",
         steps="P10(n=1,x=·) | P5(n=·,x=a)",
         rows="1: 1,a",

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from spark_upsert.core.schema import ErrorPolicy, OnUnknown
+from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope
 from spark_upsert.errors import DataError
+from spark_upsert.table.log.properties import LateRows
+from spark_upsert.table.write.group_commit import sealed
+from spark_upsert.table.write.stage import Stash
 from tests.support.unchanged_cases import (
     CASES,
     MERGES,
@@ -131,6 +134,30 @@ def test_rows_of_each_version() -> None:
     assert snapshot(filter="x = 'b'").num_rows == 1
     assert snapshot(filter="x = 'a'").num_rows == 0
     assert snapshot(filter="x IS NULL").num_rows == 0
+
+
+def test_without_an_order_a_row_moves_without_its_values() -> None:
+    table = UnchangedTable(scope=Scope.ARRIVAL)
+    for step in parse_steps("P1(n=0,x=a) | L2→2 2:C2(n=1,x=·) | P3(n=5,x=b) L4→3 3:C4(n=·,x=·)"):
+        table.take(step)
+    assert table.rows() == {2: (1, None), 3: (None, None)}
+    table.check()
+
+
+def test_moves_are_not_committed_together_with_other_appends() -> None:
+    """They take values from the table along, which a shared version decides only when it commits."""
+    table = UnchangedTable()
+    first, moves = parse_steps("P1(n=0,x=a) | L2→2 2:C2(n=1,x=·) L3→1 C3(n=2,x=·)")
+    for step in (first, moves):
+        table.take(step)
+    schema = table.table.log.head().schema
+    assert isinstance(moves, Epoch)
+    with Stash(schema) as stash:
+        stash.add(table.batch(schema, moves.commands[1:2]))
+        assert sealed(schema, stash, None, LateRows.FAIL) is not None
+    with Stash(schema) as stash:
+        stash.add(table.batch(schema, moves.commands))
+        assert sealed(schema, stash, None, LateRows.FAIL) is None
 
 
 def test_of_two_writers_on_one_version_the_later_commit_decides_what_is_unknown() -> None:

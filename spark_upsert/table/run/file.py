@@ -485,12 +485,12 @@ class Run:
             parts = [part for layout in unverified for part in layout.blocks_at(positions)]
             self._verify(np.concatenate([NO_BLOCKS, *parts]))
         for layout in unverified:
-            if layout.is_nested:
+            if not layout.is_read_by_rows:
                 self._examine_rows(layout, 0, self.file.rows)
-        self._verify_texts([layout for layout in unverified if layout.is_text], positions)
+        self._verify_texts([text for layout in unverified for text in layout.texts], positions)
         for layout in unverified:
             # This pays off only if a large part of the column was requested.
-            if len(positions) * 8 >= layout.block_count and not layout.is_nested:
+            if len(positions) * 8 >= layout.block_count and layout.is_read_by_rows:
                 self._learn(layout)
 
     def _learn(self, layout: Layout) -> None:
@@ -523,8 +523,9 @@ class Run:
             return
         for low, high in layout.ranges_of(start, stop):
             self._verify_range(low, high)
-        for low, high in layout.text_ranges_of(start, stop):
-            self._verify_range(low, high)
+        for part in layout.texts:
+            for low, high in part.text_ranges_of(start, stop):
+                self._verify_range(low, high)
 
     def _require_order(self, layout: Layout, start: int, stop: int) -> None:
         """Verify consecutive hashes and their order, which compaction and look-ups need."""

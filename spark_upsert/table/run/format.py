@@ -352,6 +352,16 @@ _GROUP_ROWS = 1024
 """Rows validated together, tracked by one byte."""
 
 
+def is_read_by_rows(type_: pa.DataType) -> bool:
+    """Return whether single rows of a column are read; of other types always the whole column.
+
+    These are lists and maps, and the extension types of earlier releases.
+    """
+    if pa.types.is_struct(type_):
+        return all(is_read_by_rows(field.type) for field in type_)
+    return not (pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType))
+
+
 class Layout:
     """A stored column's buffer offsets in the file, and the byte ranges for its values.
 
@@ -360,10 +370,19 @@ class Layout:
 
     def __init__(self, array: pa.Array, base: int) -> None:
         self.array = array
-        # Extension types come from earlier releases; their storage may have any layout.
-        self.is_nested = pa.types.is_nested(array.type) or isinstance(array, pa.ExtensionArray)
+        self.is_read_by_rows = is_read_by_rows(array.type)
         self.is_text = is_text(array.type)
-        self.is_plain = is_plain(array.type)
+        self.is_struct = self.is_read_by_rows and pa.types.is_struct(array.type)
+        self.fields: list[Layout] = []
+        """The layouts of a struct's fields."""
+        if self.is_struct:
+            self.fields = [Layout(array.field(i), base) for i in range(array.type.num_fields)]
+        self.texts: list[Layout] = [text for field in self.fields for text in field.texts]
+        """The columns of strings: this one, or the fields of a struct."""
+        if self.is_text:
+            self.texts.append(self)
+        plain_fields = [field.is_plain for field in self.fields]
+        self.is_plain: bool = all(plain_fields) if self.is_struct else is_plain(array.type)
         """Whether every bit pattern is valid, so values need no validation."""
         buffers = [b for b in array.buffers() if b is not None and b.size]
         self.extents = [(b.address - base, b.address - base + b.size) for b in buffers]
@@ -371,22 +390,27 @@ class Layout:
         self.is_known = False
         """Whether the complete column is verified and, unless plain, validated."""
         self._examined = np.zeros(-(-len(array) // _GROUP_ROWS), dtype=np.bool_)
-        if self.is_nested:
+        if not self.is_read_by_rows:
             return
-        valid, values, *other_buffers = array.buffers()
+        valid, *other_buffers = array.buffers()
         self.valid = None if valid is None else valid.address - base
+        if self.is_struct:
+            return
+        values, *other_buffers = other_buffers
         self.values = values.address - base
         if self.is_text:
             # Offsets are never negative: as unsigned numbers, negative ones are too large.
             self.offsets = np.frombuffer(values, dtype=np.uint32, count=len(array) + 1)
-            self.data = None if other_buffers[0] is None else other_buffers[0].address - base
             self.data_bytes = 0 if other_buffers[0] is None else other_buffers[0].size
+            # Without any text, the buffer may be one outside the file.
+            data = other_buffers[0] if self.data_bytes else None
+            self.data = None if data is None else data.address - base
         else:
             self.bits = array.type.bit_width
 
     def unexamined(self, start: int, stop: int) -> Range | None:
         """Return the row range to validate before rows ``start <= i < stop`` are used, or None."""
-        if self.is_nested:
+        if not self.is_read_by_rows:
             return None if self.is_known else (0, len(self.array))
         first = start // _GROUP_ROWS
         left = np.flatnonzero(~self._examined[first : -(-stop // _GROUP_ROWS)])
@@ -397,18 +421,26 @@ class Layout:
 
     def examine(self, start: int, stop: int) -> None:
         """Validate verified rows in a range from `unexamined`."""
-        require_sound(self.array.slice(start, stop - start))
+        if self.is_struct:
+            for field in self.fields:
+                field.examine(start, stop)
+        else:
+            require_sound(self.array.slice(start, stop - start))
         self._examined[start // _GROUP_ROWS : -(-stop // _GROUP_ROWS)] = True
         self.is_known = bool(self._examined.all())
 
     def blocks_at(self, positions: Numbers) -> Iterator[Numbers]:
         """Yield the blocks for rows at the given positions, except string bytes."""
-        if self.is_nested:
+        if not self.is_read_by_rows:
             for low, high in self.extents:
                 yield np.arange(low // BLOCK_BYTES, block_count(high))
             return
         if self.valid is not None:
             yield (self.valid + positions // 8) // BLOCK_BYTES
+        if self.is_struct:
+            for field in self.fields:
+                yield from field.blocks_at(positions)
+            return
         if self.is_text:
             # A string ends where the next one begins.
             yield (self.values + 4 * positions) // BLOCK_BYTES
@@ -420,9 +452,7 @@ class Layout:
             yield (self.values + ((positions + 1) * self.bits - 1) // 8) // BLOCK_BYTES
 
     def text_blocks_at(self, positions: Numbers) -> Numbers:
-        """Return the blocks with string bytes; the string offsets are already verified."""
-        if not self.is_text:
-            return NO_BLOCKS
+        """Return the blocks with the bytes of a string column, whose offsets are verified."""
         begins, ends = self.offsets[positions], self.offsets[positions + 1]
         if bool(((begins > ends) | (ends > self.data_bytes)).any()):
             raise pa.ArrowInvalid("offsets of texts that are not in order")
@@ -437,20 +467,21 @@ class Layout:
 
     def ranges_of(self, start: int, stop: int) -> Iterator[Range]:
         """Yield the byte ranges for rows ``start <= i < stop``, except string bytes."""
-        if self.is_nested:
+        if not self.is_read_by_rows:
             yield from self.extents
             return
         if self.valid is not None:
             yield self.valid + start // 8, self.valid + (stop - 1) // 8 + 1
-        if self.is_text:
+        if self.is_struct:
+            for field in self.fields:
+                yield from field.ranges_of(start, stop)
+        elif self.is_text:
             yield self.values + 4 * start, self.values + 4 * (stop + 1)
         else:
             yield self.values + start * self.bits // 8, self.values + (stop * self.bits + 7) // 8
 
     def text_ranges_of(self, start: int, stop: int) -> Iterator[Range]:
-        """Yield the byte range for strings; the string offsets are already verified."""
-        if not self.is_text:
-            return
+        """Yield the byte range of a string column, whose offsets are verified."""
         low, high = int(self.offsets[start]), int(self.offsets[stop])
         if low > high or high > self.data_bytes:
             raise pa.ArrowInvalid("offsets of texts that are not in order")

@@ -35,6 +35,7 @@ from spark_upsert.table.run.format import (
     SUM_BYTES,
     block_count,
     blocks_of,
+    is_read_by_rows,
 )
 from spark_upsert.table.run.rows import Part, RunPart
 
@@ -295,7 +296,7 @@ class RemoteRun(Run):
         if not layouts:
             return
         self._fetch_ranges(each for layout in layouts for each in layout.ranges_of(start, stop))
-        texts = [layout for layout in layouts if layout.is_text]
+        texts = [text for layout in layouts for text in layout.texts]
         for layout in texts:
             self._verify_range(layout.values + 4 * start, layout.values + 4 * start + 4)
             self._verify_range(layout.values + 4 * stop, layout.values + 4 * stop + 4)
@@ -347,7 +348,7 @@ def column_cost(
 
     ``probes``: the number of keys looked up in the file; None for a scan.
     """
-    if pa.types.is_nested(type_) or (name == HASH and access.has_hot_prefixes):
+    if not is_read_by_rows(type_) or (name == HASH and access.has_hot_prefixes):
         return size
     if probes is None:
         return int(_share_of(file, access.hash_range) * size)

@@ -13,12 +13,20 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.core.arrow_types import storage_type, widens
 from spark_upsert.core.casts import convert
 from spark_upsert.core.keys import Positions
 from spark_upsert.core.names import has_column
-from spark_upsert.core.schema import HASH, ORDER_KNOWN, TableSchema
+from spark_upsert.core.schema import (
+    HASH,
+    ORDER_KNOWN,
+    VALUE_DELETED,
+    VALUE_SET,
+    TableSchema,
+    kept_column,
+)
 from spark_upsert.core.threads import Rounding
 from spark_upsert.errors import CorruptionError
 from spark_upsert.table.run.file import RUNS, Run, Span
@@ -141,15 +149,15 @@ class RunPart:
         return self.run.file.path
 
 
-class PickedPart:
-    """Rows at given ascending positions in a run, read on demand."""
-
-    def __init__(self, run: Run, positions: Positions) -> None:
-        self._run = run
-        self._positions = positions
+class ChosenPart:
+    """Base class of parts with few rows, whose hashes are searched without an index."""
 
     def __len__(self) -> int:
-        return len(self._positions)
+        raise NotImplementedError
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        """Return the verified hashes of the rows at given positions."""
+        raise NotImplementedError
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
@@ -157,12 +165,7 @@ class PickedPart:
 
     @property
     def unverified_hashes(self) -> npt.NDArray[np.uint64]:
-        return self._run.hashes[self._positions]
-
-    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
-        picked = self._positions[positions]
-        self._run.verify_at([HASH], picked)
-        return self._run.hashes[picked]
+        return self.hashes
 
     def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
         return np.searchsorted(self.unverified_hashes, probes)
@@ -174,6 +177,30 @@ class PickedPart:
     def first_and_last_hash(self) -> tuple[int, int]:
         first, last = self.hashes_at(np.array([0, len(self) - 1])).tolist()
         return first, last
+
+    @property
+    def path(self) -> str:
+        return "rows in memory"
+
+
+class PickedPart(ChosenPart):
+    """Rows at given ascending positions in a run, read on demand."""
+
+    def __init__(self, run: Run, positions: Positions) -> None:
+        self._run = run
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @property
+    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
+        return self._run.hashes[self._positions]
+
+    def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
+        picked = self._positions[positions]
+        self._run.verify_at([HASH], picked)
+        return self._run.hashes[picked]
 
     @property
     def path(self) -> str:
@@ -189,7 +216,7 @@ class PickedPart:
         return self._run.take(names, self._positions[start:stop])
 
 
-class BatchPart:
+class BatchPart(ChosenPart):
     """Rows in an in-memory batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -203,26 +230,8 @@ class BatchPart:
         hashes: npt.NDArray[np.uint64] = self.batch.column(HASH).to_numpy()
         return hashes
 
-    @property
-    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
-        return self.hashes
-
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         return self.hashes[positions]
-
-    def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return np.searchsorted(self.hashes, probes)
-
-    def candidates(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return np.arange(len(probes))
-
-    @property
-    def first_and_last_hash(self) -> tuple[int, int]:
-        return int(self.hashes[0]), int(self.hashes[-1])
-
-    @property
-    def path(self) -> str:
-        return "rows in memory"
 
     def has(self, name: str) -> bool:
         return has_column(self.batch.schema, name)
@@ -247,6 +256,7 @@ class Rows:
 
     def __init__(self, schema: TableSchema, parts: Sequence[Part]) -> None:
         self.schema = schema
+        self._marks = frozenset(map(kept_column, schema.unchanged))
         self.parts = tuple(parts)
         self.starts = np.cumsum([0, *(len(part) for part in parts)], dtype=np.int64)
 
@@ -339,11 +349,31 @@ class Rows:
                 return pa.repeat(pa.scalar(True), count)
             return pa.nulls(count, type=type_)
         if column.type == type_:
+            if name in self._marks:
+                _require_kinds(part, column, name)
             return column
-        if storage_type(column.type) == type_:  # Stored by an earlier release.
-            return convert(column, type_, Rounding.DOWN)
-        if not widens(column.type, type_):
+        if not (is_earlier := storage_type(column.type) == type_) and not widens(
+            column.type, type_
+        ):
             raise CorruptionError.in_file(
                 part.path, f"column '{name}' of type {type_}", str(column.type)
             )
-        return column.cast(type_)
+        try:  # Of an earlier release, or before the column was widened.
+            return convert(column, type_, Rounding.DOWN) if is_earlier else column.cast(type_)
+        except pa.ArrowInvalid as error:
+            raise CorruptionError.in_file(
+                part.path, f"values of column '{name}' that fit {type_}", str(error)
+            ) from error
+
+
+def _require_kinds(part: Part, column: pa.Array, name: str) -> None:
+    """Raise `CorruptionError` unless each mark of a column's values is one of `VALUE_SET` etc."""
+    limits = pc.min_max(column).as_py()
+    if limits["min"] is not None and not (
+        limits["min"] >= VALUE_SET and limits["max"] <= VALUE_DELETED
+    ):
+        raise CorruptionError.in_file(
+            part.path,
+            f"marks of '{name}' from {VALUE_SET} to {VALUE_DELETED}",
+            f"{limits['min']} to {limits['max']}",
+        )

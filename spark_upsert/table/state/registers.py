@@ -44,7 +44,7 @@ from spark_upsert.core.schema import (
     kept_column,
     moved_column,
 )
-from spark_upsert.table.run.rows import Rows
+from spark_upsert.table.run.rows import ChosenPart, Rows
 from spark_upsert.table.state.resolve import content_words, value_words
 
 MarkKinds = npt.NDArray[np.int8]
@@ -130,7 +130,7 @@ def are_rows(rows: Rows, chosen: Positions, diffs: pa.Array | None = None) -> Ma
     return is_live(diffs)
 
 
-class CombinedPart:
+class CombinedPart(ChosenPart):
     """Entries put together from several stored entries of their keys (`table.run.rows.Part`)."""
 
     def __init__(
@@ -148,33 +148,10 @@ class CombinedPart:
     def __len__(self) -> int:
         return len(self._winners)
 
-    @property
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        return self.hashes_at(np.arange(len(self)))
-
-    @property
-    def unverified_hashes(self) -> npt.NDArray[np.uint64]:
-        return self.hashes
-
     def hashes_at(self, positions: Positions) -> npt.NDArray[np.uint64]:
         [hashes] = self._rows.take([HASH], self._winners[positions])
         own: npt.NDArray[np.uint64] = hashes.to_numpy()
         return own
-
-    def insertion_points(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return np.searchsorted(self.hashes, probes)
-
-    def candidates(self, probes: npt.NDArray[np.uint64]) -> Positions:
-        return np.arange(len(probes))
-
-    @property
-    def first_and_last_hash(self) -> tuple[int, int]:
-        first, last = self.hashes_at(np.array([0, len(self) - 1])).tolist()
-        return first, last
-
-    @property
-    def path(self) -> str:
-        return "rows in memory"
 
     def has(self, name: str) -> bool:
         return name in self._marks or any(part.has(name) for part in self._rows.parts)
@@ -413,6 +390,7 @@ def combine(
     *,
     is_one_task: bool = False,
     limits: Sequence[pa.Array] | None = None,
+    is_limited: Mask | None = None,
 ) -> Combination:
     """Combine the entries of some keys, by the table's precedence in each register.
 
@@ -429,13 +407,17 @@ def combine(
         Whether the later row wins among equal orders; otherwise the greater content.
     limits : sequence of pyarrow.Array, optional
         For each member, an order by column: what is said for this order or above is ignored.
+    is_limited : numpy.ndarray of bool, optional
+        The members with a limit; by default all.
     """
     precedence = Precedence.of(rows.schema)
     group = np.cumsum(begins) - 1
     order, is_put, registers = _registers(rows, members)
     if limits is not None and len(members):
         for register in registers.values():
-            register.kinds[compare(register.at, limits) >= 0] = VALUE_UNCHANGED
+            is_above = compare(register.at, limits) >= 0
+            is_above &= True if is_limited is None else is_limited
+            register.kinds[is_above] = VALUE_UNCHANGED
 
     def epochs_at(indices: Positions) -> Words:
         assert epochs is not None
@@ -546,11 +528,11 @@ def contradict(one: Rows, chosen: Positions, other: Rows, against: Positions) ->
 def are_strayed(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
     """Return which entries say something of a column that their row took along to another key.
 
-    They are below the move, and above the value that moved.
+    They are below the move, and above the value that moved. None if a later epoch wins.
     """
     strayed = np.zeros(len(chosen), dtype=np.bool_)
     pairs = np.flatnonzero(have_moved(other, against))
-    if not len(pairs):
+    if not len(pairs) or not Precedence.of(one.schema).compares_order_across_epochs:
         return strayed
     chosen, against = chosen[pairs], against[pairs]
     diffs, *order = one.take([DIFF, *one.schema.order_columns], chosen)

@@ -108,6 +108,8 @@ def sealed(
     batches = list(stash.seal())
     if stash.truncated is not None or stash.has_arrivals or len(batches) > 1:
         return None  # Commands ordered by arrival are looked up in the table only.
+    if stash.moved is not None:
+        return None  # Moved rows take values from the table along (`table.write.moves`).
     commands = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema.run)
     if commands.nbytes > BYTES_MAX:
         return None

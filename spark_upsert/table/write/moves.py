@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.key_hash import hash_keys, order_of
 from spark_upsert.core.keys import Mask, Positions, equal_rows, ordered_words
 from spark_upsert.core.merge_engines import Engine
+from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import (
     DIFF,
     HASH,
@@ -32,7 +32,9 @@ from spark_upsert.core.schema import (
     kept_column,
     moved_column,
 )
-from spark_upsert.table.run.rows import BatchPart, Part, Rows
+from spark_upsert.table.run.remote import REMOTE_RUNS, Hashes
+from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
+from spark_upsert.table.state.lookup import iter_matches
 from spark_upsert.table.state.registers import CombinedPart, combine, without_values
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import moved_to_column
@@ -43,7 +45,8 @@ def without_moves(
 ) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
     """Return the commands without their moves, and the deletes of moved rows, or None.
 
-    Only engines that choose a winner carry values.
+    Only engines that choose a winner by an order carry values: without one, nothing tells which
+    values came before the move.
     """
     names = list(map(moved_to_column, schema.keys))
     if names[0] not in commands.schema.names:
@@ -55,7 +58,7 @@ def without_moves(
             for name in names
         ]
     )
-    if schema.engine.kind is not Engine.DEDUPLICATE or not is_move.any():
+    if schema.engine.kind is not Engine.DEDUPLICATE or not schema.order or not is_move.any():
         return plain, None
     known = [HASH, *schema.identity, *schema.order_columns, *names]
     return plain, commands.select(known).filter(pa.array(is_move))
@@ -142,7 +145,17 @@ class Moves:
         moves, members = moves[order], members[order]
         begins = np.diff(moves, prepend=-1) != 0
         limits = [self.deletes.column(name).take(pa.array(moves)) for name in schema.order_columns]
-        combination = combine(rows, members, begins, None, limits=limits, is_one_task=True)
+
+        is_new = members >= stored.num_rows
+        combination = combine(
+            rows,
+            members,
+            begins,
+            lambda at: (at >= stored.num_rows).astype(np.uint64),
+            is_one_task=True,
+            limits=limits,
+            is_limited=is_new | Precedence.of(schema).compares_order_across_epochs,
+        )
         lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
         part, own = (
             combination.part(lasts, is_below=True),
@@ -189,26 +202,52 @@ def joined(moves: Sequence[Moves], schema: TableSchema) -> Moves:
 def _rows_of_keys(rows: Rows, deletes: pa.RecordBatch) -> tuple[Positions, Positions]:
     """Return pairs of a delete and a row of its key, by delete, then by row.
 
-    The rows of each part are sorted by hash.
+    The rows of each part are sorted by hash; a run has one row of a key.
     """
-    hashes = deletes.column(HASH).to_numpy()
+    by_hash = order_of(deletes.column(HASH).to_numpy())
+    hashes = deletes.column(HASH).to_numpy()[by_hash]
+    keys = [deletes.column(name).take(pa.array(by_hash)) for name in rows.schema.identity]
     found, members = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    in_runs = [part for part in rows.parts if isinstance(part, RunPart)]
+    REMOTE_RUNS.prefetch(in_runs, hashes, rows.schema.run.names)
     for start, part in zip(rows.starts, rows.parts, strict=False):
-        low = np.searchsorted(part.hashes, hashes, side="left")
-        counts = np.searchsorted(part.hashes, hashes, side="right") - low
-        found.append(np.repeat(np.arange(len(hashes)), counts))
-        before = np.cumsum(counts) - counts
-        members.append(start + np.repeat(low - before, counts) + np.arange(int(counts.sum())))
+        alone = Rows(rows.schema, [part])
+        if isinstance(part, RunPart):
+            pairs = [(each.probes, each.rows) for each in iter_matches(alone, hashes, keys)]
+        else:
+            pairs = [_rows_in_memory(alone, hashes, keys)]
+        for probes, positions in pairs:
+            found.append(by_hash[probes])
+            members.append(start + positions)
     moves, at = np.concatenate(found), np.concatenate(members)
-    names = rows.schema.identity
-    sides = rows.take(names, at), [deletes.column(name).take(pa.array(moves)) for name in names]
-    same = equal_rows(*sides) if len(at) else np.zeros(0, np.bool_)
-    moves, at = moves[same], at[same]
     order = np.lexsort([at, moves])
     return moves[order], at[order]
 
 
-def _target_hashes(deletes: pa.RecordBatch, schema: TableSchema) -> npt.NDArray[np.uint64]:
+def _rows_in_memory(
+    rows: Rows, hashes: Hashes, keys: Sequence[pa.Array]
+) -> tuple[Positions, Positions]:
+    """Return pairs of a probe and a row of its key; rows are sorted by hash, of any number."""
+    low = np.searchsorted(rows.hashes, hashes, side="left")
+    counts = np.searchsorted(rows.hashes, hashes, side="right") - low
+    probes = np.repeat(np.arange(len(hashes)), counts)
+    before = np.cumsum(counts) - counts
+    positions = np.repeat(low - before, counts) + np.arange(int(counts.sum()))
+    if not len(positions):
+        return probes, positions
+    stored = rows.take(rows.schema.identity, positions)
+    same = equal_rows(stored, [key.take(pa.array(probes)) for key in keys])
+    return probes[same], positions[same]
+
+
+def hashes_of_moves(deletes: pa.RecordBatch, schema: TableSchema) -> Hashes:
+    """Return the hashes of the old and the new keys, ascending."""
+    return np.unique(
+        np.concatenate([deletes.column(HASH).to_numpy(), _target_hashes(deletes, schema)])
+    )
+
+
+def _target_hashes(deletes: pa.RecordBatch, schema: TableSchema) -> Hashes:
     keys = [deletes.column(moved_to_column(key)) for key in schema.keys]
     return hash_keys(keys, seed=schema.hash_seed, prefix=schema.hash_prefix)
 

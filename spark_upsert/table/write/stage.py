@@ -35,7 +35,13 @@ from spark_upsert.table.write.commands import (
     logs_of,
     skipped_in,
 )
-from spark_upsert.table.write.moves import Moves, joined, puts_that_add, without_moves
+from spark_upsert.table.write.moves import (
+    Moves,
+    hashes_of_moves,
+    joined,
+    puts_that_add,
+    without_moves,
+)
 from spark_upsert.table.write.outcomes import (
     Move,
     Outcomes,
@@ -384,8 +390,10 @@ def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns 
         return None
     schema = write_set.marked(head.schema)
     snapshot = Snapshot(store, replace(head, schema=schema))
-    parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, Access())]
-    moves = Moves.of(pa.concat_batches(moved), parts, schema)
+    deletes = pa.concat_batches(moved)
+    access = Access(probes=hashes_of_moves(deletes, schema))
+    parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, access)]
+    moves = Moves.of(deletes, parts, schema)
     puts = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema)
     puts = puts_that_add(puts, parts, schema)
     if not puts.num_rows:
