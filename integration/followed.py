@@ -18,8 +18,8 @@ import psycopg
 import pyarrow as pa
 
 from integration.servers.postgres import Postgres
+from spark_upsert.core.lsn import parse_lsn
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.postgres.connection import parse_lsn
 from spark_upsert.replication.follower import FollowedBatch, Follower
 from spark_upsert.replication.source import FollowOptions
 from spark_upsert.routed.group import GroupTable
@@ -77,10 +77,11 @@ class Followed:
         """Return the command line of a follower."""
         return shlex.join(["upsertflow", "follow", self.url, self.path, *more])
 
-    def command(self, line: str) -> list[str]:
+    def command(self, line: str, *, slot: bool = True) -> list[str]:
         """Return a process's arguments for a command line, with a slot named as the database."""
         code = "from spark_upsert.cli import main; main()"
-        return [sys.executable, "-c", code, *shlex.split(line)[1:], "--slot", self.database]
+        options = ["--slot", self.database] if slot else []
+        return [sys.executable, "-c", code, *shlex.split(line)[1:], *options]
 
     def start(self, line: str) -> subprocess.Popen[str]:
         """Start a follower process."""

@@ -19,6 +19,7 @@ import pytest
 from integration.followed import Followed, Transfers
 from integration.pages import code_of
 from integration.servers.postgres import Postgres
+from spark_upsert.core.lsn import format_lsn, parse_lsn
 from spark_upsert.errors import (
     ContentionError,
     DataLossError,
@@ -27,7 +28,9 @@ from spark_upsert.errors import (
     SchemaError,
 )
 from spark_upsert.postgres import connection
-from spark_upsert.postgres.connection import format_lsn
+from spark_upsert.replication.waiting import wait_for_lsn
+
+LOG_END = "SELECT pg_current_wal_insert_lsn()"
 
 KILLS = int(os.environ.get("UPSERTFLOW_TEST_KILLS", "5"))
 """How often the follower is killed."""
@@ -147,7 +150,7 @@ def require_sums(followed: Followed, transfers: Transfers, lines: list[str]) -> 
         rows = [row for t in transfers.tables for row in followed.rows(t, versions[t])]
         text = f"batch {number} of {newest}, seed {transfers.seed}"
         assert sum(row[1] for row in rows) == transfers.total, text
-        ends.append((connection.parse_lsn(followed.source_of(number)[0]), versions))
+        ends.append((parse_lsn(followed.source_of(number)[0]), versions))
     judged = 0
     for lsn, state in transfers.states:
         if lsn > ends[0][0]:  # Else it was taken before the tables had joined.
@@ -373,7 +376,7 @@ def test_an_idle_follower_lets_the_server_remove_its_log(followed: Followed) -> 
     [(confirmed,)] = followed.source_rows(
         f"pg_replication_slots WHERE slot_name = '{followed.database}'", "confirmed_flush_lsn"
     )
-    assert connection.parse_lsn(confirmed) >= connection.parse_lsn(before)
+    assert parse_lsn(confirmed) >= parse_lsn(before)
     followed.execute("INSERT INTO a VALUES (1)")
     followed.follow()
     assert followed.rows("a") == [(1,)]
@@ -401,6 +404,51 @@ def test_the_commands_of_the_page(followed: Followed) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 0
     assert followed.rows("orders") == [(1,), (2,)]
+
+
+def test_an_application_reads_its_own_write(followed: Followed) -> None:
+    followed.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, v int)", "CREATE TABLE other (i int)"
+    )
+    process = followed.start(followed.line("--max-delay", "10ms"))
+    try:
+        with followed.sql() as application:
+            for number in range(20):
+                application.execute("INSERT INTO orders VALUES (%s, 0)", [number])
+                [lsn] = application.execute(LOG_END).fetchone() or [""]
+                batch = wait_for_lsn(followed.root, lsn)
+                at_batch = followed.rows("orders", followed.versions(batch)["orders"])
+                assert at_batch[-1:] == followed.rows("orders")[-1:]
+                assert (number, 0) in at_batch
+            # Log after the commit that brings no batch.
+            application.execute("UPDATE orders SET v = 1 WHERE id = 7")
+            application.execute("INSERT INTO other VALUES (1)")
+            [lsn] = application.execute(LOG_END).fetchone() or [""]
+            wait = f"upsertflow wait {followed.root} --lsn"
+            subprocess.run(followed.command(f"{wait} {lsn}", slot=False), check=True)
+            assert (7, 1) in followed.rows("orders")
+    finally:
+        process.terminate()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    followed.execute("INSERT INTO orders VALUES (99, 0)")
+    [(lsn,)] = followed.source_rows("pg_current_wal_insert_lsn()")
+    late = subprocess.run(
+        followed.command(f"{wait} {lsn} --timeout 10ms", slot=False), capture_output=True, text=True
+    )
+    assert (late.returncode, "have not reached" in late.stderr) == (1, True)
+
+
+def test_the_read_of_the_page_after_an_own_write(followed: Followed) -> None:
+    followed.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    [page] = code_of("docs/postgresql.md", "python", runner="integration/test_postgres_follow.py")
+    process = followed.start(followed.line())
+    try:
+        code = page.replace("postgresql://app@db/shop", followed.url)
+        exec(code.replace("/lake/shop", str(followed.root)), {})
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def test_refusals_before_anything_is_made(

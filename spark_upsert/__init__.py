@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spark_upsert.core.schema import ErrorPolicy, Scope, TableSchema, Ties
     from spark_upsert.errors import UpsertFlowError
     from spark_upsert.feedback import FeedbackUpsert
+    from spark_upsert.replication.waiting import wait_for_lsn
     from spark_upsert.table.changelog.read import ChangeOptions, Deduplication
     from spark_upsert.table.log.manifest import Commit, Transaction
     from spark_upsert.table.log.properties import LateRows
@@ -43,6 +44,7 @@ __all__ = [
     "Transaction",
     "UpsertFlowError",
     "__version__",
+    "wait_for_lsn",
 ]
 
 _HOMES = {
@@ -63,6 +65,7 @@ _HOMES = {
     "Ties": "core.schema",
     "Transaction": "table.log.manifest",
     "UpsertFlowError": "errors",
+    "wait_for_lsn": "replication.waiting",
 }
 
 

@@ -1,4 +1,4 @@
-"""The command ``follow``: a PostgreSQL database into the tables below a root."""
+"""The commands ``follow``, a PostgreSQL database into the tables below a root, and ``wait``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from spark_upsert.cli.program import (
     as_pairs,
     folders,
     json_option,
+    on_table,
     storage_options,
     upsertflow,
 )
-from spark_upsert.cli.render import escaped, print_rows
+from spark_upsert.cli.render import escaped, print_facts, print_rows
+from spark_upsert.core.lsn import format_lsn
 from spark_upsert.errors import UpsertFlowError, as_flag
 from spark_upsert.options.declare import STORAGE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
-from spark_upsert.postgres.connection import format_lsn
 from spark_upsert.replication.follower import FollowedBatch, Follower
 from spark_upsert.replication.source import FollowOptions, describe_source, drop_source
+from spark_upsert.replication.waiting import wait_for_lsn
 
 
 @upsertflow.command()
@@ -125,6 +127,24 @@ def follow(
         raise
     except KeyboardInterrupt:
         return  # The next run goes on.
+
+
+@upsertflow.command()
+@on_table
+@click.option(
+    "--lsn", required=True, help="Log position, as from SELECT pg_current_wal_insert_lsn()."
+)
+@click.option(
+    "--timeout", callback=as_duration, default="30s", show_default=True, help="Longest wait."
+)
+@json_option
+def wait(path: str, storage: Mapping[str, str], lsn: str, timeout: int, as_json: bool) -> None:
+    """Wait until the tables below PATH have all transactions before a log position.
+
+    PATH is the folder that a follower writes to. An error after the timeout.
+    """
+    number = wait_for_lsn(path, lsn, timeout_s=timeout / 1000, storage_options=storage)
+    print_facts({"batch": number}, as_json=as_json)
 
 
 def _show(batch: FollowedBatch, *, as_json: bool) -> None:

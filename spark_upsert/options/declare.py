@@ -211,6 +211,8 @@ NAMES: Mapping[str, Sequence[str]] = {
         "inputsPattern",
         "consistent",
         "asOfBatch",
+        "asOfLsn",
+        "asOfSourceTime",
         "input.<name>.<option>",
         "input.<name>.format",
         "input.<name>.priority",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
+from spark_upsert.core.lsn import lsn_argument
 from spark_upsert.errors import OptionError, about, did_you_mean, is_url
 from spark_upsert.options.declare import (
     BATCH,
@@ -90,6 +91,20 @@ def _pattern(options: Options, name: str) -> Pattern | None:
     return None if text is None else Pattern.parse(text)
 
 
+def _lsn(options: Options, name: str) -> int | None:
+    text = options.text(name)
+    return None if text is None else lsn_argument(name, text)
+
+
+_AS_OF_BATCH = ("asOfBatch", "asOfLsn", "asOfSourceTime")
+
+
+def _as_of_option(options: Options) -> str | None:
+    """Return the option that chooses an earlier batch, None if there is none."""
+    options.refuse_together(*_AS_OF_BATCH)
+    return next((name for name in _AS_OF_BATCH if options.text(name) is not None), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """The table version to read for a complete batch."""
@@ -139,6 +154,18 @@ class DiscoveryOptions:
         "Batch: like `consistent`, at an earlier batch, by its number in the writing query."
     )
     """Batch number; None for the newest."""
+    as_of_lsn: int | None = Option("asOfLsn", _lsn, BATCH).as_field(
+        "Batch: like `consistent`, for tables that follow a PostgreSQL database: at the newest "
+        "batch that is `whole` at or before a position of its log, such as `0/1A2B3C4`."
+    )
+    as_of_source_time_ms: int | None = Option(
+        "asOfSourceTime", Options.timestamp_ms, BATCH
+    ).as_field(
+        "Batch: like `asOfLsn`, by the database's commit time of the batch's last transaction "
+        "(ISO 8601, UTC by default, or milliseconds since 1970)."
+    )
+    as_of: str | None = None
+    """The option that chooses an earlier batch; None for the newest."""
     named: Mapping[str, str] = field(default_factory=dict)
     """Folders by input name; empty if inputs are discovered and named after their folders."""
 
@@ -166,7 +193,6 @@ class DiscoveryOptions:
             pattern=Pattern(("*",)),
             fail_on_data_loss=True,
             is_consistent=True,
-            as_of_batch=options.number("asOfBatch"),
             named={
                 name: unquote(folder) if ":/" in root else folder
                 for name, folder in (
@@ -190,18 +216,17 @@ class DiscoveryOptions:
             "has no meaning beside 'inputsPattern': it is of one table",
             hint="drop 'inputsPattern', and give the 'path' of the table.",
         )
-        as_of_batch = options.number("asOfBatch")
-        is_consistent = options.flag("consistent", default=as_of_batch is not None)
+        as_of = _as_of_option(options)
+        is_consistent = options.flag("consistent", default=as_of is not None)
         if is_consistent:
             _refuse_inconsistent(options)
-        elif as_of_batch is not None:
-            raise OptionError.conflict("consistent=false", "asOfBatch")
+        elif as_of is not None:
+            raise OptionError.conflict("consistent=false", as_of)
         return cls(
             **_shared_fields(options, shared),
             pattern=pattern,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             is_consistent=is_consistent,
-            as_of_batch=as_of_batch,
         )
 
     def input_texts(self, name: str, *, joins: bool = False) -> dict[str, str]:
@@ -221,6 +246,10 @@ def _shared_fields(options: Options, shared: Mapping[str, str]) -> dict[str, Any
     return {
         "root": options.path(),
         "storage": options.storage,
+        "as_of": _as_of_option(options),
+        "as_of_batch": options.number("asOfBatch"),
+        "as_of_lsn": _lsn(options, "asOfLsn"),
+        "as_of_source_time_ms": options.timestamp_ms("asOfSourceTime"),
         "begins_at_latest": (options.text("startingVersion") or "").lower() == "latest",
         "shared": {name: text for name, text in shared.items() if fold(name) != "path"},
     }
@@ -572,7 +601,7 @@ def _named_discovery(
 
     By default an input's name is its folder. Inputs may only differ in path and priority.
     """
-    if not options.flag("consistent", default=options.text("asOfBatch") is not None):
+    if not options.flag("consistent", default=_as_of_option(options) is not None):
         _refuse_without_root(options)
         return None
     options.refuse(
@@ -607,7 +636,7 @@ def _refuse_of_inputs(of_inputs: Mapping[str, Mapping[str, str]]) -> None:
 
 def _refuse_without_root(options: Options) -> None:
     options.refuse(
-        ("consistent", "asOfBatch"),
+        ("consistent", *_AS_OF_BATCH),
         "is about tables below one root, that one query writes",
         hint="give the root as 'path', and the tables by 'inputsPattern': '*' is all of them.",
     )

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from spark_upsert.core.lsn import format_lsn, parse_lsn
 from spark_upsert.errors import ContentionError, OptionError, StorageError
 from spark_upsert.postgres.messages import POSTGRES_EPOCH_US
 from spark_upsert.postgres.types import SETTINGS
@@ -29,17 +30,6 @@ _TRIES, _PAUSE_SECONDS = 60, 0.5
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 """The names that PostgreSQL allows for slots."""
-
-
-def format_lsn(lsn: int) -> str:
-    """Format a log position as PostgreSQL does: ``0/1A2B3C4``."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-def parse_lsn(text: str) -> int:
-    """Parse a log position."""
-    high, low = text.split("/")
-    return int(high, 16) << 32 | int(low, 16)
 
 
 def driver() -> Any:

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spark_upsert.core.lsn import format_lsn
 from spark_upsert.errors import DataLossError
 from spark_upsert.postgres.connection import (
     ReplicationConnection,
-    format_lsn,
     is_data,
     is_reply_wanted,
     keepalive_lsn,

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
+from spark_upsert.core.lsn import format_lsn, parse_lsn, without_page_header
 from spark_upsert.envelopes.postgres import rows_of
 from spark_upsert.errors import DataLossError, OptionError, StorageError
 from spark_upsert.postgres.catalog import Catalog, SourceTable, read_catalog
@@ -23,8 +24,6 @@ from spark_upsert.postgres.connection import (
     ReplicationConnection,
     connect,
     driver,
-    format_lsn,
-    parse_lsn,
 )
 from spark_upsert.postgres.copies import Visibility, copy_rows
 from spark_upsert.postgres.feed import BatchEnd, BatchLimits, TransactionFeed
@@ -49,11 +48,11 @@ _INCOMING = pa.schema([("_schema", pa.string()), ("_table", pa.string())])
 COPY_PAGES = 1 << 15
 """Pages of 8 KiB that one batch copies: 256 MiB, or one larger table."""
 
+_IDLE_S = 1.0
+"""An idle follower confirms later log so long after a batch (`wait_for_lsn`), then at each heartbeat."""
+
 _PAUSES_S: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0, *(15.0,) * 40)
 """Pauses between attempts to connect again: some ten minutes."""
-
-_PAGE_BYTES, _PAGE_HEADER_BYTES = 8192, 40
-"""No record ends within a page's header, so a position there means the page's start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +142,7 @@ class _Session:
         self._sql = connection
         self._state = state
         self._catalog = self._read_catalog()
+        self._wrote = True
         self._is_complete = state.number < 0 or GroupTable(root).has(self._transaction())
         position = state.upper if self._is_complete else state.lower
         require_slot(connection, state, position)
@@ -160,7 +160,7 @@ class _Session:
 
     def log_end(self) -> int:
         """Return the end of the server's log, with commits that are not flushed yet."""
-        return _without_page_header(_read_log_end(self._sql))
+        return without_page_header(_read_log_end(self._sql))
 
     def has_reached(self, until: int) -> bool:
         """Return whether everything up to a position is written, and all copies have joined."""
@@ -187,15 +187,16 @@ class _Session:
         """Write the next batch, or let the server remove its log if there is none."""
         options = self._options
         if until is not None:
-            until = max(until, _without_page_header(self._state.joined))
+            until = max(until, without_page_header(self._state.joined))
         with RowsByTable() as rows:
             limits = BatchLimits(
                 rows_max=options.rows_max,
                 delay_s=options.delay_s,
-                idle_s=options.heartbeat_s,
+                idle_s=_IDLE_S if self._wrote else options.heartbeat_s,
                 until=until,
             )
             end = self._feed.read(_adder(rows), limits)
+            self._wrote = end is not None
             self._follow_catalog(rows, report)
             if end is None and self._state.upper < self._state.joined <= self._feed.idle_position:
                 self._feed.skip_to_idle()
@@ -399,12 +400,6 @@ def _adder(rows: RowsByTable) -> Callable[[Sequence[TableChanges]], None]:
 def _read_log_end(connection: Any) -> int:
     [text] = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
     return parse_lsn(text)
-
-
-def _without_page_header(lsn: int) -> int:
-    """Return where the record before a position ends: the server may name the next page's data."""
-    in_page = lsn % _PAGE_BYTES
-    return lsn - in_page if in_page <= _PAGE_HEADER_BYTES else lsn
 
 
 def _portions(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_upsert.core.durations import Fields
+from spark_upsert.core.lsn import format_lsn, parse_lsn
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.postgres.catalog import (
@@ -21,8 +22,6 @@ from spark_upsert.postgres.catalog import (
 from spark_upsert.postgres.connection import (
     ReplicationConnection,
     connect,
-    format_lsn,
-    parse_lsn,
     shown,
 )
 from spark_upsert.postgres.types import value_type

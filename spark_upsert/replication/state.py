@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spark_upsert.core.lsn import format_lsn, parse_lsn
 from spark_upsert.postgres.catalog import SourceTable
-from spark_upsert.postgres.connection import format_lsn, parse_lsn
 from spark_upsert.postgres.copies import Visibility
 from spark_upsert.postgres.messages import LoggedColumn
 from spark_upsert.store import Store

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_upsert.core.durations import Fields
+from spark_upsert.core.durations import Fields, render_time
+from spark_upsert.core.lsn import parse_lsn
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import (
     OptionError,
@@ -318,11 +319,6 @@ class Batch:
     source: SourcePosition | None = None
     """None unless the tables follow a database."""
 
-    @property
-    def is_joining(self) -> bool:
-        """Whether the tables follow a database, and were copied at different times."""
-        return self.source is not None and not self.source.is_whole
-
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Batch:
         """Convert the row with the folder ``""``."""
@@ -387,6 +383,16 @@ class TableGroup:
     """Newest complete batch; None before the first."""
     members: Members = field(default_factory=lambda: Members.of(()))
     """Tables by folder."""
+
+    @property
+    def source(self) -> SourcePosition | None:
+        """The batch's position; None unless the tables follow a database."""
+        return None if self.batch is None else self.batch.source
+
+    @property
+    def is_joining(self) -> bool:
+        """Whether the tables follow a database, and were copied at different times."""
+        return self.source is not None and not self.source.is_whole
 
 
 class GroupTable:
@@ -470,6 +476,42 @@ class GroupTable:
             hint=f"read batch {last_number}.",
             batch=number,
         )
+
+    def of_source(self, *, lsn: int | None = None, time_ms: int | None = None) -> TableGroup:
+        """Return the group as of the newest whole batch at or before a place in the database's log.
+
+        The place is a position or a commit time; a batch without a transaction has no time. A
+        binary search reads O(log n) group table versions. Raises if there is no such batch.
+        """
+        look = self.table.log.try_refresh()
+        if look is None:
+            return TableGroup()
+        bound = lsn if time_ms is None else time_ms
+        assert bound is not None
+
+        def place_at(version: int) -> tuple[int | None, TableGroup]:
+            group = self.at_snapshot(look, version)
+            source = group.source
+            if source is None or time_ms is None:
+                return None if source is None else parse_lsn(source.lsn), group
+            us = source.committed_us
+            return None if us is None else us // _US_PER_MS, group
+
+        with look:
+            versions = range(look.head().since, look.head().upper)
+            index = bisect_left(versions, True, key=lambda v: (place_at(v)[0] or 0) > bound)
+            for version in reversed(versions[:index]):
+                place, group = place_at(version)
+                if place is not None and place <= bound and not group.is_joining:
+                    return group
+            groups = (group for place, group in map(place_at, versions) if place is not None)
+            oldest = next((group for group in groups if not group.is_joining), None)
+            raise _no_source_batch(
+                oldest or self.at_snapshot(look),
+                self.root.url,
+                option="asOfLsn" if time_ms is None else "asOfSourceTime",
+                is_found=oldest is not None,
+            )
 
     def _last_writer(self) -> str | None:
         batch = self.at().batch
@@ -613,6 +655,42 @@ def _no_such_batch(number: int, last: int, url: str) -> UpsertFlowError:
         "streaming query; a batch write has none without 'txnAppId'.",
         option="asOfBatch",
         batch=number,
+    )
+
+
+def _no_source_batch(
+    group: TableGroup, url: str, *, option: str, is_found: bool
+) -> UpsertFlowError:
+    """Return the error for a read before the oldest whole batch, or if there is none."""
+    source = group.source
+    if group.batch is None or source is None:
+        return OptionError.refused(
+            option,
+            f"needs tables that follow a database, but the batches below '{url}' have no position",
+            hint=f"use {setting('asOfBatch', '17')}; 'upsertflow follow' records positions.",
+        )
+    if group.is_joining:
+        return OptionError.refused(
+            option,
+            f"needs a whole batch, but below '{url}' there is none yet: the tables were copied at "
+            "different times",
+            hint="read again when 'upsertflow follow' reports a batch that is not joining.",
+        )
+    if not is_found:
+        return OptionError.refused(
+            option,
+            f"needs a commit time, but below '{url}' no batch has one yet: nothing was committed "
+            "after the tables were copied",
+            hint=f"use {setting('asOfLsn', source.lsn)}.",
+        )
+    us = source.committed_us
+    time = "" if us is None else f", committed at {render_time(us // _US_PER_MS)}"
+    return VersionNotFoundError(
+        f"the oldest whole batch below '{url}' is later: it is batch {group.batch.number} at "
+        f"{source.lsn}{time}. Earlier ones do not exist, or are expired.",
+        hint=f"read this batch or a later one; keep more from now on by a longer "
+        f"{setting('groupRetention', '30 days')} of the write.",
+        batch=group.batch.number,
     )
 
 

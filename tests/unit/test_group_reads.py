@@ -102,6 +102,90 @@ def test_tables_that_follow_a_database_are_read_together_when_they_have_joined(
     ]
 
 
+MINUTE_US = 60_000_000
+FOLLOWED = {
+    "0/1A": None,
+    "0/2B": None,
+    "0/3C": 2 * MINUTE_US + 1,
+    **dict.fromkeys(("0/3D", "0/3E", "0/3F", "0/40", "0/41")),
+    "1/0": 3 * MINUTE_US + 1,
+}
+"""Commit times by position; batches of copies have none."""
+
+
+@pytest.fixture
+def followed(world: RoutedBatch) -> RoutedBatch:
+    """Batches 2 to 10, which follow a database: joining at 1A, then whole."""
+    for number, (lsn, time) in enumerate(FOLLOWED.items()):
+        world.source = SourcePosition(lsn=lsn, committed_us=time, is_whole=number > 0)
+        world.batch(a={3: number})
+        world.table("a").compact(full=True)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [
+        ({"asOfLsn": "0/2B"}, 3),
+        ({"asOfLsn": "0/3b"}, 3),
+        ({"asOfLsn": "0/3C"}, 4),
+        ({"asOfLsn": "0/FFFFFFFF"}, 9),
+        ({"asOfLsn": "1/0"}, 10),
+        ({"asOfLsn": "FFFFFFFF/0"}, 10),
+        ({"asOfSourceTime": "1970-01-01T00:02:00"}, 4),
+        ({"asOfSourceTime": "179999"}, 4),
+        ({"asOfSourceTime": "1970-01-01T02:03:00+02:00"}, 10),
+    ],
+    ids=str,
+)
+def test_tables_are_read_at_a_position_of_the_database(
+    followed: RoutedBatch, options: dict[str, str], batch: int
+) -> None:
+    assert followed.read(consistent=None, **options) == followed.whole[batch]
+    followed.source = SourcePosition(lsn="1/1", is_whole=False)
+    followed.batch(a={3: 9})
+    assert followed.read(**options) == followed.whole[batch]
+    with pytest.raises(OptionError, match=f"'{next(iter(options))}' has no meaning in a stream"):
+        followed.stream(**options)
+
+
+def test_a_position_before_the_first_whole_batch_is_an_error(followed: RoutedBatch) -> None:
+    for options in ({"asOfLsn": "0/2A"}, {"asOfLsn": "0/1A"}):
+        with pytest.raises(VersionNotFoundError, match=r"it is batch 3 at 0/2B\. Earlier"):
+            followed.read(**options)
+    with pytest.raises(
+        VersionNotFoundError, match="batch 4 at 0/3C, committed at 1970-01-01T00:02:00Z"
+    ):
+        followed.read(asOfSourceTime="119999")
+    followed.group.table.expire(retain_versions=0, safety_ms=0)
+    with pytest.raises(VersionNotFoundError, match=r"it is batch 10 at 1/0.* expired"):
+        followed.read(asOfLsn="0/3C")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "'asOfLsn' needs tables that follow a database"),
+        (SourcePosition(lsn="0/1A", is_whole=False), "'asOfLsn' needs a whole batch"),
+    ],
+)
+def test_a_group_without_a_whole_batch_has_no_position(
+    world: RoutedBatch, source: SourcePosition | None, message: str
+) -> None:
+    world.source = source
+    world.batch(a={3: 3})
+    with pytest.raises(OptionError, match=message):
+        world.read(asOfLsn="0/1A")
+
+
+def test_a_copy_without_a_transaction_has_no_commit_time(world: RoutedBatch) -> None:
+    world.source = SourcePosition(lsn="0/1A")
+    world.batch(a={3: 3})
+    with pytest.raises(OptionError, match="needs a commit time") as caught:
+        world.read(asOfSourceTime="2026-01-01")
+    assert "as_of_lsn=0/1A" in caught.value.hint
+
+
 def test_a_limit_ends_no_batch_of_a_stream_at_tables_that_join(world: RoutedBatch) -> None:
     query = world.query(maxRowsPerTrigger="1")
     query.drain()
@@ -129,6 +213,10 @@ def test_a_limit_ends_no_batch_of_a_stream_at_tables_that_join(world: RoutedBatc
         ({"consistent": "false", "asOfBatch": "1"}, "contradict"),
         ({"inputsPattern": ""}, "below one root"),
         ({"asOfBatch": "-1"}, "whole number"),
+        ({"asOfLsn": "1A2B"}, r"a position of PostgreSQL's log"),
+        ({"asOfBatch": "1", "asOfLsn": "0/1"}, "'asOfBatch' and 'asOfLsn' contradict"),
+        ({"asOfLsn": "0/1", "asOfSourceTime": "0"}, "contradict"),
+        ({"consistent": "false", "asOfSourceTime": "0"}, "contradict"),
     ],
     ids=str,
 )
@@ -157,6 +245,8 @@ def test_named_tables_below_one_root_are_read_at_one_batch(
     world.write("a", {7: 7})
     assert world.read(inputsPattern=None, **texts) == renamed(world.whole[-1])
     assert world.read(inputsPattern=None, asOfBatch=0, **texts) == renamed(world.whole[0])
+    with pytest.raises(OptionError, match="follow a database"):
+        world.read(inputsPattern=None, asOfLsn="0/1", **texts)
     query = world.query(inputsPattern=None, maxRowsPerTrigger=1, **texts)
     query.drain()
     world.begin({"a": {1: 4}, "b": {1: 4}})

@@ -82,6 +82,9 @@ TAKING_STORAGE: dict[str, Callable[[Any], object]] = {
         SPARK, Graph((), ()), "/checkpoint", storage_options=storage
     ),
     "view": lambda storage: upsertflow.view("/users", storage_options=storage),
+    "wait_for_lsn": lambda storage: upsertflow.wait_for_lsn(
+        "/lake", "0/1", timeout_s=0, storage_options=storage
+    ),
     "watch": lambda storage: upsertflow.watch(SPARK, "/users", storage_options=storage),
 }
 SPARK: Any = None

@@ -32,11 +32,10 @@ def group_table(below: DiscoveryOptions) -> GroupTable:
 
 def pins(below: DiscoveryOptions) -> dict[str, Pin]:
     """Return the pinned tables at a batch, sorted by name or by path below the root."""
-    table = group_table(below)
-    group = table.at() if below.as_of_batch is None else table.of_batch(below.as_of_batch)
+    group = _group(group_table(below), below)
     if group.batch is None:
         raise no_group_error(below.root)
-    if group.batch.is_joining:
+    if group.is_joining:
         raise OptionError(
             f"{_named(group.batch.number)} below '{below.root}' is no state of the database that "
             "the tables follow: tables were copied at different times.",
@@ -62,6 +61,14 @@ def pins(below: DiscoveryOptions) -> dict[str, Pin]:
             option="inputsPattern",
         )
     return pinned
+
+
+def _group(table: GroupTable, below: DiscoveryOptions) -> TableGroup:
+    if below.as_of is None:
+        return table.at()
+    if below.as_of_batch is not None:
+        return table.of_batch(below.as_of_batch)
+    return table.of_source(lsn=below.as_of_lsn, time_ms=below.as_of_source_time_ms)
 
 
 def pins_of(group: TableGroup, below: DiscoveryOptions) -> dict[str, Pin]:
@@ -136,7 +143,7 @@ class WholeBatches:
                     rows += group.batch.rows if group.batch else 0
                 if taken is not None and rows > rows_max:
                     return taken
-                if group.batch is None or not group.batch.is_joining:
+                if not group.is_joining:
                     taken = group
         return None
 
@@ -204,7 +211,7 @@ class GroupInputs:
         if head is None or head.version == self._version:
             return self._heads
         group = self._group.at(head.version)
-        if group.batch is not None and group.batch.is_joining:
+        if group.is_joining:
             return self._heads  # The stream waits for the next state of the followed database.
         pinned = pins_of(group, self._below)
         # An unchanged table keeps its head object, so that its input is not queried.

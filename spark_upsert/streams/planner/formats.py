@@ -173,7 +173,7 @@ def stream_inputs(plan: ReadPlan, columns: pa.Schema, kinds: Kinds = KINDS) -> I
         discovery = plan.discovery
         make = partial(_make, plan, own_columns, kinds)
         if discovery.is_consistent:
-            _refuse_as_of_batch(discovery)
+            _refuse_as_of(discovery)
             return GroupInputs(discovery, make)
         lenient = not discovery.fail_on_data_loss
         return FoundInputs(
@@ -242,13 +242,13 @@ def stream_heads(plan: ReadPlan, inputs: Inputs) -> InputHeads:
     return InputHeads(inputs, bounds=bounds, is_remote=remote)
 
 
-def _refuse_as_of_batch(below: DiscoveryOptions) -> None:
-    if below.as_of_batch is not None:
+def _refuse_as_of(below: DiscoveryOptions) -> None:
+    if below.as_of is not None:
         raise OptionError(
-            "option 'asOfBatch' has no meaning in a stream.",
+            f"option '{below.as_of}' has no meaning in a stream.",
             hint="use spark.read, or consistent=true for a stream that is never ahead of the "
             "newest whole batch.",
-            option="asOfBatch",
+            option=below.as_of,
         )
 
 
