@@ -59,12 +59,12 @@ ORDER_KNOWN = "__order_known"
 PUT, TOMBSTONE, ERROR = 1, -1, 2
 """Values in the `DIFF` column."""
 
-VALUE_SET, VALUE_UNCHANGED, VALUE_RESET, VALUE_CARRIED, VALUE_DELETED = range(5)
+VALUE_SET, VALUE_UNCHANGED, VALUE_RESET, VALUE_CARRIED, VALUE_DELETED, VALUE_RECARRIED = range(6)
 """Values in a ``__kept_<column>`` column, null for `VALUE_SET` (docs/adr/0110).
 
 Unchanged: the value is that of an older command. Reset and deleted: it is unknown, because a create
 without the value, or a delete, an error or a truncate came after the last command that set it.
-Carried: it was set under the row's earlier key.
+Carried: it was set under the row's earlier key. Recarried: in another task of the epoch of the move.
 """
 
 _QUARANTINE_FIELDS: tuple[pa.Field, ...] = (
@@ -170,6 +170,10 @@ def at_column(name: str) -> str:
 def kept_column(name: str) -> str:
     """Return the name for a column that says where another column's value comes from."""
     return f"{_KEPT}{name}"
+
+
+MOVED_KIND = "kind"
+"""The field of a `moved_column` with the kind of what the row had, as in a `kept_column`."""
 
 
 def moved_column(name: str) -> str:
@@ -427,13 +431,14 @@ class TableSchema:
         if self.engine.folds:
             return {}  # Its entries have the order of each value (`_fold_fields`).
         type_ = pa.struct([pa.field(f"{i}", f.type) for i, f in enumerate(self.order_fields)])
+        moved_type = pa.struct([*type_, pa.field(MOVED_KIND, pa.int8())])
         fields = []
         for name in self.unchanged:
             fields.append(pa.field(kept_column(name), pa.int8()))
             if self.order_fields:
                 fields.append(pa.field(at_column(name), type_))
             if self.order_fields and self.has_moves:
-                fields.append(pa.field(moved_column(name), type_))
+                fields.append(pa.field(moved_column(name), moved_type))
         if self.order_fields and self.has_moves:
             fields.append(pa.field(MOVED, type_))
         return {field.name: field for field in fields}

@@ -16,6 +16,7 @@ from spark_upsert.core.schema import (
     TOMBSTONE,
     VALUE_CARRIED,
     VALUE_DELETED,
+    VALUE_RECARRIED,
     VALUE_RESET,
     VALUE_SET,
     VALUE_UNCHANGED,
@@ -24,7 +25,7 @@ from spark_upsert.core.schema import (
 )
 from spark_upsert.table.state import reduce, registers
 from spark_upsert.table.state.reduce import LastWriteWins, RegisterWise
-from spark_upsert.table.state.registers import Combination
+from spark_upsert.table.state.registers import Combination, MoveLimits
 from spark_upsert.table.write import commands, moves, outcomes, stage, write_set
 from spark_upsert.table.write.outcomes import Outcome
 from spark_upsert.table.write.write_set import WriteSet
@@ -54,6 +55,10 @@ def test_p4_unchanged_values_of_two_writers() -> None:
 
 def test_p4_unchanged_values_of_moved_rows() -> None:
     laws.test_rows_that_move_never_have_a_wrong_value("by keys")
+
+
+def test_p4_in_any_order() -> None:
+    laws.test_rows_that_move_never_have_a_wrong_value("in any order")
 
 
 @bug("a value has the order of its row", test_p4_unchanged_values_in_each_case)
@@ -185,7 +190,7 @@ def _() -> Patch:
 
 @bug("a carried value wins over one that was sent", test_p4_unchanged_values_in_each_case)
 def _() -> Patch:
-    strengths = np.zeros(5, dtype=np.int8)
+    strengths = np.zeros(6, dtype=np.int8)
     strengths[[VALUE_SET, VALUE_CARRIED, VALUE_DELETED]] = 1, 2, 1
     return patch.object(registers, "_STRENGTHS", strengths)
 
@@ -196,6 +201,33 @@ def _() -> Patch:
         return original(*given, **how)
 
     return wrapped(moves, "combine", without_limits)
+
+
+@bug("a move takes a value that a later one may have replaced", test_p4_in_any_order)
+def _() -> Patch:
+    def as_if_all_are_there(original: Any, self: MoveLimits, *given: Any) -> Any:
+        return original(replace(self, are_stored=np.zeros_like(self.are_stored)), *given)
+
+    return wrapped(MoveLimits, "apply", as_if_all_are_there)
+
+
+@bug("a task's older value holds", test_p4_unchanged_values_in_each_case)
+def _() -> Patch:
+    def as_carried(*given: Any) -> Any:
+        kinds = original(*given)
+        return np.where(kinds == VALUE_RECARRIED, VALUE_CARRIED, kinds)
+
+    original = moves._kinds_beside_tasks
+    return patch.object(moves, "_kinds_beside_tasks", as_carried)
+
+
+@bug("a move takes along the sent values of its order", test_p4_unchanged_values_in_each_case)
+def _() -> Patch:
+    def orders_alone(moved: pa.Array) -> list[pa.Array]:
+        *order, _ = moved.flatten()
+        return [*order, registers.strengths_of(np.zeros(len(moved), np.int8))]
+
+    return patch.object(registers, "orders_and_strengths", orders_alone)
 
 
 @bug("a move is forgotten when its key is used again", test_p4_unchanged_values_in_each_case)

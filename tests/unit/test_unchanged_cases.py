@@ -28,9 +28,7 @@ from tests.support.unchanged_cases import (
 from tests.support.unchanged_tables import UnchangedTable
 
 PENDING = {
-    "a row moves in another task than its newest values": "a task reads its own rows of a key",
     "a row of a key after the earlier of two moves": "not strayed: the newest move is kept",
-    "the create of a move after the next move": "not strayed: a carried value has its order",
 }
 
 

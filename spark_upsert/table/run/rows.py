@@ -22,7 +22,7 @@ from spark_upsert.core.names import has_column
 from spark_upsert.core.schema import (
     HASH,
     ORDER_KNOWN,
-    VALUE_DELETED,
+    VALUE_RECARRIED,
     VALUE_SET,
     TableSchema,
     kept_column,
@@ -370,10 +370,10 @@ def _require_kinds(part: Part, column: pa.Array, name: str) -> None:
     """Raise `CorruptionError` unless each mark of a column's values is one of `VALUE_SET` etc."""
     limits = pc.min_max(column).as_py()
     if limits["min"] is not None and not (
-        limits["min"] >= VALUE_SET and limits["max"] <= VALUE_DELETED
+        limits["min"] >= VALUE_SET and limits["max"] <= VALUE_RECARRIED
     ):
         raise CorruptionError.in_file(
             part.path,
-            f"marks of '{name}' from {VALUE_SET} to {VALUE_DELETED}",
+            f"marks of '{name}' from {VALUE_SET} to {VALUE_RECARRIED}",
             f"{limits['min']} to {limits['max']}",
         )

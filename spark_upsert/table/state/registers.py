@@ -36,6 +36,7 @@ from spark_upsert.core.schema import (
     TOMBSTONE,
     VALUE_CARRIED,
     VALUE_DELETED,
+    VALUE_RECARRIED,
     VALUE_SET,
     VALUE_UNCHANGED,
     TableSchema,
@@ -50,12 +51,31 @@ from spark_upsert.table.state.resolve import content_words, value_words
 MarkKinds = npt.NDArray[np.int8]
 """`VALUE_SET` and its neighbours, one per entry."""
 
-_STRENGTHS = np.zeros(5, dtype=np.int8)
+_STRENGTHS = np.zeros(6, dtype=np.int8)
 """Which kind wins at an equal order: a set value over a carried one over a create's reset.
 
 A delete and a value that is set are tied, so that `Ties` decides.
 """
-_STRENGTHS[[VALUE_SET, VALUE_CARRIED, VALUE_DELETED]] = 2, 1, 2
+_STRENGTHS[[VALUE_SET, VALUE_RECARRIED, VALUE_CARRIED, VALUE_DELETED]] = 3, 2, 1, 3
+
+CARRIED_KINDS = (VALUE_CARRIED, VALUE_RECARRIED)
+
+
+def strengths_of(kinds: MarkKinds) -> pa.Array:
+    """Return the strengths of kinds, which decide at an equal order."""
+    return pa.array(_STRENGTHS[kinds])
+
+
+def orders_and_strengths(moved: pa.Array) -> list[pa.Array]:
+    """Return the orders of the values in a `moved_column`, and their strengths."""
+    *order, kinds = moved.flatten()
+    return [*order, strengths_of(kinds_of(kinds))]
+
+
+def have_values(kinds: MarkKinds) -> Mask:
+    """Return which entries have a value in a column, by its kinds."""
+    result: Mask = np.isin(kinds, [VALUE_SET, *CARRIED_KINDS])
+    return result
 
 
 def has_marks(rows: Rows) -> bool:
@@ -71,7 +91,7 @@ def are_open(rows: Rows, chosen: Positions) -> Mask:
     diffs, *marks = rows.take([DIFF, *rows.schema.run_marks], chosen)
     for name, mark in zip(rows.schema.run_marks, marks, strict=True):
         is_kept = name in map(kept_column, rows.schema.unchanged)
-        is_open |= _kinds(mark) != VALUE_SET if is_kept else _mask(mark.is_valid())
+        is_open |= kinds_of(mark) != VALUE_SET if is_kept else mask_of(mark.is_valid())
     return is_open & (diffs.to_numpy() == PUT)
 
 
@@ -80,7 +100,7 @@ def have_moved(rows: Rows, chosen: Positions) -> Mask:
     if not rows.schema.has_moves or not len(chosen) or not any(p.has(MOVED) for p in rows.parts):
         return np.zeros(len(chosen), dtype=np.bool_)
     [moved] = rows.take([MOVED], chosen)
-    return _mask(moved.is_valid())
+    return mask_of(moved.is_valid())
 
 
 def are_unknown(rows: Rows, chosen: Positions) -> Mask:
@@ -97,9 +117,7 @@ def are_unknown(rows: Rows, chosen: Positions) -> Mask:
 def unknown_in(rows: Rows, name: str, chosen: Positions) -> Mask:
     """Return a mask: the puts in which no entry has set a column (`are_unknown`)."""
     [kept] = rows.take([kept_column(name)], chosen)
-    kinds = _kinds(kept)
-    unknown: Mask = (kinds != VALUE_SET) & (kinds != VALUE_CARRIED)
-    return unknown
+    return ~have_values(kinds_of(kept))
 
 
 def first_unknown_column(rows: Rows, row: int) -> str:
@@ -197,8 +215,7 @@ class _Register:
     def order(self, indices: Positions) -> list[pa.Array]:
         """Return the order of what some entries say, the strength of its kind last."""
         chosen = pa.array(indices)
-        strengths = pa.array(_STRENGTHS[self.kinds[indices]])
-        return [*(column.take(chosen) for column in self.at), strengths]
+        return [*(column.take(chosen) for column in self.at), strengths_of(self.kinds[indices])]
 
 
 def _registers(rows: Rows, members: Positions) -> tuple[list[pa.Array], Mask, dict[str, _Register]]:
@@ -211,7 +228,7 @@ def _registers(rows: Rows, members: Positions) -> tuple[list[pa.Array], Mask, di
     marks = dict(zip(names, taken[1 + len(order) :], strict=True))
     registers = {}
     for name in schema.unchanged:
-        kinds = np.where(is_put, _kinds(marks[kept_column(name)]), np.int8(VALUE_DELETED))
+        kinds = np.where(is_put, kinds_of(marks[kept_column(name)]), np.int8(VALUE_DELETED))
         at = marks.get(at_column(name))
         ranks = (
             order
@@ -220,6 +237,36 @@ def _registers(rows: Rows, members: Positions) -> tuple[list[pa.Array], Mask, di
         )
         registers[name] = _Register(name, kinds, ranks)
     return order, is_put, registers
+
+
+@dataclass(frozen=True)
+class MoveLimits:
+    """The orders below which the entries of old keys count for the rows that move from them.
+
+    A stored entry may have replaced others of its key. If it sets or resets a column for an order
+    above the limit, the value below the limit may be lost, and none of the key's values counts.
+    """
+
+    order: Sequence[pa.Array]
+    """For each member, an order by column: what is said for this order or above is ignored."""
+    are_limited: Mask
+    """The members with a limit."""
+    are_stored: Mask
+    """The members that may have replaced others."""
+    lost: Mapping[str, Mask]
+    """By column, the members whose value may be lost."""
+
+    def apply(self, name: str, register: _Register, group: Positions) -> Mask:
+        """Change the kinds in a register; returns the members of keys whose value may be lost."""
+        signs = compare(register.at, self.order)
+        # What is carried to a key is worked out again with the moves.
+        says = register.are_candidates & ~np.isin(register.kinds, CARRIED_KINDS)
+        is_lost = self.are_stored & self.are_limited & says & (signs > 0)
+        if name in self.lost:
+            is_lost |= self.lost[name]
+        is_lost = np.isin(group, group[is_lost])
+        register.kinds[is_lost | (self.are_limited & (signs >= 0))] = VALUE_UNCHANGED
+        return is_lost
 
 
 @dataclass(frozen=True)
@@ -236,12 +283,17 @@ class Combination:
     """The member that wins up to this one."""
     sources: Mapping[str, Positions]
     """By column, the member that decides its value up to this one, or `NONE`."""
-    moves: Positions
-    """The member with the newest move to another key up to this one, or `NONE`."""
+    moves: Mapping[str, Positions]
+    """By `MOVED` and `moved_column`, the member whose note of the newest move to another key holds.
+
+    Or `NONE`. Of several notes of one move, which tasks and replays make, that with the newest value.
+    """
     order: Sequence[pa.Array]
     """Each member's order columns."""
     is_put: Mask
     registers: Mapping[str, _Register]
+    lost: Mapping[str, Mask]
+    """By column, the members of keys whose value below their limit may be lost (`MoveLimits`)."""
 
     def part(self, indices: Positions, *, is_below: bool = False) -> CombinedPart:
         """Return the states after some members, as entries.
@@ -258,15 +310,14 @@ class Combination:
             is_said = source != NONE
             kinds = np.where(is_said, register.kinds[source], np.int8(VALUE_UNCHANGED))
             kinds[~is_put] = VALUE_SET
-            has_value = (kinds == VALUE_SET) | (kinds == VALUE_CARRIED)
-            chosen[name] = np.where(has_value, self.members[source], NONE)
+            chosen[name] = np.where(have_values(kinds), self.members[source], NONE)
             marks[kept_column(name)] = pa.array(kinds.astype(np.int8), mask=kinds == VALUE_SET)
             if self.order:
                 marks[at_column(name)] = self._at(name, source, own_order)
         if self.rows.schema.has_moves:
-            move = self.moves[indices]
-            at = np.where(move == NONE, NONE, self.members[move])
-            chosen |= dict.fromkeys([MOVED, *map(moved_column, self.registers)], at)
+            for name, move in self.moves.items():
+                at = move[indices]
+                chosen[name] = np.where(at == NONE, NONE, self.members[at])
         return CombinedPart(self.rows, self.members[winners], chosen, marks)
 
     def _at(self, name: str, source: Positions, own_order: Sequence[pa.Array]) -> pa.Array:
@@ -292,7 +343,7 @@ class Combination:
             kinds = register.kinds[indices[gives]]
             at = [column.take(pa.array(indices[gives])) for column in register.at]
             is_below = compare(at, [column.take(pa.array(gives)) for column in own]) < 0
-            fills[gives] |= (kinds == VALUE_CARRIED) | ((kinds == VALUE_SET) & is_below)
+            fills[gives] |= np.isin(kinds, CARRIED_KINDS) | ((kinds == VALUE_SET) & is_below)
         return fills
 
     def changes_from(self, indices: Positions, before: Positions) -> Mask:
@@ -322,9 +373,7 @@ class Combination:
         if name:
             kinds = self.registers[name].kinds
             equal = kinds[left] == kinds[right]
-            equal &= ~np.isin(kinds[left], [VALUE_SET, VALUE_CARRIED]) | self._equal(
-                [name], left, right
-            )
+            equal &= ~have_values(kinds[left]) | self._equal([name], left, right)
         else:
             diffs = self.rows.take([DIFF], self.members)[0].to_numpy()
             always = always_set(self.rows.schema)
@@ -356,7 +405,7 @@ def without_values(rows: Rows, chosen: Positions, late: npt.NDArray[np.bool_]) -
     for index, name in enumerate(rows.schema.unchanged):
         out = late[:, index]
         [kept], [at] = (rows.take([mark(name)], chosen) for mark in (kept_column, at_column))
-        kinds = np.where(out, VALUE_UNCHANGED, _kinds(kept)).astype(np.int8)
+        kinds = np.where(out, VALUE_UNCHANGED, kinds_of(kept)).astype(np.int8)
         sources[name] = np.where(out, NONE, chosen)
         marks[kept_column(name)] = pa.array(kinds, mask=kinds == VALUE_SET)
         marks[at_column(name)] = pc.if_else(pa.array(out), pa.scalar(None, at.type), at)
@@ -366,13 +415,13 @@ def without_values(rows: Rows, chosen: Positions, late: npt.NDArray[np.bool_]) -
 def says_below(rows: Rows, chosen: Positions, name: str) -> tuple[list[pa.Array], Mask]:
     """Return the order of what entries say of a column below their own order, and which do."""
     [at] = rows.take([at_column(name)], chosen)
-    return at.flatten(), _mask(at.is_valid())
+    return at.flatten(), mask_of(at.is_valid())
 
 
 def know_nothing_below(rows: Rows, chosen: Positions, name: str) -> Mask:
     """Return which entries leave a column to what is below them."""
     [kept], diffs = rows.take([kept_column(name)], chosen), rows.take([DIFF], chosen)[0]
-    result: Mask = (_kinds(kept) == VALUE_UNCHANGED) & (diffs.to_numpy() == PUT)
+    result: Mask = (kinds_of(kept) == VALUE_UNCHANGED) & (diffs.to_numpy() == PUT)
     return result
 
 
@@ -389,8 +438,7 @@ def combine(
     epochs: EpochOf | None,
     *,
     is_one_task: bool = False,
-    limits: Sequence[pa.Array] | None = None,
-    is_limited: Mask | None = None,
+    limits: MoveLimits | None = None,
 ) -> Combination:
     """Combine the entries of some keys, by the table's precedence in each register.
 
@@ -405,19 +453,14 @@ def combine(
         Returns the epochs for some rows; None: one epoch.
     is_one_task : bool
         Whether the later row wins among equal orders; otherwise the greater content.
-    limits : sequence of pyarrow.Array, optional
-        For each member, an order by column: what is said for this order or above is ignored.
-    is_limited : numpy.ndarray of bool, optional
-        The members with a limit; by default all.
+    limits : MoveLimits, optional
     """
     precedence = Precedence.of(rows.schema)
     group = np.cumsum(begins) - 1
     order, is_put, registers = _registers(rows, members)
+    lost = {}
     if limits is not None and len(members):
-        for register in registers.values():
-            is_above = compare(register.at, limits) >= 0
-            is_above &= True if is_limited is None else is_limited
-            register.kinds[is_above] = VALUE_UNCHANGED
+        lost = {name: limits.apply(name, each, group) for name, each in registers.items()}
 
     def epochs_at(indices: Positions) -> Words:
         assert epochs is not None
@@ -445,14 +488,27 @@ def combine(
         )
         for name, register in registers.items()
     }
-    moves = np.full(len(members), NONE)
-    if (where := have_moved(rows, members)).any():
-        [moved] = rows.take([MOVED], members)
-        indices = np.flatnonzero(where)
-        words = [w for c in moved.take(pa.array(indices)).flatten() for w in ordered_words(c)]
-        # Of one move the first entry holds: what a replay has seen of the row may be less.
-        moves = _latest_so_far(indices, group, words, None, later_wins=False)
-    return Combination(rows, members, winners, sources, moves, order, is_put, registers)
+    moves = _newest_moves(rows, members, group) if rows.schema.has_moves else {}
+    return Combination(rows, members, winners, sources, moves, order, is_put, registers, lost)
+
+
+def _newest_moves(rows: Rows, members: Positions, group: Positions) -> dict[str, Positions]:
+    """Return `Combination.moves`."""
+    names = [name for name in rows.schema.run_marks if name.startswith(MOVED)]
+    indices = np.flatnonzero(have_moved(rows, members))
+    if not len(indices):
+        return dict.fromkeys(names, np.full(len(members), NONE))
+    columns = dict(zip(names, rows.take(names, members[indices]), strict=True))
+    words = [word for field in columns[MOVED].flatten() for word in ordered_words(field)]
+    moves = {MOVED: _latest_so_far(indices, group, words, None, later_wins=False)}
+    for name in names:
+        if name != MOVED:
+            is_known = columns[name].is_valid()
+            taken = [is_known, *orders_and_strengths(columns[name])]
+            more = [w for each in taken for w in ordered_words(each)]
+            more = [np.where(mask_of(is_known), word, np.uint64(0)) for word in more]
+            moves[name] = _latest_so_far(indices, group, [*words, *more], None, later_wins=False)
+    return moves
 
 
 def _contents(
@@ -507,11 +563,13 @@ def _latest_so_far(
     return result
 
 
-def _kinds(kept: pa.Array) -> MarkKinds:
+def kinds_of(kept: pa.Array) -> MarkKinds:
+    """Return the kinds in a `kept_column`."""
     return np.asarray(kept.fill_null(VALUE_SET), dtype=np.int8)
 
 
-def _mask(array: pa.Array) -> Mask:
+def mask_of(array: pa.Array) -> Mask:
+    """Return booleans as a mask."""
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
@@ -528,7 +586,8 @@ def contradict(one: Rows, chosen: Positions, other: Rows, against: Positions) ->
 def are_strayed(one: Rows, chosen: Positions, other: Rows, against: Positions) -> Mask:
     """Return which entries say something of a column that their row took along to another key.
 
-    They are below the move, and above the value that moved. None if a later epoch wins.
+    They are below the move, and above the value that moved; a value that is sent is above one of
+    its order that the row had carried. None if a later epoch wins.
     """
     strayed = np.zeros(len(chosen), dtype=np.bool_)
     pairs = np.flatnonzero(have_moved(other, against))
@@ -545,12 +604,12 @@ def are_strayed(one: Rows, chosen: Positions, other: Rows, against: Positions) -
         [taken] = other.take([moved_column(name)], against)
         # What a task has folded into the entry may be older than the entry.
         ranks = [pc.coalesce(*pair) for pair in zip(at.flatten(), order, strict=True)]
-        is_above = ~_mask(taken.is_valid())
+        is_above = ~mask_of(taken.is_valid())
         known = np.flatnonzero(~is_above)
         indices = pa.array(known)
-        limits = taken.take(indices).flatten()
-        is_above[known] = compare([rank.take(indices) for rank in ranks], limits) > 0
-        says |= (~is_put | (_kinds(kept) != VALUE_UNCHANGED)) & is_above
+        sides = [*(rank.take(indices) for rank in ranks), strengths_of(kinds_of(kept)[known])]
+        is_above[known] = compare(sides, orders_and_strengths(taken.take(indices))) > 0
+        says |= (~is_put | (kinds_of(kept) != VALUE_UNCHANGED)) & is_above
     strayed[pairs] = is_below & says
     return strayed
 
@@ -564,8 +623,8 @@ def reach_below(one: Rows, chosen: Positions, other: Rows, against: Positions) -
         [ours], [theirs] = (
             rows.take([kept_column(name)], at) for rows, at in ((one, chosen), (other, against))
         )
-        says = ~is_put | (_kinds(ours) != VALUE_UNCHANGED)
-        reaches |= says & (_kinds(theirs) == VALUE_UNCHANGED)
+        says = ~is_put | (kinds_of(ours) != VALUE_UNCHANGED)
+        reaches |= says & (kinds_of(theirs) == VALUE_UNCHANGED)
     return reaches
 
 
@@ -604,5 +663,5 @@ def _kinds_and_own(rows: Rows, name: str, chosen: Positions) -> tuple[MarkKinds,
     is_own = np.ones(len(chosen), dtype=np.bool_)
     if at_column(name) in rows.schema.run_marks:
         [at] = rows.take([at_column(name)], chosen)
-        is_own = _mask(at.is_null())
-    return _kinds(kept), is_own
+        is_own = mask_of(at.is_null())
+    return kinds_of(kept), is_own

@@ -6,7 +6,7 @@ partition is known to be read that far. Carried values are weaker than those tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_upsert.core.key_hash import hash_keys, order_of
-from spark_upsert.core.keys import Mask, Positions, equal_rows, ordered_words
+from spark_upsert.core.keys import Mask, Positions, compare, equal_rows, ordered_words
 from spark_upsert.core.merge_engines import Engine
 from spark_upsert.core.precedence import Precedence
 from spark_upsert.core.schema import (
@@ -24,7 +24,7 @@ from spark_upsert.core.schema import (
     PUT,
     TOMBSTONE,
     VALUE_CARRIED,
-    VALUE_SET,
+    VALUE_RECARRIED,
     VALUE_UNCHANGED,
     TableSchema,
     at_column,
@@ -35,7 +35,19 @@ from spark_upsert.core.schema import (
 from spark_upsert.table.run.remote import REMOTE_RUNS, Hashes
 from spark_upsert.table.run.rows import BatchPart, Part, Rows, RunPart
 from spark_upsert.table.state.lookup import iter_matches
-from spark_upsert.table.state.registers import CombinedPart, combine, without_values
+from spark_upsert.table.state.registers import (
+    CombinedPart,
+    MarkKinds,
+    MoveLimits,
+    combine,
+    have_moved,
+    have_values,
+    kinds_of,
+    mask_of,
+    orders_and_strengths,
+    strengths_of,
+    without_values,
+)
 from spark_upsert.table.state.snapshot import Snapshot
 from spark_upsert.table.write.commands import moved_to_column
 
@@ -74,14 +86,32 @@ class Moves:
     """The rows of the old keys among the task's commands, up to their moves."""
     of_state: Positions
     """The move of each state, ascending."""
+    lost: Mapping[str, Mask]
+    """By column, the states whose value may be lost."""
 
     @classmethod
-    def of(cls, deletes: pa.RecordBatch, parts: Iterable[Part], schema: TableSchema) -> Moves:
-        """Return the moves of some deletes, with the old keys' rows in parts sorted by hash."""
-        rows = Rows(schema, list(parts))
+    def of(
+        cls,
+        deletes: pa.RecordBatch,
+        parts: Sequence[Part],
+        schema: TableSchema,
+        *,
+        tasks: tuple[Sequence[int], Positions],
+    ) -> Moves:
+        """Return the moves of some deletes, with the old keys' rows in parts sorted by hash.
+
+        Parts may lack rows that others of their key replaced. ``tasks`` has the task of each part and
+        of each delete: what its own task replaced, a delete has taken or did not need.
+        """
+        rows = Rows(schema, parts)
         moves, members = _rows_of_keys(rows, deletes)
         begins = np.diff(moves, prepend=-1) != 0
-        limits = [deletes.column(name).take(pa.array(moves)) for name in schema.order_columns]
+        limits = MoveLimits(
+            [deletes.column(name).take(pa.array(moves)) for name in schema.order_columns],
+            are_limited=np.ones(len(members), dtype=np.bool_),
+            are_stored=np.array(tasks[0])[rows.part_of(members)] != tasks[1][moves],
+            lost={},
+        )
         combination = combine(rows, members, begins, None, limits=limits, is_one_task=True)
         lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
         part = combination.part(lasts, is_below=True)
@@ -89,13 +119,27 @@ class Moves:
         # The move itself wins; what its row was before is a put.
         columns[schema.run.get_field_index(DIFF)] = pa.array(np.full(len(part), PUT, np.int8))
         states = pa.RecordBatch.from_arrays(columns, schema=schema.run)
-        return cls(deletes, states, moves[begins])
+        lost = {name: where[begins] for name, where in combination.lost.items()}
+        return cls(deletes, states, moves[begins], lost)
 
-    def carried(self, snapshot: Snapshot, schema: TableSchema) -> pa.RecordBatch:
+    @property
+    def are_lost(self) -> Mask:
+        """The states with a column whose value may be lost."""
+        none = np.zeros(len(self.of_state), dtype=np.bool_)
+        return np.logical_or.reduce([none, *self.lost.values()])
+
+    def lost_in(self, name: str) -> Mask:
+        """Return the states whose value of a column may be lost."""
+        return self.lost.get(name, np.zeros(len(self.of_state), dtype=np.bool_))
+
+    def carried(
+        self, snapshot: Snapshot, schema: TableSchema, tasks: Sequence[Part] = ()
+    ) -> pa.RecordBatch:
         """Return the puts of the new keys with the values that their rows had under the old ones.
 
         With them the deletes of the old keys, which note what they took; all sorted by hash. Moves
-        are applied in the order of their orders, also from key to key.
+        are applied in the order of their orders, also from key to key. With the staged runs of all
+        ``tasks``, the puts have those values only that are newer than what the tasks took.
         """
         deletes = self.deletes
         old, new = deletes.column(HASH).to_numpy(), _target_hashes(deletes, schema)
@@ -113,7 +157,7 @@ class Moves:
             waits = has_target & (new[earliest] == old[left]) & (ranks[earliest] < ranks[left])
             now = left if bool(waits.all()) else left[~waits]
             waiting[now] = False
-            batch = self._carry(now, stored, of_stored, carried, schema)
+            batch = self._carry(now, stored, of_stored, carried, Rows(schema, tasks))
             carried = pa.concat_batches([carried, batch])
             carried = carried.take(pa.array(order_of(carried.column(HASH).to_numpy())))
         return carried
@@ -124,9 +168,10 @@ class Moves:
         stored: pa.RecordBatch,
         of_stored: Positions,
         carried: pa.RecordBatch,
-        schema: TableSchema,
+        tasks: Rows,
     ) -> pa.RecordBatch:
         """Return the puts for some moves, from the table, the task and the moves before."""
+        schema = tasks.schema
         rows = Rows(schema, [BatchPart(stored), BatchPart(self.states), BatchPart(carried)])
         of_carried, at_carried = _rows_of_keys(
             Rows(schema, [BatchPart(carried)]), self.deletes.take(pa.array(now))
@@ -144,34 +189,43 @@ class Moves:
         order = np.lexsort([members, moves])
         moves, members = moves[order], members[order]
         begins = np.diff(moves, prepend=-1) != 0
-        limits = [self.deletes.column(name).take(pa.array(moves)) for name in schema.order_columns]
-
-        is_new = members >= stored.num_rows
+        is_state = (members >= rows.starts[1]) & (members < rows.starts[2])
+        state = np.where(is_state, members - rows.starts[1], 0)
+        are_new = members >= rows.starts[1]
+        limits = MoveLimits(
+            [self.deletes.column(name).take(pa.array(moves)) for name in schema.order_columns],
+            are_limited=are_new | Precedence.of(schema).compares_order_across_epochs,
+            are_stored=~are_new,
+            lost={name: is_state & lost[state] for name, lost in self.lost.items() if len(lost)},
+        )
         combination = combine(
             rows,
             members,
             begins,
-            lambda at: (at >= stored.num_rows).astype(np.uint64),
+            lambda at: (at >= rows.starts[1]).astype(np.uint64),
             is_one_task=True,
             limits=limits,
-            is_limited=is_new | Precedence.of(schema).compares_order_across_epochs,
         )
         lasts = np.flatnonzero(np.append(begins[1:], True))[: begins.sum()]
         part, own = (
             combination.part(lasts, is_below=True),
             self.deletes.take(pa.array(moves[lasts])),
         )
-        return pa.concat_batches([_puts(part, own, schema), _noting_deletes(part, own, schema)])
+        taken = _taken_by_tasks(own, tasks) if tasks.parts else None
+        puts, are_newer = _puts(part, own, schema, taken)
+        deletes = _noting_deletes(part, own, schema)
+        return pa.concat_batches([puts, deletes.filter(pa.array(are_newer))])
 
 
-def puts_that_add(
+def entries_that_add(
     carried: pa.RecordBatch, parts: Sequence[Part], schema: TableSchema
 ) -> pa.RecordBatch:
-    """Return the puts among carried entries, with the values that their keys lack in parts.
+    """Return carried entries, the puts with the values alone that their keys lack in parts.
 
-    What a task has carried itself is newer than what is left of its rows. Parts are sorted by hash.
+    Parts are sorted by hash.
     """
-    puts = carried.filter(pa.array(is_live(carried.column(DIFF))))
+    is_put = pa.array(is_live(carried.column(DIFF)))
+    puts, deletes = carried.filter(is_put), carried.filter(pc.invert(is_put))
     rows = Rows(schema, [BatchPart(puts), *parts])
     keys, members = _rows_of_keys(rows, puts)
     begins = np.diff(keys, prepend=-1) != 0
@@ -184,7 +238,7 @@ def puts_that_add(
     adding = without_values(rows, np.arange(puts.num_rows), ~adds)
     columns = adding.take(schema.run.names, np.arange(puts.num_rows))
     batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)
-    return batch.filter(pa.array(adds.any(axis=1)))
+    return pa.concat_batches([batch.filter(pa.array(adds.any(axis=1))), deletes])
 
 
 def joined(moves: Sequence[Moves], schema: TableSchema) -> Moves:
@@ -196,6 +250,7 @@ def joined(moves: Sequence[Moves], schema: TableSchema) -> Moves:
         pa.concat_batches([each.deletes for each in moves]),
         pa.RecordBatch.from_arrays(columns, schema=schema.run),
         np.concatenate([each.of_state + start for each, start in zip(moves, starts, strict=False)]),
+        {name: np.concatenate([each.lost_in(name) for each in moves]) for name in schema.unchanged},
     )
 
 
@@ -279,18 +334,64 @@ def _stored(
     return pa.RecordBatch.from_arrays(columns, schema=schema.run), order[hit]
 
 
-def _puts(part: CombinedPart, deletes: pa.RecordBatch, schema: TableSchema) -> pa.RecordBatch:
-    """Return the puts of moves' new keys with the values of their states, without empty ones."""
-    columns, has_any = {}, np.zeros(len(part), dtype=np.bool_)
+def _taken_by_tasks(deletes: pa.RecordBatch, tasks: Rows) -> tuple[Positions, Rows, Positions]:
+    """Return pairs of a move and an entry of a task that notes what it took (`_noting_deletes`)."""
+    moves, at = _rows_of_keys(tasks, deletes)
+    notes = have_moved(tasks, at)
+    moves, at = moves[notes], at[notes]
+    [moved] = tasks.take([MOVED], at)
+    order = [deletes.column(name).take(pa.array(moves)) for name in tasks.schema.order_columns]
+    same = compare(moved.flatten(), order) == 0
+    return moves[same], tasks, at[same]
+
+
+def _kinds_beside_tasks(
+    states: MarkKinds, at: pa.Array, name: str, taken: tuple[Positions, Rows, Positions]
+) -> MarkKinds:
+    """Return the kinds of the values that moves carry beside what tasks took.
+
+    ``states`` and ``at`` have the kinds and orders of the values.
+
+    A newer value replaces that of the task. Without a note, the task's value holds if it has one.
+    """
+    moves, tasks, entries = taken
+    kinds = np.full(len(at), VALUE_CARRIED, dtype=np.int8)
+    kinds[moves] = VALUE_RECARRIED
+    [noted] = tasks.take([moved_column(name)], entries)
+    known = np.flatnonzero(mask_of(noted.is_valid()))
+    chosen = moves[known]
+    own = [*at.take(pa.array(chosen)).flatten(), strengths_of(states[chosen])]
+    is_newer = compare(own, orders_and_strengths(noted.take(pa.array(known)))) > 0
+    kinds[chosen[~is_newer]] = VALUE_UNCHANGED
+    return kinds
+
+
+def _puts(
+    part: CombinedPart,
+    deletes: pa.RecordBatch,
+    schema: TableSchema,
+    taken: tuple[Positions, Rows, Positions] | None,
+) -> tuple[pa.RecordBatch, Mask]:
+    """Return the puts of moves' new keys with the values of their states, without empty ones.
+
+    With ``taken``, what tasks have taken already, with the others alone. And the moves with any value
+    that is newer.
+    """
+    columns = {}
+    has_any, has_newer = (np.full(len(part), value) for value in (False, taken is None))
+    all_rows = np.arange(len(part))
     for name in schema.values:
-        columns[name], kept = part.take([name, kept_column(name)], np.arange(len(part)))
-        has_value = _have_values(kept)
-        kinds = np.where(has_value, VALUE_CARRIED, VALUE_UNCHANGED).astype(np.int8)
+        columns[name], kept, at = part.take([name, kept_column(name), at_column(name)], all_rows)
+        states = kinds_of(kept)
+        carried = VALUE_CARRIED if taken is None else _kinds_beside_tasks(states, at, name, taken)
+        kinds = np.where(have_values(states), carried, VALUE_UNCHANGED).astype(np.int8)
         columns[kept_column(name)] = pa.array(kinds)
-        has_any |= has_value
+        has_any |= kinds != VALUE_UNCHANGED
+        has_newer |= kinds == VALUE_RECARRIED
     columns |= {key: deletes.column(moved_to_column(key)) for key in schema.keys}
     columns[HASH] = pa.array(_target_hashes(deletes, schema))
-    return _entries(deletes, PUT, columns, schema).filter(pa.array(has_any))
+    puts = _entries(deletes, PUT, columns, schema).filter(pa.array(has_any))
+    return puts, has_newer
 
 
 def _noting_deletes(
@@ -303,16 +404,14 @@ def _noting_deletes(
     for name in schema.values:
         kept, at = part.take([kept_column(name), at_column(name)], np.arange(len(part)))
         # Below the move, so the order is never the state's own, and is given.
-        is_known = np.asarray(kept.fill_null(VALUE_SET)) != VALUE_UNCHANGED
-        columns[moved_column(name)] = pc.if_else(pa.array(is_known), at, None)
+        kinds = kinds_of(kept)
+        columns[moved_column(name)] = pa.StructArray.from_arrays(
+            [*at.flatten(), pa.array(kinds)],
+            fields=list(schema.run_marks[moved_column(name)].type),
+            mask=pa.array(kinds == VALUE_UNCHANGED),
+        )
     columns |= {name: deletes.column(name) for name in (HASH, *schema.identity)}
     return _entries(deletes, TOMBSTONE, columns, schema)
-
-
-def _have_values(kept: pa.Array) -> Mask:
-    kinds = np.asarray(kept.fill_null(VALUE_SET))
-    has_value: Mask = (kinds == VALUE_SET) | (kinds == VALUE_CARRIED)
-    return has_value
 
 
 def _entries(

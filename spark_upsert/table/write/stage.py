@@ -37,9 +37,9 @@ from spark_upsert.table.write.commands import (
 )
 from spark_upsert.table.write.moves import (
     Moves,
+    entries_that_add,
     hashes_of_moves,
     joined,
-    puts_that_add,
     without_moves,
 )
 from spark_upsert.table.write.outcomes import (
@@ -57,6 +57,7 @@ from spark_upsert.table.write.ties import (
     are_unplaced,
     count_losers,
     examples_of,
+    place_text,
 )
 from spark_upsert.table.write.write_set import Scratch, StagedRuns, WriteSet, truncated_at
 
@@ -180,7 +181,9 @@ class Stash:
         self._compact_buffer()
         by_hash = commands.take(pa.array(order_of(commands.column(HASH).to_numpy())))
         parts = [*self._sorted_parts(), BatchPart(by_hash)]
-        self._moves.append(Moves.of(deletes, parts, self._schema))
+        # What the task has replaced before is not among these rows.
+        tasks = [0] * (len(parts) - 1) + [1], np.ones(deletes.num_rows, dtype=np.int64)
+        self._moves.append(Moves.of(deletes, parts, self._schema, tasks=tasks))
         return commands
 
     def _sorted_parts(self) -> list[Part]:
@@ -381,32 +384,44 @@ def stage_sealed(
 def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns | None:
     """Write what moved rows take along from the rows of other tasks in their epoch.
 
-    Each task has carried the values in the table and in its own rows. Returns the puts that add to
-    these, as staged by one more task; None for none.
+    Each task has carried the values in the table and in its own rows. Returns what adds to these, as
+    staged by one more task; None for nothing. Where another task has replaced the value that a row
+    had when it moved, the row that came to the old key since is counted as strayed.
     """
-    store, moved = write_set.base.store, [s.moved for s in write_set.staged if s.moved is not None]
-    files = write_set.files
+    store, staged, files = write_set.base.store, write_set.staged, write_set.files
+    moved = {task: each.moved for task, each in enumerate(staged) if each.moved is not None}
     if not moved or len(files) < 2:
         return None
     schema = write_set.marked(head.schema)
     snapshot = Snapshot(store, replace(head, schema=schema))
-    deletes = pa.concat_batches(moved)
+    deletes = pa.concat_batches(moved.values())
+    of_parts = [task for task, each in enumerate(staged) for _ in each.files]
+    of_deletes = np.repeat([*moved], [each.num_rows for each in moved.values()])
     access = Access(probes=hashes_of_moves(deletes, schema))
     parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, access)]
-    moves = Moves.of(deletes, parts, schema)
-    puts = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema)
-    puts = puts_that_add(puts, parts, schema)
-    if not puts.num_rows:
+    moves = Moves.of(deletes, parts, schema, tasks=(of_parts, of_deletes))
+    entries = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema, parts)
+    entries = entries_that_add(entries, parts, schema)
+    lost = np.flatnonzero(moves.are_lost)
+    if not entries.num_rows and not len(lost):
         return None
     base = replace(write_set.base.manifest, schema=schema)
     with Stash(schema) as stash:
-        stash.add(puts)
-        return stage_sealed(
+        stash.add(entries)
+        staged_entries = stage_sealed(
             Snapshot(store, base),
             stash,
             overwrite=write_set.overwrite,
             late_rows=write_set.late_rows,
         )
+    if not len(lost):
+        return staged_entries
+    example = place_text(Rows(schema, [BatchPart(moves.states)]), int(lost[0]))
+    return replace(
+        staged_entries,
+        counters=staged_entries.counters + Counters(strayed=len(lost)),
+        examples={**staged_entries.examples, "strayed": example},
+    )
 
 
 def _empty(snapshot: Snapshot) -> Snapshot:

@@ -98,16 +98,17 @@ def examples_of(rows: Rows, chosen: Positions, outcomes: Outcomes, late_rows: La
         examples["unknown"] = _unknown_text(rows, int(unknown[0]))
     strayed = chosen[outcomes.are_strayed]
     if len(strayed):
-        examples["strayed"] = _place_text(rows, int(strayed[0]))
+        examples["strayed"] = place_text(rows, int(strayed[0]))
     return examples
 
 
 def _unknown_text(rows: Rows, row: int) -> str:
     """Return a row with an unknown value, as column and place: ``'x'|id=7, order 10``."""
-    return f"{first_unknown_column(rows, row)!r}|{_place_text(rows, row)}"
+    return f"{first_unknown_column(rows, row)!r}|{place_text(rows, row)}"
 
 
-def _place_text(rows: Rows, row: int) -> str:
+def place_text(rows: Rows, row: int) -> str:
+    """Return a row's key and order for a message: ``id=7, order 10``."""
     order = [column[0].as_py() for column in rows.take(_order_names(rows.schema), np.array([row]))]
     return f"{key_text(rows, row)}, order {', '.join(map(str, order))}"
 
