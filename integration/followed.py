@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shlex
@@ -9,7 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,30 @@ class Followed:
         assert batch is not None
         assert batch.number is not None
         return batch.number
+
+
+_NUMBERS = itertools.count()
+
+
+@contextmanager
+def own_database(postgres: Postgres, root: Path) -> Iterator[Followed]:
+    """Yield a new database; its slots are dropped in the end."""
+    name = f"source{next(_NUMBERS)}"
+    with postgres.connect(autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}".encode())
+    yield Followed(postgres, name, root)
+    with postgres.connect(autocommit=True) as server:
+        server.execute(
+            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots "
+            "WHERE database = %s",
+            [name],
+        )
+    with postgres.connect(database=name, autocommit=True) as server:
+        server.execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            "WHERE database = %s",
+            [name],
+        )
 
 
 class Transfers:

@@ -5,7 +5,6 @@ Own processes: the follower needs no Spark, and is killed.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.followed import Followed, Transfers
+from integration.followed import Followed, Transfers, own_database
 from integration.pages import code_of
 from integration.servers.postgres import Postgres
 from spark_upsert.core.lsn import format_lsn, parse_lsn
@@ -28,6 +27,7 @@ from spark_upsert.errors import (
     SchemaError,
 )
 from spark_upsert.postgres import connection
+from spark_upsert.replication.follower import FollowedBatch
 from spark_upsert.replication.waiting import wait_for_lsn
 
 LOG_END = "SELECT pg_current_wal_insert_lsn()"
@@ -35,28 +35,11 @@ LOG_END = "SELECT pg_current_wal_insert_lsn()"
 KILLS = int(os.environ.get("UPSERTFLOW_TEST_KILLS", "5"))
 """How often the follower is killed."""
 
-_NUMBERS = itertools.count()
-
 
 @pytest.fixture
 def followed(postgres: Postgres, tmp_path: Path) -> Iterator[Followed]:
-    """A database of its own; its slot is dropped with it."""
-    name = f"source{next(_NUMBERS)}"
-    with postgres.connect(autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}".encode())
-    yield Followed(postgres, name, tmp_path / "lake")
-    with postgres.connect(autocommit=True) as server:
-        server.execute(
-            "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots "
-            "WHERE database = %s",
-            [name],
-        )
-    with postgres.connect(database=name, autocommit=True) as server:
-        server.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-            "WHERE database = %s",
-            [name],
-        )
+    with own_database(postgres, tmp_path / "lake") as followed:
+        yield followed
 
 
 def test_a_copy_and_what_changes_after_it(followed: Followed) -> None:
@@ -332,6 +315,22 @@ def test_changes_of_a_table_that_the_log_does_not_show(followed: Followed) -> No
     )
     assert [batch.copied for batch in followed.follow() if batch.copied] == [("public.b",)]
     assert followed.rows("b") == [(1,), (2,)]
+
+
+def test_a_run_that_ends_after_a_copy_loses_no_transaction(followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    followed.follow()
+    followed.execute("INSERT INTO a VALUES (1)")
+
+    def end(batch: FollowedBatch) -> None:
+        if batch.copied:
+            raise KeyboardInterrupt
+        followed.execute("BEGIN; INSERT INTO a VALUES (2); ALTER TABLE b ADD n int DEFAULT 7; END")
+
+    with pytest.raises(KeyboardInterrupt):
+        followed.follower().run(end)
+    followed.follow()
+    assert followed.rows("a") == [(1,), (2,)]
 
 
 def test_names_with_quotes_dots_and_capitals(followed: Followed) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_upsert.options.declare import Option
 from spark_upsert.options.inputs import INPUT_OPTIONS
+from spark_upsert.options.postgres import POSTGRES_OPTIONS
 from spark_upsert.options.read import READ_OPTIONS
 from spark_upsert.options.routed import ROUTED_OPTIONS
 from spark_upsert.options.write import WRITE_OPTIONS
@@ -20,9 +21,10 @@ SCOPES = {
     "routed": ROUTED_OPTIONS,
     "reads": READ_OPTIONS,
     "inputs": INPUT_OPTIONS,
+    "postgres": POSTGRES_OPTIONS,
 }
 """The declarations by name, per scope: writes to one table, writes to many tables, reads of one
-table or view, and reads of several inputs."""
+table or view, reads of several inputs, and streams from PostgreSQL."""
 
 TARGET = Path(__file__).parent.parent / "docs" / "options.md"
 
@@ -79,6 +81,13 @@ above except `operation` and `deferred`; `txnAppId`, `txnVersion`, `allowMissing
 apply to the complete write.
 """
 
+_POSTGRES = """
+## Streams from PostgreSQL
+
+`spark.readStream.format("upsertflow.postgres")`, written into many tables with `envelope=postgres`:
+[postgresql.md](postgresql.md#with-spark).
+"""
+
 _SQL = """
 ## In SQL
 
@@ -95,6 +104,7 @@ def reference() -> str:
         "routed": _ROUTED,
         "reads": _READS,
         "inputs": _INPUTS,
+        "postgres": _POSTGRES,
     }
     return _HEAD + "".join(heads[scope] + _table(each) for scope, each in SCOPES.items()) + _SQL
 

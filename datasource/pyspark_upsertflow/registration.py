@@ -31,12 +31,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SOURCES = {
+    "upsertflow": "pyspark_upsertflow.source",
+    "upsertflow.postgres": "pyspark_upsertflow_postgres",
+}
+"""The modules with the sources, by format."""
+
 _WITHOUT_EXECUTORS = 2
 """Default parallelism in a cluster session without executors."""
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("upsertflow")`` for a session, wherever this package was loaded from.
+    """Register the sources of this package for a session, wherever it was loaded from.
 
     Parameters
     ----------
@@ -55,7 +61,9 @@ def register(spark: SparkSession) -> None:
     >>> upsertflow.register(spark)  # doctest: +SKIP
     >>> spark.read.format("upsertflow").option("path", "/lake/orders").load()  # doctest: +SKIP
     """
-    spark.dataSource.register(by_value(archive(), find_parallelism(spark)))
+    parallelism = find_parallelism(spark)
+    for format_name, module in SOURCES.items():
+        spark.dataSource.register(by_value(archive(), parallelism, format_name, module))
 
 
 def find_parallelism(spark: SparkSession) -> int | None:
@@ -84,7 +92,12 @@ def archive() -> str | None:
     return getattr(__spec__.loader, "archive", None)
 
 
-def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSource]:
+def by_value(
+    archive: str | None,
+    parallelism: int | None = None,
+    format_name: str = "upsertflow",
+    module: str = "pyspark_upsertflow.source",
+) -> type[DataSource]:
     """Build a source class picklable into a process without this package.
 
     Notes
@@ -95,14 +108,15 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
     """
 
     class Upsertflow(DataSource):
-        """Delegates to ``pyspark_upsertflow.DefaultSource`` once it is importable."""
+        """Delegates to the ``DefaultSource`` of a module once it is importable."""
 
         @classmethod
         def name(cls) -> str:
-            return "upsertflow"
+            return format_name
 
         def real(self) -> DataSource:
             """Import the real source, from the archive if there is one, with the same options."""
+            import importlib
             import os
             import sys
 
@@ -121,17 +135,17 @@ def by_value(archive: str | None, parallelism: int | None = None) -> type[DataSo
                 # At 1, as Spark does: the worker's own folder stays at 0.
                 sys.path.insert(1, path)
             try:
-                from pyspark_upsertflow.source import DefaultSource
+                source: type[DataSource] = importlib.import_module(module).DefaultSource
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError(
-                    f"{sys.executable} cannot import {error.name}, which the format 'upsertflow' "
-                    f"needs; archives looked for: {', '.join(candidates) or 'none'}\n\n"
+                    f"{sys.executable} cannot import {error.name}, which the format "
+                    f"'{format_name}' needs; archives looked for: {', '.join(candidates) or 'none'}\n\n"
                     "Hint: run `pip install upsertflow` for this interpreter on every node, or "
                     "start Spark with --packages io.github.upsertflow:upsertflow:VERSION; if it is "
                     "the wrong interpreter, set PYSPARK_PYTHON before the session starts.",
                     name=error.name,
                 ) from error
-            return DefaultSource(self.options)
+            return source(self.options)
 
         def for_reads(self) -> DataSource:
             """Return the real source with the session's parallelism, unless the user set one."""

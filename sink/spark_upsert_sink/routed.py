@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.spark import called_by_spark
+from spark_upsert.replication.stage import stage_changes
 from spark_upsert.routed.commit import commit_routed, discard_routed
 from spark_upsert.routed.plan import RoutedPlan, plan_routed, root_of
 from spark_upsert.routed.stage import RoutedStaged, stage_routed
@@ -80,7 +81,8 @@ class _RoutedWrite:
     ) -> RoutedMessage:
         """Stage this task's rows, and do its share of the compaction."""
         context = TaskContext.get()
-        staged = stage_routed(
+        stage = stage_changes if self._options.has_source_changes else stage_routed
+        staged = stage(
             self._plan,
             root_of(self._options),
             with_list_offsets(batches),
@@ -92,13 +94,15 @@ class _RoutedWrite:
     def commit(self, messages: _Messages, transaction: Transaction | None) -> None:
         """Commit the tasks' staged rows as one epoch per table, and one epoch for the group."""
         freeze_loaded_objects()
+        staged = _staged(messages)
         commit_routed(
             root_of(self._options),
             self._options,
-            _staged(messages),
+            staged,
             transaction,
             overwrite=self._overwrite,
             late_rows=self._late_rows,
+            source=next((task.source for task in staged if task.source is not None), None),
         )
 
     def abort(self, messages: _Messages) -> None:

@@ -97,6 +97,12 @@ def create_form(options: EnvelopeOptions, rows: pa.Schema, *, deletes: str | Non
             )
         case EnvelopeKind.CHANGELOG:
             return ChangelogForm(rows)
+        case EnvelopeKind.POSTGRES:
+            raise OptionError.invalid(
+                "envelope",
+                options.kind.value,
+                "a stream from PostgreSQL and a path such as '/lake/{_schema}.{_table}'",
+            )
         case _:
             assert_never(options.kind)
 

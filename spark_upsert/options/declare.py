@@ -226,9 +226,20 @@ NAMES: Mapping[str, Sequence[str]] = {
         "discoveryRequests",
         "offsetsPath",
     ],
+    "postgres": [
+        "url",
+        "spool",
+        "slotName",
+        "publicationName",
+        "tableIncludeList",
+        "tableExcludeList",
+        "maxRowsPerTrigger",
+        "parallelism",
+    ],
 }
 """All option names per scope: writes to one table, writes to many tables, reads from one table or
-view, and reads from several inputs. A test compares them with the declarations."""
+view, reads from several inputs, and streams from PostgreSQL. A test compares them with the
+declarations."""
 
 GROUP = "_group"
 """Folder for the group table below a root."""

@@ -38,7 +38,12 @@ from spark_upsert.options.declare import (
     read_values,
 )
 from spark_upsert.options.spark import drop_spark_options, missing_path
-from spark_upsert.options.write import WRITE_OPTIONS, WriteOptions, named_transaction
+from spark_upsert.options.write import (
+    WRITE_OPTIONS,
+    EnvelopeKind,
+    WriteOptions,
+    named_transaction,
+)
 from spark_upsert.store.open import is_remote
 
 TABLES_MAX = 2000
@@ -232,6 +237,12 @@ class RoutedOptions:
         """Whether rows without a table name become dead letters instead of failing the write."""
         shared_by_fold = {fold(name): text.strip().lower() for name, text in self.shared.items()}
         return self.park or shared_by_fold.get("onerror") == ErrorPolicy.QUARANTINE.value
+
+    @property
+    def has_source_changes(self) -> bool:
+        """Whether the rows are the changes of a PostgreSQL database."""
+        shared_by_fold = {fold(name): text.strip() for name, text in self.shared.items()}
+        return fold(shared_by_fold.get("envelope", "")) == EnvelopeKind.POSTGRES.value
 
     @property
     def allows_non_empty_root(self) -> bool:

@@ -204,6 +204,7 @@ class EnvelopeKind(Enum):
     DEBEZIUM = "debezium"
     KAFKA = "kafka"
     CHANGELOG = "changelog"
+    POSTGRES = "postgres"
 
 
 class Operation(Enum):
@@ -234,7 +235,8 @@ class EnvelopeOptions:
     ).as_field(
         "Row format. `upsert`: plain columns. `debezium`: change events with `before`, `after` and "
         "`op`. `kafka`: records with bytes in `key` and `value`. `changelog`: change feed rows "
-        "with `_change_type`. Default `upsert`."
+        'with `_change_type`. `postgres`: rows of `format("upsertflow.postgres")`, into many '
+        "tables. Default `upsert`."
     )
     payloads: Mapping[str, str | None] = combined_field(
         Option("keyFormat", Options.text, NEXT).with_meaning(
@@ -374,7 +376,7 @@ class EnvelopeOptions:
             *(f"{side}{suffix}" for side in SIDES for suffix in ("Format", "Schema", "SchemaId")),
             *(f"{side}Subject" for side in SIDES),
         ]
-        if kind in (EnvelopeKind.UPSERT, EnvelopeKind.CHANGELOG):
+        if kind not in (EnvelopeKind.DEBEZIUM, EnvelopeKind.KAFKA):
             options.refuse(
                 names,
                 f"has no meaning with the envelope '{kind.value}'",
@@ -394,7 +396,7 @@ class EnvelopeOptions:
                 f"has no meaning with the envelope '{kind.value}'",
                 hint="add .option('envelope', 'debezium') for change events, or drop it.",
             )
-        if kind is EnvelopeKind.CHANGELOG:
+        if kind in (EnvelopeKind.CHANGELOG, EnvelopeKind.POSTGRES):
             options.refuse(
                 "unavailableValuePlaceholder",
                 "has no meaning for change rows, which have all values",

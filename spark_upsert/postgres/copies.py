@@ -57,12 +57,12 @@ class Visibility:
 
 
 def copy_rows(
-    connection: Any, table: SourceTable, names: TypeNames, lsn: int
+    connection: Any, table: SourceTable, names: TypeNames, place: tuple[int, int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield a table's rows in the connection's snapshot, in the form of changes; at least one batch.
 
-    ``COPY`` in text form gives the texts that the log would give. ``lsn`` orders the rows: before
-    all changes.
+    ``COPY`` in text form gives the texts that the log would give. ``place``, a position and a
+    number, orders the rows.
     """
     columns = ", ".join(quoted(column.name) for column in table.columns)
     schema, name = map(quoted, table.target)
@@ -77,13 +77,13 @@ def copy_rows(
             lines.append(bytes(line))
             size += len(line)
             if size >= _BLOCK_BYTES:
-                yield _decode(table, names, lines, lsn)
+                yield _decode(table, names, lines, place)
                 lines, size = [], 0
-    yield _decode(table, names, lines, lsn)
+    yield _decode(table, names, lines, place)
 
 
 def _decode(
-    table: SourceTable, names: TypeNames, lines: Sequence[bytes], lsn: int
+    table: SourceTable, names: TypeNames, lines: Sequence[bytes], place: tuple[int, int]
 ) -> pa.RecordBatch:
     reasons = Reasons(len(lines))
     texts = split_copy(b"".join(lines), len(table.columns), len(lines))
@@ -97,8 +97,8 @@ def _decode(
         {
             **columns,
             OP: pa.repeat(PUT, len(lines)),
-            COMMIT_LSN: pa.repeat(pa.scalar(lsn, pa.int64()), len(lines)),
-            SEQUENCE: pa.repeat(pa.scalar(0, pa.int64()), len(lines)),
+            COMMIT_LSN: pa.repeat(pa.scalar(place[0], pa.int64()), len(lines)),
+            SEQUENCE: pa.repeat(pa.scalar(place[1], pa.int64()), len(lines)),
             XID: pa.nulls(len(lines), pa.int64()),
             REASON: reasons.texts,
         }

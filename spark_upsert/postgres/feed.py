@@ -70,13 +70,16 @@ class Receiver:
     ----------
     connection : ReplicationConnection
         Started; used by this thread alone from now on.
+    position : int
+        `reached` begins there.
     confirmed : int
-        A durable position; `reached` begins there.
+        A durable position.
     """
 
-    def __init__(self, connection: ReplicationConnection, confirmed: int) -> None:
+    def __init__(self, connection: ReplicationConnection, position: int, confirmed: int) -> None:
         self._connection = connection
-        self._confirmed = self.reached = confirmed
+        self.reached = position
+        self._confirmed = confirmed
         self._state = threading.Condition()
         self._messages: list[bytes] = []
         self._bytes = self.arrivals = 0
@@ -135,6 +138,13 @@ class Receiver:
         """Report a durable position to the server, soon."""
         self._confirmed = max(self._confirmed, lsn)
         self._wake()
+
+    def end_wait(self) -> None:
+        """End a wait for messages in another thread, as if the server had asked."""
+        with self._state:
+            self.is_asked = True
+            self.arrivals += 1
+            self._state.notify_all()
 
     def close(self) -> None:
         """Report the last position, and end the connection."""
@@ -306,6 +316,8 @@ class TransactionFeed:
         Where the batch before ended.
     keys_of : callable
         Returns a table's key columns (`MessageDecoder`).
+    confirmed : int
+        A durable position, at most ``position`` unless nothing lies between.
     """
 
     def __init__(
@@ -315,6 +327,7 @@ class TransactionFeed:
         publication: str,
         position: int,
         keys_of: Callable[[LoggedTable], tuple[str, ...]],
+        confirmed: int,
     ) -> None:
         try:
             connection.start(slot, publication, position)
@@ -323,7 +336,7 @@ class TransactionFeed:
             raise
         self.position = position
         """The end of the last complete batch."""
-        self._receiver = Receiver(connection, position)
+        self._receiver = Receiver(connection, position, confirmed)
         self._decoder = MessageDecoder(keys_of)
 
     def close(self) -> None:
@@ -338,6 +351,10 @@ class TransactionFeed:
     def skip_to_idle(self) -> None:
         """Move the position to `idle_position`: no transaction lies between."""
         self.position = self.idle_position
+
+    def wake(self) -> None:
+        """Let a `read` in another thread return if no transaction has arrived."""
+        self._receiver.end_wait()
 
     def confirm(self, lsn: int) -> None:
         """Tell the server that everything up to a position is durable: it may remove that log."""

@@ -1,49 +1,43 @@
-"""The follower of a PostgreSQL database (`Follower`): batches of whole transactions below a root.
+"""Replication of a PostgreSQL database in batches of whole transactions (`Replicator`, `Follower`).
 
-A batch is planned durably before its first table is written and confirmed to the server after its
-last one. So whatever ends the process, the next one repeats the same batch or goes on after it.
+A batch is planned durably before any of it is written and confirmed to the server afterwards. So
+whatever ends the process, the next one repeats the same batch or goes on after it.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.core.lsn import format_lsn, parse_lsn, without_page_header
+from spark_upsert.core.lsn import without_page_header
 from spark_upsert.envelopes.postgres import rows_of
-from spark_upsert.errors import DataLossError, OptionError, StorageError
+from spark_upsert.errors import DataLossError, StorageError
 from spark_upsert.postgres.catalog import Catalog, SourceTable, read_catalog
-from spark_upsert.postgres.connection import (
-    ReplicationConnection,
-    connect,
-    driver,
-)
+from spark_upsert.postgres.connection import ReplicationConnection, connect, driver
 from spark_upsert.postgres.copies import Visibility, copy_rows
 from spark_upsert.postgres.feed import BatchEnd, BatchLimits, TransactionFeed
 from spark_upsert.postgres.messages import EMPTY, OP, XID, LoggedTable, TableChanges
 from spark_upsert.postgres.spool import RowsByTable
-from spark_upsert.replication.rows import BatchRows, SourcePart, Target
-from spark_upsert.replication.source import FollowOptions, open_source, require_slot
+from spark_upsert.replication.rows import SourcePart, Target
+from spark_upsert.replication.source import (
+    FollowOptions,
+    SourceOptions,
+    open_source,
+    read_log_end,
+    require_slot,
+)
 from spark_upsert.replication.state import CopiedTable, FollowerState, read_state
-from spark_upsert.routed.commit import commit_routed
-from spark_upsert.routed.group import GroupTable, SourcePosition
-from spark_upsert.routed.plan import plan_routed, root_of, table_below
-from spark_upsert.routed.router import Route, route_of
-from spark_upsert.routed.stage import stage_tables
-from spark_upsert.store import Store
-from spark_upsert.table.log.manifest import Transaction
+from spark_upsert.replication.target import Destination, PlannedBatch, RoutedDestination
 
 _LOGGER = logging.getLogger(__name__)
-
-_INCOMING = pa.schema([("_schema", pa.string()), ("_table", pa.string())])
-"""The columns that name a table in the path."""
 
 COPY_PAGES = 1 << 15
 """Pages of 8 KiB that one batch copies: 256 MiB, or one larger table."""
@@ -74,32 +68,26 @@ ReportBatch = Callable[[FollowedBatch], None]
 """Called after each complete batch."""
 
 
-class Follower:
-    """Follows a database into the tables below a root. One per slot and root.
+class Replicator:
+    """Copies a database's tables to a destination, then writes its transactions there in batches.
 
     Parameters
     ----------
-    options : FollowOptions
+    options : SourceOptions
+    destination : Destination
     """
 
-    def __init__(self, options: FollowOptions) -> None:
-        if options.routed.park:
-            raise OptionError.refused(
-                "onTableError",
-                "cannot be 'park' here: a parked table would not follow the database",
-                hint="leave it out.",
-            )
+    def __init__(self, options: SourceOptions, destination: Destination) -> None:
         self._options = options
-        self._root = root_of(options.routed)
-
-    def forget_copies(self) -> None:
-        """Let the next run make a new slot and copy all tables again; they stay readable."""
-        state = read_state(self._root)
-        if state is not None:
-            replace(state, start=0, tables={}, copying=(), released=0).put(self._root)
+        self._destination = destination
+        self._session: _Session | None = None
+        self._lock = threading.Lock()
+        self._is_stopping = False
+        self.until: int | None = None
+        """The position at which to end; None: never. May be set during `run`, before `wake`."""
 
     def run(self, report: ReportBatch, *, once: bool = False) -> None:
-        """Copy the tables if that was not done, then write batches until interrupted.
+        """Copy the tables if that was not done, then write batches until `until` or `stop`.
 
         Parameters
         ----------
@@ -107,18 +95,18 @@ class Follower:
         once : bool
             End at the log position that the server has now.
         """
-        plan_routed(self._options.routed, _INCOMING, root=self._root)
-        until: int | None = None
+        self._destination.prepare()
         pauses: tuple[float, ...] = ()
-        while True:
+        while not self._is_stopping:
             try:
                 with closing(connect(self._options.url)) as connection:
-                    state = open_source(self._options, self._root, connection)
-                    with closing(_Session(self._options, self._root, connection, state)) as session:
-                        until = session.log_end() if once and until is None else until
+                    if once and self.until is None:
+                        self.until = read_log_end(connection)
+                    state = open_source(self._options, self._destination.store, connection)
+                    with self._opened(connection, state) as session:
                         session.begin(report)
-                        while until is None or not session.has_reached(until):
-                            session.step(report, until)
+                        while not self._is_done(session):
+                            session.step(report, self.until)
                             pauses = _PAUSES_S
                         session.release()
                         return
@@ -130,21 +118,72 @@ class Follower:
                 time.sleep(pauses[0])
                 pauses = pauses[1:]
 
+    def _is_done(self, session: _Session) -> bool:
+        until = self.until
+        return self._is_stopping or (until is not None and session.has_reached(until))
+
+    @contextmanager
+    def _opened(self, connection: Any, state: FollowerState) -> Iterator[_Session]:
+        """Close a session in the end, while no other thread uses it."""
+        session = _Session(self._options, self._destination, connection, state)
+        self._session = session
+        try:
+            yield session
+        finally:
+            with self._lock:
+                self._session = None
+            session.close()
+
+    def wake(self, confirmed: int = 0) -> None:
+        """Let a `run` in another thread notice changed settings; confirm a durable position."""
+        with self._lock:
+            if self._session is not None:
+                self._session.wake(confirmed)
+
+    def stop(self) -> None:
+        """End a `run` in another thread after its current batch."""
+        self._is_stopping = True
+        self.wake()
+
+
+class Follower(Replicator):
+    """Follows a database into the tables below a root. One per slot and root.
+
+    Parameters
+    ----------
+    options : FollowOptions
+    """
+
+    def __init__(self, options: FollowOptions) -> None:
+        super().__init__(options, RoutedDestination(options.routed))
+
+    def forget_copies(self) -> None:
+        """Let the next run make a new slot and copy all tables again; they stay readable."""
+        root = self._destination.store
+        state = read_state(root)
+        if state is not None:
+            replace(state, start=0, tables={}, copying=(), released=0).put(root)
+
 
 class _Session:
     """A follower's work with one connection for SQL and one for the stream."""
 
     def __init__(
-        self, options: FollowOptions, root: Store, connection: Any, state: FollowerState
+        self,
+        options: SourceOptions,
+        destination: Destination,
+        connection: Any,
+        state: FollowerState,
     ) -> None:
         self._options = options
-        self._root = root
+        self._destination = destination
         self._sql = connection
         self._state = state
         self._catalog = self._read_catalog()
         self._wrote = True
-        self._is_complete = state.number < 0 or GroupTable(root).has(self._transaction())
+        self._is_complete = state.number < 0 or destination.has(state)
         position = state.upper if self._is_complete else state.lower
+        confirmed = destination.confirmable(state, position)
         require_slot(connection, state, position)
         self._feed = TransactionFeed(
             ReplicationConnection(options.url),
@@ -152,15 +191,17 @@ class _Session:
             state.publication,
             position,
             self._keys_of,
+            confirmed=max(confirmed, state.released),
         )
 
     def close(self) -> None:
         """End the stream."""
         self._feed.close()
 
-    def log_end(self) -> int:
-        """Return the end of the server's log, with commits that are not flushed yet."""
-        return without_page_header(_read_log_end(self._sql))
+    def wake(self, confirmed: int) -> None:
+        """Confirm a durable position, and end the wait for transactions."""
+        self._feed.confirm(confirmed)
+        self._feed.wake()
 
     def has_reached(self, until: int) -> bool:
         """Return whether everything up to a position is written, and all copies have joined."""
@@ -186,6 +227,7 @@ class _Session:
     def step(self, report: ReportBatch, until: int | None) -> None:
         """Write the next batch, or let the server remove its log if there is none."""
         options = self._options
+        self._destination.wait_for_room()
         if until is not None:
             until = max(until, without_page_header(self._state.joined))
         with RowsByTable() as rows:
@@ -219,20 +261,27 @@ class _Session:
     def release(self) -> None:
         """Let the server remove its log while there is nothing to read in it."""
         position = self._feed.idle_position
-        if position > max(self._state.upper, self._state.released):
+        released = max(self._state.upper, self._state.released)
+        if position > released and self._destination.releases(self._state, position - released):
             # Durable first: the slot's position is checked against it at the next start.
             self._state = replace(self._state, released=position)
-            self._state.put(self._root)
+            self._put_state()
             self._feed.confirm(position)
+
+    def _confirm(self) -> None:
+        self._feed.confirm(self._destination.confirmable(self._state, self._state.upper))
+
+    def _put_state(self) -> None:
+        self._state.put(self._destination.store)
 
     def _plan(self, **changes: Any) -> None:
         """Record the next batch before any table has it."""
         self._state = replace(self._state, number=self._state.number + 1, **changes)
-        self._state.put(self._root)
+        self._put_state()
 
     def _write(self, rows: RowsByTable, end: BatchEnd, report: ReportBatch) -> None:
         self._commit(rows, end, (), report)
-        self._feed.confirm(end.upper)
+        self._confirm()
 
     def _read_catalog(self) -> Catalog:
         catalog = read_catalog(self._sql, self._state.publication)
@@ -248,11 +297,6 @@ class _Session:
         if relation.oid not in self._catalog.by_oid:
             self._catalog = self._read_catalog()
         return self._catalog.keys_of(relation)
-
-    def _transaction(self) -> Transaction:
-        """Return the transaction of the batch planned last."""
-        writer = Transaction.writer_of_query(self._state.writer)
-        return Transaction(writer=writer, number=self._state.number, is_consecutive=True)
 
     # -- copies ---------------------------------------------------------------------------
 
@@ -283,7 +327,8 @@ class _Session:
         self._copy_new([t for t in self._catalog.tables if t.target in copied], report)
 
     def _copy_new(self, tables: Sequence[SourceTable], report: ReportBatch) -> None:
-        position = self._feed.position
+        # Before the batch just read: a restart in between reads it again.
+        position = self._state.upper
         for portion in _portions(tables):
             self._state = replace(
                 self._state,
@@ -300,7 +345,7 @@ class _Session:
         with RowsByTable() as rows, connect(self._options.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             [snapshot] = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
-            visibility, lsn = Visibility.parse(snapshot), _read_log_end(connection)
+            visibility, lsn = Visibility.parse(snapshot), read_log_end(connection, is_exact=False)
             targets: set[tuple[str, str]] = set()
             for table in tables:
                 if table.oid not in copying:
@@ -308,7 +353,7 @@ class _Session:
                 elif table.target not in targets:  # A partitioned table by its root, once.
                     targets.add(table.target)
                     names = self._catalog.type_names
-                    for batch in copy_rows(connection, table, names, self._state.start):
+                    for batch in copy_rows(connection, table, names, self._state.copy_place):
                         rows.add(_key(table), batch)
             connection.execute("COMMIT")
             copies = {
@@ -317,64 +362,45 @@ class _Session:
                 if table.oid in copying
             }
             self._state = replace(self._state, tables={**self._state.tables, **copies})
-            self._state.put(self._root)
+            self._put_state()
             self._commit(rows, _empty(self._state.upper), tuple(map(str, tables)), report)
 
     def _has_batch(self, table: SourceTable) -> bool:
         """Return whether a table has the batch planned last."""
-        folder = self._route(table.target).folder
-        assert folder is not None
-        head = table_below(self._root, folder).log.try_head()
-        return head is not None and head.has(self._transaction())
+        return self._destination.has_table(self._state, table.target)
 
     # -- tables ---------------------------------------------------------------------------
-
-    def _route(self, target: tuple[str, str]) -> Route:
-        template = self._options.routed.template
-        values = dict(zip(_INCOMING.names, target, strict=True))
-        route = route_of(template, [values[column] for column in template.columns])
-        if route.problem is not None:
-            raise route.problem
-        return route
 
     def _commit(
         self, rows: RowsByTable, end: BatchEnd, copied: tuple[str, ...], report: ReportBatch
     ) -> None:
-        """Write the batch planned last into its tables, then record it in the group."""
-        state, routed = self._state, self._options.routed
-        targets: dict[Route, Target] = {}
+        """Write the batch planned last."""
+        state = self._state
+        targets: dict[tuple[str, str], Target] = {}
         for table in self._catalog.tables:
             if _key(table) in rows.counts:  # Others were dropped, or are out of the publication.
                 copy = state.tables.get(table.oid)
                 is_repeating = copy is not None and copy.lsn > state.lower and not copied
                 visibility = copy.visibility if copy is not None and is_repeating else None
-                target = targets.setdefault(self._route(table.target), Target(table.keys))
+                target = targets.setdefault(table.target, Target(table.keys))
                 target.parts.append(SourcePart(_key(table), visibility, table.is_partition))
-        batch = BatchRows(rows, targets)
-        plan = plan_routed(routed, _INCOMING, root=self._root, overwrite=bool(copied))
-        staged = stage_tables(plan, self._root, batch, batch.counts, self._transaction(), 0)
         is_known = self._catalog.by_oid.keys() <= state.tables.keys()
-        is_consistent = is_known and state.upper >= state.joined
-        commit_routed(
-            self._root,
-            routed,
-            [staged],
-            self._transaction(),
-            overwrite=bool(copied),
-            source=SourcePosition(
-                lsn=format_lsn(state.upper),
-                committed_us=end.committed_us or None,
-                is_whole=is_consistent,
-            ),
+        batch = PlannedBatch(
+            rows=rows,
+            targets=targets,
+            end=end,
+            is_copy=bool(copied),
+            is_consistent=is_known and state.upper >= state.joined,
         )
+        self._destination.write(state, batch)
         report(
             FollowedBatch(
                 number=state.number,
                 upper=state.upper,
-                rows=sum(batch.counts.values()),
+                rows=batch.row_count,
                 transaction_count=end.transaction_count,
                 copied=copied,
-                is_consistent=is_consistent,
+                is_consistent=batch.is_consistent,
             )
         )
 
@@ -395,11 +421,6 @@ def _adder(rows: RowsByTable) -> Callable[[Sequence[TableChanges]], None]:
             rows.add(_key(table.relation), rows_of(table))
 
     return add
-
-
-def _read_log_end(connection: Any) -> int:
-    [text] = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
-    return parse_lsn(text)
 
 
 def _portions(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:

@@ -61,12 +61,7 @@ class BatchRows:
 
     def rows(self, route: Route) -> Iterator[pa.RecordBatch]:
         """Yield a table's rows without the changes that its copy has."""
-        for part in self.targets[route].parts:
-            for batch in self.spooled.rows(part.name):
-                rows = batch if part.visibility is None else _without(batch, part.visibility)
-                if part.is_partition:
-                    rows = rows.filter(pc.not_equal(rows.column(OP), EMPTY))
-                yield rows
+        return iter_rows(self.spooled, self.targets[route])
 
     def plan(
         self, route: Route, table: Table, options: WriteOptions, new_table_id: str
@@ -81,6 +76,16 @@ class BatchRows:
             new_table_id=new_table_id,
             form=PostgresForm(incoming, target.keys),
         )
+
+
+def iter_rows(spooled: RowsByTable, target: Target) -> Iterator[pa.RecordBatch]:
+    """Yield a table's rows without the changes that its copy has."""
+    for part in target.parts:
+        for batch in spooled.rows(part.name):
+            rows = batch if part.visibility is None else _without(batch, part.visibility)
+            if part.is_partition:
+                rows = rows.filter(pc.not_equal(rows.column(OP), EMPTY))
+            yield rows
 
 
 def _without(batch: pa.RecordBatch, visibility: Visibility) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_upsert.core.durations import Fields
-from spark_upsert.core.lsn import format_lsn, parse_lsn
+from spark_upsert.core.lsn import format_lsn, parse_lsn, without_page_header
 from spark_upsert.errors import DataLossError, OptionError, OtherTableError
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.postgres.catalog import (
@@ -30,16 +30,13 @@ from spark_upsert.store import Store
 
 _LOGGER = logging.getLogger(__name__)
 
-_AGAIN = "start again with --resnapshot, which makes a new slot and copies all tables."
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowOptions:
-    """Settings of a follower."""
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Settings of a source."""
 
     url: str
     """libpq's address of the database."""
-    routed: RoutedOptions
     slot: str = "upsertflow"
     publication: str = "upsertflow"
     include: tuple[str, ...] = ()
@@ -59,7 +56,14 @@ class FollowOptions:
         return not self.include or any(re.fullmatch(pattern, name) for pattern in self.include)
 
 
-def open_source(options: FollowOptions, root: Store, connection: Any) -> FollowerState:
+@dataclass(frozen=True, kw_only=True)
+class FollowOptions(SourceOptions):
+    """Settings of a follower."""
+
+    routed: RoutedOptions
+
+
+def open_source(options: SourceOptions, root: Store, connection: Any) -> FollowerState:
     """Return the follower's state; before the first batch, make the publication and the slot.
 
     Raises `OtherTableError` for another source than the one followed so far.
@@ -74,7 +78,7 @@ def open_source(options: FollowOptions, root: Store, connection: Any) -> Followe
                     f"the server has a replication slot '{options.slot}', but nothing was ever "
                     f"written below '{root.url}'.",
                     hint="is the path right? If the slot is a leftover, drop it: SELECT "
-                    f"pg_drop_replication_slot('{options.slot}'); else choose another --slot.",
+                    f"pg_drop_replication_slot('{options.slot}'); else choose another slot name.",
                     option="slotName",
                 )
             state = FollowerState(
@@ -105,7 +109,7 @@ def open_source(options: FollowOptions, root: Store, connection: Any) -> Followe
     return state
 
 
-def _ensure_publication(options: FollowOptions, connection: Any) -> None:
+def _ensure_publication(options: SourceOptions, connection: Any) -> None:
     query = "SELECT FROM pg_publication WHERE pubname = %s"
     if connection.execute(query, [options.publication]).fetchone() is not None:
         return
@@ -119,13 +123,13 @@ def _ensure_publication(options: FollowOptions, connection: Any) -> None:
     if not tables:
         raise OptionError(
             f"{shown(options.url)} has no table with a primary key that the patterns include.",
-            hint="check --include and --exclude, and the database in the URL.",
+            hint="check the patterns and the database in the URL.",
             option="tableIncludeList",
         )
     create_publication(connection, options.publication, tables)
 
 
-def require_slot(connection: Any, state: FollowerState, position: int) -> None:
+def require_slot(connection: Any, state: FollowerState, position: int, why: str = "") -> None:
     """Raise `DataLossError` unless the slot has every transaction after a position."""
     slot, read_up_to = state.slot, max(position, state.released)
     row = read_slot(connection, slot)
@@ -138,10 +142,20 @@ def require_slot(connection: Any, state: FollowerState, position: int) -> None:
     else:
         return
     raise DataLossError(
-        f"the replication slot '{slot}' {problem}. The tables have everything up to "
+        f"{why}the replication slot '{slot}' {problem}. The tables have everything up to "
         f"{format_lsn(read_up_to)}; later changes are lost.",
-        hint=_AGAIN,
+        hint="start again with a new slot and new copies of all tables: in Spark, by another spool, "
+        "slotName and checkpointLocation; with the command 'follow', by --resnapshot.",
     )
+
+
+def read_log_end(connection: Any, *, is_exact: bool = True) -> int:
+    """Return the end of the server's log, with commits that are not flushed yet.
+
+    ``is_exact``: the end of the last record.
+    """
+    [text] = connection.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+    return without_page_header(parse_lsn(text)) if is_exact else parse_lsn(text)
 
 
 def read_slot(connection: Any, slot: str) -> tuple[str, str] | None:

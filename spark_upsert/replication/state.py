@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +38,12 @@ class CopiedTable:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
+        copied = {"visibility": str(self.visibility), "lsn": format_lsn(self.lsn)}
+        return {**self.description, **copied}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The JSON form without the copy."""
         source = self.source
         return {
             "oid": source.oid,
@@ -49,8 +57,6 @@ class CopiedTable:
             ],
             "file": source.file,
             "filter": source.row_filter,
-            "visibility": str(self.visibility),
-            "lsn": format_lsn(self.lsn),
         }
 
     @classmethod
@@ -118,6 +124,22 @@ class FollowerState:
     def joined(self) -> int:
         """The position from which all tables show one state of the source."""
         return max((table.lsn for table in self.tables.values()), default=self.start)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the accepted tables, 16 hexadecimal digits; empty until all have joined."""
+        if not self.tables or self.upper < self.joined:
+            return ""
+        tables = [self.tables[oid].description for oid in sorted(self.tables)]
+        return hashlib.blake2b(json.dumps(tables).encode(), digest_size=8).hexdigest()
+
+    @property
+    def copy_place(self) -> tuple[int, int]:
+        """The order of copied rows: after earlier batches and copies, before later transactions.
+
+        A commit record begins at or after the end of the one before, and is longer than a byte.
+        """
+        return self.upper - 1, 2 * self.number + 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""

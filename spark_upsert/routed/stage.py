@@ -27,6 +27,7 @@ from spark_upsert.routed.dead_letter import (
     earlier_rows_error,
     is_permanent_error,
 )
+from spark_upsert.routed.group import SourcePosition
 from spark_upsert.routed.plan import RoutedPlan, plan_rows_of, require_room, table_below
 from spark_upsert.routed.router import MEMORY_BYTES, Route, Router, Spool
 from spark_upsert.store import Store
@@ -97,6 +98,8 @@ class RoutedStaged:
     """Compactions, each with its table folder."""
     visited: tuple[str, ...] = ()
     """Folders visited for compaction."""
+    source: SourcePosition | None = None
+    """The batch's position in the database that the tables follow, in one of its tasks."""
 
 
 def stage_routed(

@@ -26,13 +26,21 @@ from spark_upsert.options.declare import (
     read_values,
 )
 from spark_upsert.options.inputs import DiscoveryOptions, InputOptions, ReadPlan
+from spark_upsert.options.postgres import PostgresOptions
 from spark_upsert.options.read import MergeOptions, PlanOptions, QueryOptions, ReadOptions
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.options.write import EnvelopeOptions, WriteOptions
 from tools.option_reference import SCOPES
 
 OF_READS = (InputOptions, MergeOptions, PlanOptions, QueryOptions, ReadOptions, ReadPlan)
-CLASSES = (*OF_READS, DiscoveryOptions, EnvelopeOptions, RoutedOptions, WriteOptions)
+CLASSES = (
+    *OF_READS,
+    DiscoveryOptions,
+    EnvelopeOptions,
+    PostgresOptions,
+    RoutedOptions,
+    WriteOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,6 +89,7 @@ LIGHT = """
 import sys
 sys.modules.update(dict.fromkeys(["pyarrow", "numpy", "spark_upsert"]))
 import pyspark_upsertflow
+import pyspark_upsertflow_postgres
 print(pyspark_upsertflow.DefaultSource.name())
 """
 
@@ -96,7 +97,7 @@ WITHOUT_LIMITS = """
 import pyspark.sql.datasource_internal
 import pyspark.sql.streaming.datasource as limits
 del limits.SupportsTriggerAvailableNow, limits.ReadMaxRows
-from pyspark_upsertflow import readers, registration, stream_reader, writers
+from pyspark_upsertflow import postgres, readers, registration, stream_reader, writers
 import pyspark_upsertflow
 print(pyspark_upsertflow.DefaultSource.name())
 """

@@ -18,6 +18,7 @@ from pyspark import cloudpickle
 import pyspark_upsertflow
 import spark_upsert
 import spark_upsert_sink
+from pyspark_upsertflow.registration import SOURCES
 from spark_upsert.cli.commands import KINDS
 
 pytestmark = pytest.mark.slow
@@ -71,9 +72,12 @@ def test_every_folder_with_a_module_is_a_typed_package(package: str) -> None:
     assert (PACKAGES[package] / "py.typed").exists()
 
 
-def test_spark_sees_the_source_and_no_other_package_of_ours() -> None:
+def test_spark_sees_the_sources_and_no_other_package_of_ours() -> None:
     # The call that Spark's lookup worker makes; a package behind an import hook hides from it.
-    assert "pyspark_upsertflow" in {module.name for module in pkgutil.iter_modules()}
+    seen = {module.name for module in pkgutil.iter_modules()}
+    for format_name, module in SOURCES.items():
+        assert module.partition(".")[0] in seen
+        assert importlib.import_module(module).DefaultSource.name() == format_name
     assert [name for name in PACKAGES if name.startswith("pyspark_")] == ["pyspark_upsertflow"]
 
 
@@ -138,7 +142,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_file_of_the_packages_and_no_more(wheel: Path) -> None:
     installed = set(zipfile.ZipFile(wheel).namelist())
     names = {name.partition("/")[0] for name in installed}
-    assert {name for name in names if not name.endswith(".dist-info")} == set(PACKAGES)
+    shim = "pyspark_upsertflow_postgres.py"  # Spark finds one source per module.
+    assert {name for name in names if not name.endswith(".dist-info")} == {*PACKAGES, shim}
     expected = {
         f"{package}/{file.relative_to(folder).as_posix()}"
         for package, folder in PACKAGES.items()

@@ -69,7 +69,7 @@ class Server:
 
 @contextmanager
 def feed_of(server: Server) -> Iterator[TransactionFeed]:
-    feed = TransactionFeed(server, "s", "p", START, identity_of)  # type: ignore[arg-type]
+    feed = TransactionFeed(server, "s", "p", START, identity_of, START)  # type: ignore[arg-type]
     try:
         yield feed
     finally:
