@@ -62,9 +62,8 @@ class Followed:
         """Return a follower with a slot named as the database."""
         return Follower(
             FollowOptions(
-                url=self.url,
                 routed=RoutedOptions.parse({"path": self.path}),
-                **{"slot": self.database, **options},
+                **{"url": self.url, "slot": self.database, **options},
             )
         )
 
@@ -78,6 +77,11 @@ class Followed:
     def line(self, *more: str) -> str:
         """Return the command line of a follower."""
         return shlex.join(["upsertflow", "follow", self.url, self.path, *more])
+
+    def on_page(self, line: str) -> str:
+        """Return a command line of a page for this database and this root."""
+        line = line.replace("postgresql://repl@db/shop", f"'{self.url}'")
+        return line.replace("/lake/shop", str(self.root))
 
     def command(self, line: str, *, slot: bool = True) -> list[str]:
         """Return a process's arguments for a command line, with a slot named as the database."""

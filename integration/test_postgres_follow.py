@@ -6,12 +6,16 @@ Own processes: the follower needs no Spark, and is killed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,8 +29,11 @@ from spark_upsert.errors import (
     OptionError,
     OtherTableError,
     SchemaError,
+    StorageError,
 )
 from spark_upsert.postgres import connection
+from spark_upsert.postgres.connection import Address
+from spark_upsert.replication import follower, target
 from spark_upsert.replication.follower import FollowedBatch
 from spark_upsert.replication.waiting import wait_for_lsn
 
@@ -202,8 +209,6 @@ def test_log_that_the_server_has_removed_is_copied_again(followed: Followed) -> 
 def test_tables_copied_at_different_times_join_without_a_gap(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_upsert.replication import follower
-
     monkeypatch.setattr(follower, "COPY_PAGES", 0)  # Each table in a batch of its own.
     tables = ["a", "b", "c"]
     transfers = Transfers(followed, tables, 7)
@@ -383,13 +388,8 @@ def test_an_idle_follower_lets_the_server_remove_its_log(followed: Followed) -> 
 
 def test_the_commands_of_the_page(followed: Followed) -> None:
     followed.execute("CREATE TABLE orders (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
-    [page] = code_of("docs/postgresql.md", "sh", runner="integration/test_postgres_follow.py")
-    plan, once, forever = (
-        line.replace("postgresql://repl@db/shop", f"'{followed.url}'").replace(
-            "/lake/shop", str(followed.root)
-        )
-        for line in page.splitlines()
-    )
+    page, _ = code_of("docs/postgresql.md", "sh", runner="integration/test_postgres_follow.py")
+    plan, once, forever = map(followed.on_page, page.splitlines())
     shown = subprocess.run(followed.command(plan), capture_output=True, text=True, check=True)
     assert "would be published" in shown.stdout
     assert not followed.source_rows("pg_publication")
@@ -403,6 +403,121 @@ def test_the_commands_of_the_page(followed: Followed) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 0
     assert followed.rows("orders") == [(1,), (2,)]
+
+
+def test_a_second_follower_takes_over(followed: Followed) -> None:
+    transfers = Transfers(followed, ["a", "b", "c"], random.SystemRandom().randrange(10**6))
+    transfers.create()
+    options = ("--json", "--max-delay", "20 ms", "--max-rows", "40", "--take-over")
+    processes: list[subprocess.Popen[str]] = []
+    lines: list[str] = []
+    errors: list[str] = []
+
+    def take_over(line_count: int) -> None:
+        process = followed.start(followed.line(*options))
+        assert process.stdout is not None
+        lines.extend(process.stdout.readline() for _ in range(line_count))
+        for before in processes[-1:]:
+            before.send_signal(signal.SIGCONT)  # It wakes in the middle of its work.
+            end(before, code=1)
+            assert "[CONTENTION] another follower" in errors[-1]
+        processes.append(process)
+
+    def end(process: subprocess.Popen[str], code: int) -> None:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == code, err
+        lines.extend(out.splitlines())
+        errors.append(err)
+
+    with transfers:
+        for is_stopped in (False, True, False, True):
+            take_over(4)
+            if is_stopped:
+                processes[-1].send_signal(signal.SIGSTOP)
+        take_over(4)
+    processes[-1].terminate()
+    end(processes[-1], code=0)
+    assert sum("ended the other session" in err for err in errors) >= 2
+    followed.follow()
+    require_sums(followed, transfers, lines)
+
+
+@pytest.mark.parametrize("take_over", [False, True])
+def test_copies_that_another_follower_may_complete_are_made_again(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, take_over: bool
+) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "commit_routed", Mock(side_effect=StorageError("full")))
+        with pytest.raises(StorageError, match="full"):
+            followed.follow()
+    followed.execute("INSERT INTO a VALUES (2)")
+    batches = followed.follow(take_over=take_over)
+    copies = [(batch.number, batch.is_consistent) for batch in batches if batch.copied]
+    assert copies == ([(0, False), (1, False)] if take_over else [(0, False)])
+    assert followed.rows("a") == [(1,), (2,)]
+    assert followed.follow(take_over=take_over) == []
+
+
+@contextmanager
+def token_role(followed: Followed, token: str) -> Iterator[str]:
+    """Make a role that needs a password."""
+    role = f"role_{followed.database}"
+    [(path, rules)] = followed.source_rows("current_setting('hba_file') f", "f, pg_read_file(f)")
+
+    def set_rules(text: str) -> None:
+        with followed.sql() as connection:
+            make = "SELECT lo_from_bytea(0, convert_to(%s, 'UTF8'))"
+            [object_id] = connection.execute(make, [text]).fetchone() or [0]
+            connection.execute("SELECT lo_export(%s, %s)", [object_id, path])
+            connection.execute("SELECT lo_unlink(%s), pg_reload_conf()", [object_id])
+
+    followed.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD '{token}'")
+    set_rules(f"host all {role} all scram-sha-256\n{rules}")
+    try:
+        yield role
+    finally:
+        set_rules(rules)
+        followed.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_token_that_changes_is_in_no_file_and_no_log(
+    followed: Followed, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    first, second = "HUSH-first", "HUSH-second"
+    token = tmp_path / "token"
+    token.write_text(f"{first}\n")
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with token_role(followed, first) as role:
+        tokens = replace(followed, postgres=replace(followed.postgres, user=role))
+        with pytest.raises(StorageError, match="password authentication failed") as caught:
+            tokens.follow(url=Address(tokens.url, "echo HUSH-wrong"))
+        with pytest.raises(StorageError, match="exit code 1 and"):
+            tokens.follow(url=Address(tokens.url, "false"))
+        tokens.follow(url=Address(tokens.url, f"cat {token}"))
+        _, page = code_of("docs/postgresql.md", "sh", runner="integration/test_postgres_follow.py")
+        process = tokens.start(tokens.on_page(page).replace("/run/token", str(token)) + " --json")
+        assert process.stdout is not None
+        followed.execute("INSERT INTO a VALUES (2)")
+        lines = [process.stdout.readline()]
+        token.write_text(second)
+        followed.execute(
+            f"ALTER ROLE {role} PASSWORD '{second}'",
+            f"SELECT pg_terminate_backend(pid, 9999) FROM pg_stat_activity WHERE usename = '{role}'",
+            "INSERT INTO a VALUES (3)",
+        )
+        lines.append(process.stdout.readline())
+        process.terminate()
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "connecting again" in err
+    assert followed.rows("a") == [(1,), (2,), (3,)]
+    seen = f"{caplog.text}{''.join(lines)}{out}{err}{caught.value}"
+    assert "HUSH" not in seen
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != token]
+    assert len(files) > 5
+    assert not any(b"HUSH" in path.read_bytes() for path in files)
 
 
 def test_an_application_reads_its_own_write(followed: Followed) -> None:
@@ -474,7 +589,7 @@ def test_refusals_before_anything_is_made(
         followed.execute("INSERT INTO a VALUES (1)")
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["rows"] == 1
-        with pytest.raises(ContentionError, match="is active for PID"):
+        with pytest.raises(ContentionError, match=r"is in use by PID \d+, 'upsertflow'"):
             followed.follow()
     finally:
         process.terminate()

@@ -23,6 +23,7 @@ from spark_upsert.core.lsn import format_lsn
 from spark_upsert.errors import UpsertFlowError, as_flag
 from spark_upsert.options.declare import STORAGE_PREFIX
 from spark_upsert.options.routed import RoutedOptions
+from spark_upsert.postgres.connection import Address
 from spark_upsert.replication.follower import FollowedBatch, Follower
 from spark_upsert.replication.source import FollowOptions, describe_source, drop_source
 from spark_upsert.replication.waiting import wait_for_lsn
@@ -58,6 +59,16 @@ from spark_upsert.replication.waiting import wait_for_lsn
 )
 @click.option("--plan", is_flag=True, help="Show what would be followed, and change nothing.")
 @click.option(
+    "--password-command",
+    metavar="COMMAND",
+    help="Prints the password; run for each connection, without a shell.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="End the other session that holds the slot. Otherwise wait 30 seconds for it.",
+)
+@click.option(
     "--resnapshot",
     is_flag=True,
     help="Make the slot again and copy all tables, as after lost changes. The tables stay readable.",
@@ -86,6 +97,8 @@ def follow(
     exclude: Sequence[str],
     once: bool,
     plan: bool,
+    password_command: str | None,
+    take_over: bool,
     resnapshot: bool,
     drop: bool,
     max_rows: int,
@@ -100,7 +113,7 @@ def follow(
     """
     texts = {f"{STORAGE_PREFIX}{name}": value for name, value in storage.items()}
     options = FollowOptions(
-        url=url,
+        url=Address(url, password_command),
         routed=RoutedOptions.parse({**texts, **dict(settings), "path": path}),
         slot=slot,
         publication=publication,
@@ -108,6 +121,7 @@ def follow(
         exclude=tuple(exclude),
         rows_max=max_rows,
         delay_s=max_delay / 1000,
+        take_over=take_over,
     )
     if plan:
         names = ("table", "keys", "columns", "note")

@@ -7,18 +7,24 @@ connection.
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 import select
+import shlex
 import struct
+import subprocess
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from spark_upsert.core.durations import Fields
 from spark_upsert.core.lsn import format_lsn, parse_lsn
 from spark_upsert.errors import ContentionError, OptionError, StorageError
 from spark_upsert.postgres.messages import POSTGRES_EPOCH_US
 from spark_upsert.postgres.types import SETTINGS
+
+_LOGGER = logging.getLogger(__name__)
 
 _OPTIONS = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
 
@@ -27,6 +33,9 @@ _DATA = ord("w")
 
 _TRIES, _PAUSE_SECONDS = 60, 0.5
 """How often, and after which pauses, a slot in use is tried: 30 seconds."""
+
+_COMMAND_SECONDS = 60
+"""How long a password command may take."""
 
 _NAME = re.compile(r"[a-z0-9_]{1,63}")
 """The names that PostgreSQL allows for slots."""
@@ -43,17 +52,61 @@ def driver() -> Any:
         ) from error
 
 
-def shown(url: str) -> str:
-    """Return a connection's address without user, password and parameters."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a database."""
+
+    url: str = field(repr=False)
+    """libpq's URL or ``key=value`` text."""
+    password_command: str | None = field(default=None, repr=False)
+    """Run for each connection, without a shell: it prints the password."""
+
+    def password(self) -> dict[str, str]:
+        """Return the connection parameter with the password from the command, if there is one.
+
+        No message has the command, its arguments or its output.
+        """
+        if self.password_command is None:
+            return {}
+        try:
+            result = subprocess.run(
+                shlex.split(self.password_command),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_COMMAND_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            problem = f"did not end within {_COMMAND_SECONDS} seconds"
+        except (OSError, ValueError, IndexError) as error:
+            problem = f"cannot be run ({type(error).__name__})"
+        else:
+            password = result.stdout.decode(errors="replace").rstrip("\r\n")
+            if result.returncode == 0 and password:
+                return {"password": password}
+            printed = "" if password else " and printed nothing"
+            problem = f"ended with exit code {result.returncode}{printed}"
+        raise StorageError(
+            f"the command for the database's password {problem}.",
+            hint="run it in a shell; its output is shown nowhere else. It is run without a shell.",
+        )
+
+
+def shown(address: str | Address) -> str:
+    """Return a database's address without user, password and parameters."""
+    url = address.url if isinstance(address, Address) else address
     parameters = driver().conninfo.conninfo_to_dict(url)
     host, port = parameters.get("host", "localhost"), parameters.get("port", 5432)
     return f"postgresql://{host}:{port}/{parameters.get('dbname', '')}"
 
 
-def connect(url: str, **parameters: str) -> Any:
+def connect(address: str | Address, **parameters: str) -> Any:
     """Return a connection with `SETTINGS`, in autocommit; raise `StorageError` without one."""
     psycopg = driver()
+    address = address if isinstance(address, Address) else Address(address)
+    url = address.url
     own = {"client_encoding": "UTF8", "application_name": "upsertflow", "options": _OPTIONS}
+    own |= address.password()
     try:
         conninfo = psycopg.conninfo.make_conninfo(url, **own, **parameters)
     except psycopg.ProgrammingError:
@@ -66,7 +119,7 @@ def connect(url: str, **parameters: str) -> Any:
         return psycopg.connect(conninfo, autocommit=True)
     except psycopg.OperationalError as error:
         raise StorageError(
-            f"no connection to {shown(url)}: {str(error).strip()}.",
+            f"no connection to {shown(address)}: {str(error).strip()}.",
             hint="check the address, the password (PGPASSWORD or a password file) and the role.",
         ) from error
 
@@ -87,13 +140,14 @@ class ReplicationConnection:
 
     Parameters
     ----------
-    url : str
-        libpq's URL or ``key=value`` text.
+    address : str or Address
+    takes_over : bool
+        Whether `start` ends another session that holds the slot.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._connection = connect(url, replication="database")
+    def __init__(self, address: str | Address, *, takes_over: bool = False) -> None:
+        self._connection = connect(address, replication="database")
+        self._takes_over = takes_over
         self._protocol = self._connection.pgconn
 
     def identify(self) -> System:
@@ -113,28 +167,57 @@ class ReplicationConnection:
         return parse_lsn(row[1])
 
     def start(self, slot: str, publication: str, lsn: int) -> None:
-        """Start to receive what was committed after a position; waits while the slot is in use."""
+        """Start to receive what was committed after a position; waits while the slot is in use.
+
+        Raises `ContentionError` after 30 seconds.
+        """
         require_slot_name(slot)
         name = publication.replace('"', '""').replace("'", "''")
         command = (
             f"START_REPLICATION SLOT {slot} LOGICAL {format_lsn(lsn)} "
             f"(proto_version '1', publication_names '\"{name}\"', messages 'true')"
         )
-        reason = ""
-        for _ in range(_TRIES):
+        for index in range(_TRIES):
             try:
                 self._connection.execute(command)
-            except driver().errors.ObjectInUse as error:
+            except driver().errors.ObjectInUse:
+                holder = self._read_holder(slot)
+                if self._takes_over:
+                    self._end_holder(slot)
+                    _LOGGER.warning("ended the other session: %s", Fields(slot=slot, by=holder))
+                    continue
                 # The server process of a killed reader may live a moment longer.
-                reason = str(error).strip()
+                if index == 1:
+                    fields = Fields(slot=slot, by=holder, wait_s=_TRIES * _PAUSE_SECONDS)
+                    _LOGGER.warning("the slot is in use: %s", fields)
                 time.sleep(_PAUSE_SECONDS)
             else:
                 return
         raise ContentionError(
-            f"{reason}. Another program reads the slot.",
-            hint="stop the other follower, or end its server process: "
+            f"replication slot '{slot}' is in use by {holder}.",
+            hint="stop the other follower; or end its session, by --take-over or "
             "SELECT pg_terminate_backend(pid).",
         )
+
+    def _read_holder(self, slot: str) -> str:
+        # Without parameters, which a replication connection does not take.
+        row = self._connection.execute(
+            "SELECT pid, application_name FROM pg_stat_activity JOIN pg_replication_slots "
+            f"ON pid = active_pid WHERE slot_name = '{slot}'"
+        ).fetchone()
+        return "a session that has just ended" if row is None else f"PID {row[0]}, '{row[1]}'"
+
+    def _end_holder(self, slot: str) -> None:
+        try:
+            self._connection.execute(
+                f"SELECT pg_terminate_backend(active_pid, {int(_PAUSE_SECONDS * 1000)}) "
+                f"FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+            )
+        except driver().errors.InsufficientPrivilege as error:
+            raise ContentionError(
+                f"the session that holds slot '{slot}' is not ended: {str(error).strip()}.",
+                hint="use the role of that session, or grant pg_signal_backend.",
+            ) from error
 
     def receive(self) -> bytes | None:
         """Return the next message if there is one; None if none has arrived.

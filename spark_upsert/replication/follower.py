@@ -34,8 +34,9 @@ from spark_upsert.replication.source import (
     read_log_end,
     require_slot,
 )
-from spark_upsert.replication.state import CopiedTable, FollowerState, read_state
+from spark_upsert.replication.state import CopiedTable, FollowerState, claim_state, read_state
 from spark_upsert.replication.target import Destination, PlannedBatch, RoutedDestination
+from spark_upsert.store.protocol import new_token
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -97,14 +98,19 @@ class Replicator:
         """
         self._destination.prepare()
         pauses: tuple[float, ...] = ()
+        takes_over, session_id = self._options.take_over, new_token()
         while not self._is_stopping:
             try:
                 with closing(connect(self._options.url)) as connection:
                     if once and self.until is None:
                         self.until = read_log_end(connection)
+                    if takes_over:
+                        claim_state(self._destination.store, session_id)
                     state = open_source(self._options, self._destination.store, connection)
-                    with self._opened(connection, state) as session:
+                    state = replace(state, session=session_id)
+                    with self._opened(connection, state, takes_over=takes_over) as session:
                         session.begin(report)
+                        takes_over = False  # Or two followers would end each other for ever.
                         while not self._is_done(session):
                             session.step(report, self.until)
                             pauses = _PAUSES_S
@@ -123,9 +129,13 @@ class Replicator:
         return self._is_stopping or (until is not None and session.has_reached(until))
 
     @contextmanager
-    def _opened(self, connection: Any, state: FollowerState) -> Iterator[_Session]:
+    def _opened(
+        self, connection: Any, state: FollowerState, *, takes_over: bool
+    ) -> Iterator[_Session]:
         """Close a session in the end, while no other thread uses it."""
-        session = _Session(self._options, self._destination, connection, state)
+        session = _Session(
+            self._options, self._destination, connection, state, takes_over=takes_over
+        )
         self._session = session
         try:
             yield session
@@ -174,6 +184,8 @@ class _Session:
         destination: Destination,
         connection: Any,
         state: FollowerState,
+        *,
+        takes_over: bool,
     ) -> None:
         self._options = options
         self._destination = destination
@@ -181,12 +193,13 @@ class _Session:
         self._state = state
         self._catalog = self._read_catalog()
         self._wrote = True
+        self._takes_over = takes_over
         self._is_complete = state.number < 0 or destination.has(state)
         position = state.upper if self._is_complete else state.lower
         confirmed = destination.confirmable(state, position)
         require_slot(connection, state, position)
         self._feed = TransactionFeed(
-            ReplicationConnection(options.url),
+            ReplicationConnection(options.url, takes_over=takes_over),
             state.slot,
             state.publication,
             position,
@@ -211,6 +224,11 @@ class _Session:
     def begin(self, report: ReportBatch) -> None:
         """Complete the batch planned last, then copy the tables that need it."""
         state = self._state
+        if self._takes_over and not self._is_complete:
+            # The follower before may still commit copies, from another snapshot: copy them again.
+            tables = {o: table for o, table in state.tables.items() if o not in state.copying}
+            state = replace(state, tables=tables)
+        self._put(state)
         if not self._is_complete:
             if state.copying:
                 self._copy(
@@ -264,20 +282,18 @@ class _Session:
         released = max(self._state.upper, self._state.released)
         if position > released and self._destination.releases(self._state, position - released):
             # Durable first: the slot's position is checked against it at the next start.
-            self._state = replace(self._state, released=position)
-            self._put_state()
+            self._put(replace(self._state, released=position))
             self._feed.confirm(position)
 
     def _confirm(self) -> None:
         self._feed.confirm(self._destination.confirmable(self._state, self._state.upper))
 
-    def _put_state(self) -> None:
-        self._state.put(self._destination.store)
+    def _put(self, state: FollowerState) -> None:
+        self._state = state.put(self._destination.store)
 
     def _plan(self, **changes: Any) -> None:
         """Record the next batch before any table has it."""
-        self._state = replace(self._state, number=self._state.number + 1, **changes)
-        self._put_state()
+        self._put(replace(self._state, number=self._state.number + 1, **changes))
 
     def _write(self, rows: RowsByTable, end: BatchEnd, report: ReportBatch) -> None:
         self._commit(rows, end, (), report)
@@ -359,10 +375,9 @@ class _Session:
             copies = {
                 table.oid: CopiedTable(source=table, visibility=visibility, lsn=lsn)
                 for table in tables
-                if table.oid in copying
+                if table.oid in copying and (is_new or not self._takes_over)
             }
-            self._state = replace(self._state, tables={**self._state.tables, **copies})
-            self._put_state()
+            self._put(replace(self._state, tables={**self._state.tables, **copies}))
             self._commit(rows, _empty(self._state.upper), tuple(map(str, tables)), report)
 
     def _has_batch(self, table: SourceTable) -> bool:

@@ -20,6 +20,7 @@ from spark_upsert.postgres.catalog import (
     require_setup,
 )
 from spark_upsert.postgres.connection import (
+    Address,
     ReplicationConnection,
     connect,
     shown,
@@ -35,7 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 class SourceOptions:
     """Settings of a source."""
 
-    url: str
+    url: str | Address
     """libpq's address of the database."""
     slot: str = "upsertflow"
     publication: str = "upsertflow"
@@ -48,6 +49,8 @@ class SourceOptions:
     """How long changes wait for others."""
     heartbeat_s: float = 10.0
     """How often an idle follower lets the server remove its log."""
+    take_over: bool = False
+    """Whether `Follower.run` ends the session that holds the slot when it begins."""
 
     def includes(self, name: str) -> bool:
         """Return whether a table ``schema.table`` is to be followed."""
@@ -87,8 +90,7 @@ def open_source(options: SourceOptions, root: Store, connection: Any) -> Followe
                 slot=options.slot,
                 publication=options.publication,
                 start=0,
-            )
-            state.put(root)
+            ).put(root)
         given = (system.identifier, system.database, options.slot, options.publication)
         followed = (state.system, state.database, state.slot, state.publication)
         if given != followed:
@@ -104,8 +106,7 @@ def open_source(options: SourceOptions, root: Store, connection: Any) -> Followe
             _ensure_publication(options, connection)
             drop_slot(connection, options.slot)
             start = replication.create_slot(options.slot)
-            state = replace(state, start=start, lower=start, upper=start)
-            state.put(root)
+            state = replace(state, start=start, lower=start, upper=start).put(root)
     return state
 
 

@@ -18,7 +18,7 @@ from spark_upsert.core.lsn import format_lsn, parse_lsn
 from spark_upsert.errors import CorruptionError
 from spark_upsert.postgres.messages import CHANGE_COLUMNS, COMMIT_LSN, EMPTY, OP, SEQUENCE
 from spark_upsert.replication.rows import iter_rows
-from spark_upsert.replication.state import PATH, FollowerState
+from spark_upsert.replication.state import FollowerState
 from spark_upsert.replication.target import PlannedBatch
 from spark_upsert.store import Store
 from spark_upsert.store.protocol import new_token
@@ -255,11 +255,10 @@ class SpoolDestination:
             self.store.delete(batch.path)
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all batches."""
         for folder in (_BATCHES, _ROWS):
             for info in [*self.store.list(folder)]:
                 self.store.delete(info.path)
-        self.store.delete(PATH)
         self._batches.clear()
 
     # -- the destination ----------------------------------------------------------------

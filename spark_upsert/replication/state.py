@@ -1,14 +1,19 @@
-"""A follower's durable state (`FollowerState`): one record below the root, replaced as a unit."""
+"""A follower's durable state (`FollowerState`): numbered records below the root, the newest counts.
+
+A record is put only if it is absent. So of two followers one fails before it writes any table.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_upsert.core.lsn import format_lsn, parse_lsn
+from spark_upsert.errors import ContentionError
 from spark_upsert.postgres.catalog import SourceTable
 from spark_upsert.postgres.copies import Visibility
 from spark_upsert.postgres.messages import LoggedColumn
@@ -22,8 +27,13 @@ from spark_upsert.store.records import (
     whole,
 )
 
-PATH = "_follow/postgres.json"
+FOLDER = "_follow"
 """Below the root; no table's folder begins with an underscore."""
+
+_CLAIMS = 100
+"""How often a claim is tried against a follower that writes small batches."""
+
+_PREFIX = f"{FOLDER}/postgres-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +124,10 @@ class FollowerState:
     """Copied tables by OID, with those of the batch."""
     released: int = 0
     """The last position confirmed while nothing was to be read: after ``upper``, if at all."""
+    session: str = ""
+    """A token of the process that put the record, which makes it unlike any other's."""
+    record: int = -1
+    """The record's number; -1 for a state that was never put."""
 
     @property
     def writer(self) -> str:
@@ -156,6 +170,8 @@ class FollowerState:
             "copying": list(self.copying),
             "tables": [table.to_json() for table in self.tables.values()],
             "released": format_lsn(self.released),
+            "session": self.session,
+            "record": self.record,
         }
 
     @classmethod
@@ -174,13 +190,53 @@ class FollowerState:
             copying=tuple(map(whole, record["copying"])),
             tables={table.source.oid: table for table in tables},
             released=parse_lsn(record["released"]),
+            session=text(record["session"]),
+            record=whole(record["record"]),
         )
 
-    def put(self, root: Store) -> None:
-        """Write the state durably."""
-        checked_record(PATH, self, self.to_json(), self.from_json).put(root)
+    def put(self, root: Store) -> FollowerState:
+        """Write the state durably as the record after its own; return it with its number.
+
+        Raises `ContentionError` if another follower has put a state meanwhile.
+        """
+        state = replace(self, record=self.record + 1)
+        path = f"{_PREFIX}{state.record:020}.json"
+        record = checked_record(path, state, state.to_json(), state.from_json)
+        if not state.record:
+            root.prepare(FOLDER)
+        is_put = record.put_if_absent(root)
+        paths = _paths(root)
+        # A process that slept may put a number that was removed already.
+        if not is_put or paths[-1] != path:
+            raise ContentionError(
+                f"another follower writes the tables below '{root.url}', and has the slot "
+                f"'{self.slot}'.",
+                hint="run one follower for a root.",
+            )
+        for earlier in paths[:-1]:
+            root.delete(earlier)
+        return state
 
 
 def read_state(root: Store) -> FollowerState | None:
-    """Read a root's state; None if nothing was ever followed there."""
-    return read_record(root, PATH, FollowerState.from_json)
+    """Read a root's newest state; None if nothing was ever followed there."""
+    while paths := _paths(root):
+        state = read_record(root, paths[-1], FollowerState.from_json)
+        if state is not None:  # Else a later one has replaced it.
+            return state
+    return None
+
+
+def claim_state(root: Store, session: str) -> None:
+    """Let the follower that writes below a root fail at its next record."""
+    for _ in range(_CLAIMS):
+        state = read_state(root)
+        if state is None:
+            return
+        with suppress(ContentionError):  # It has put a record meanwhile.
+            replace(state, session=session).put(root)
+            return
+
+
+def _paths(root: Store) -> list[str]:
+    return [info.path for info in root.list(FOLDER) if info.path.startswith(_PREFIX)]

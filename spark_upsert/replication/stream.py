@@ -260,7 +260,7 @@ class SourceStream:
                 hint="restore the spool, or start again with another spool, slotName and "
                 "checkpointLocation.",
             )
-        source = self._source
+        source, before = self._source, read_state(self._spool.store)
         state = FollowerState(
             system=start.system,
             database=start.database,
@@ -270,6 +270,7 @@ class SourceStream:
             number=start.number,
             lower=start.lsn,
             upper=start.lsn,
+            record=-1 if before is None else before.record,
         )
         with closing(connect(source.url)) as connection:
             with closing(ReplicationConnection(source.url)) as replication:

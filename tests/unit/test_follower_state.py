@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from spark_upsert.errors import ContentionError
 from spark_upsert.postgres.catalog import SourceTable
 from spark_upsert.postgres.copies import Visibility
 from spark_upsert.postgres.messages import LoggedColumn
 from spark_upsert.replication.follower import _portions, _reason_to_copy
-from spark_upsert.replication.state import CopiedTable, FollowerState, read_state
+from spark_upsert.replication.state import FOLDER, CopiedTable, FollowerState, read_state
 from spark_upsert.store.local import LocalStore
 
 
@@ -52,11 +54,26 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
         copying=(17_000,),
         tables={17_000: copied},
         released=5,
+        session="one",
     )
-    state.put(store)
-    assert read_state(store) == state
+    assert state.put(store) == read_state(store) == replace(state, record=0)
     assert state.joined == 1 << 40
     assert FollowerState(system="", database="", slot="", publication="", start=3).joined == 3
+
+
+def test_of_two_followers_one_fails_before_it_writes(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    first = FollowerState(system="", database="", slot="s", publication="", start=3).put(store)
+    second = replace(first, session="two").put(store)
+    with pytest.raises(ContentionError, match="another follower writes the tables below"):
+        replace(first, number=1).put(store)
+    for number in range(3):
+        second = replace(second, number=number).put(store)
+    with pytest.raises(ContentionError, match="has the slot 's'"):
+        replace(first, number=1).put(store)  # Its number was removed.
+    assert read_state(store) == second
+    second = second.put(store)
+    assert len(list(store.list(FOLDER))) == 1
 
 
 ADDED = LoggedColumn("w", 23, -1, False)
