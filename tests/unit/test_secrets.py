@@ -162,6 +162,7 @@ FILLERS: Mapping[str, str] = {
     "value": "x",
     "values": "1",
     "kind": "polars",
+    "lsn": "0/1",
     "place": "/lake/of",
     "url": "postgresql://nobody@127.0.0.1:1/none",
 }
@@ -265,4 +266,5 @@ def test_every_option_with_a_location_is_tried() -> None:
         and not name.startswith("allow")
     }
     tried = {"path", "publishPath", "offsetsPath", "schemaRegistry.url"}
-    assert locations == tried | {"checkpointLocation"}
+    # A database's address is tried on a server: integration/test_postgres_follow.py.
+    assert locations == tried | {"checkpointLocation", "url"}
