@@ -204,6 +204,32 @@ class Transfers:
                 f"FROM generate_series(1, {self.ACCOUNTS}) i",
             )
 
+    def require_sums(self, first: int) -> tuple[int, int]:
+        """Hold the batches from one on, all consistent, against the server; return last and first.
+
+        A batch ends at each of `states`.
+        """
+        followed = self._followed
+        for table in self.tables:
+            assert followed.rows(table) == followed.source_rows(table), f"seed {self.seed}"
+        newest = followed.newest_batch()
+        ends: list[tuple[int, dict[str, int]]] = []
+        for number in range(first, newest + 1):
+            versions = followed.versions(number)
+            rows = [row for t in self.tables for row in followed.rows(t, versions[t])]
+            text = f"batch {number} of {newest}, seed {self.seed}"
+            assert sum(row[1] for row in rows) == self.total, text
+            ends.append((parse_lsn(followed.source_of(number)[0]), versions))
+        judged = 0
+        for lsn, state in self.states:
+            if lsn > ends[0][0]:  # Else it was taken before the tables had joined.
+                versions = next(versions for end, versions in ends if end > lsn)
+                for table, rows in state.items():
+                    assert followed.rows(table, versions[table]) == rows, f"seed {self.seed}"
+                judged += 1
+        assert judged > 3
+        return newest, first
+
     def __enter__(self) -> Transfers:
         for session in (*range(3), None):
             thread = threading.Thread(target=self._run, args=[session])

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from integration.followed import Followed, Rows, own_database
+from integration.environ import from_checkout
+from integration.followed import Followed, Rows, Transfers, own_database
 from integration.pages import code_of
-from integration.queries import drain, wait_until
+from integration.postgres_stream import written
+from integration.program import Program
+from integration.queries import drain, forget_last_commit, wait_until
 from integration.servers.postgres import Postgres
+from spark_upsert.core.lsn import parse_lsn
 from spark_upsert.errors import TableNotFoundError
+from spark_upsert.routed.group import GroupTable
+from spark_upsert.store.open import open_store
 
 LONG = ["a" * 3000, "b" * 3000]
+
+KILLS = 2
 
 
 @pytest.fixture
@@ -27,19 +39,8 @@ def followed(postgres: Postgres, tmp_path: Path) -> Iterator[Followed]:
 
 def writer(spark: SparkSession, followed: Followed, **options: str) -> DataStreamWriter:
     """Return a query that writes a database's changes below the root."""
-    folder = followed.root.parent
-    return (
-        spark.readStream.format("upsertflow.postgres")
-        .option("url", followed.url)
-        .option("slotName", followed.database)
-        .option("spool", str(folder / "spool"))
-        .options(**options)
-        .load()
-        .writeStream.format("upsertflow")
-        .option("path", followed.path)
-        .option("envelope", "postgres")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-    )
+    slot = options.pop("slotName", followed.database)
+    return written(spark, followed.url, slot, followed.root.parent, **options)
 
 
 def has_rows(followed: Followed, table: str, rows: Rows) -> bool:
@@ -97,3 +98,156 @@ def test_a_copy_and_the_changes_after_it(spark: SparkSession, followed: Followed
     drain(writer(spark, followed))
     assert followed.rows("b") == followed.source_rows("b")
     assert followed.source_of(followed.newest_batch())[1]
+
+
+def test_a_copy_that_replaces_rows_by_several_tasks(
+    spark: SparkSession, followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed.execute(
+        "CREATE TABLE big (id int PRIMARY KEY, v text)",
+        "INSERT INTO big SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 60000) i",
+    )
+    drain(writer(spark, followed))
+    assert followed.rows("big") == followed.source_rows("big")
+    followed.execute(
+        "BEGIN; DELETE FROM big WHERE id % 3 = 0; ALTER TABLE big ADD n int DEFAULT 7; END",
+        "UPDATE big SET v = 'x' WHERE id = 1",
+    )
+    drain(writer(spark, followed))
+    assert followed.rows("big") == followed.source_rows("big")
+    group = spark.read.format("upsertflow").option("metadata", "group").load(str(followed.root))
+    [big] = group.where("folder = 'public.big'").collect()
+    assert big.tasks >= 1
+
+
+def change_notes(followed: Followed, number: int) -> None:
+    """Change a table by all kinds of changes, large values left out."""
+    followed.execute(
+        f"UPDATE notes SET n = {number} WHERE id % 2 = 0",
+        "UPDATE notes SET id = id + 100 WHERE id = (SELECT min(id) FROM notes)",
+        "DELETE FROM notes WHERE id = (SELECT max(id) FROM notes)",
+        f"BEGIN; INSERT INTO notes VALUES ({1000 + number}, 0, repeat('n', 3000)); "
+        f"INSERT INTO b VALUES ({number}); END",
+    )
+
+
+def prepare_notes(spark: SparkSession, followed: Followed) -> None:
+    followed.execute(
+        "CREATE TABLE notes (id int PRIMARY KEY, n int, note text)",
+        "ALTER TABLE notes ALTER note SET STORAGE EXTERNAL",
+        "CREATE TABLE b (id int PRIMARY KEY)",
+        f"INSERT INTO notes SELECT i, 0, '{LONG[0]}' FROM generate_series(1, 9) i",
+    )
+    drain(writer(spark, followed))
+    change_notes(followed, 1)
+    drain(writer(spark, followed))
+
+
+def require_equal(followed: Followed) -> None:
+    for table in ("notes", "b"):
+        assert followed.rows(table) == followed.source_rows(table)
+    assert followed.source_of(followed.newest_batch())[1]
+
+
+@pytest.mark.parametrize("spool", ["kept", "lost"])
+def test_a_planned_batch_is_repeated_with_the_same_rows(
+    spark: SparkSession, followed: Followed, spool: str
+) -> None:
+    """As if the driver had fallen between planning and commit: no table has the batch."""
+    prepare_notes(spark, followed)
+    folder = followed.root.parent
+    shutil.copytree(followed.root, folder / "before")
+    change_notes(followed, 2)
+    drain(writer(spark, followed))
+    shutil.rmtree(followed.root)
+    (folder / "before").rename(followed.root)
+    forget_last_commit(folder / "checkpoint")
+    if spool == "lost":
+        shutil.rmtree(folder / "spool")
+    change_notes(followed, 3)
+    drain(writer(spark, followed))
+    require_equal(followed)
+
+
+def test_a_spool_and_a_slot_that_are_lost_are_an_error_with_both_positions(
+    spark: SparkSession, followed: Followed
+) -> None:
+    prepare_notes(spark, followed)
+    [lsn, _] = followed.source_of(followed.newest_batch())
+    shutil.rmtree(followed.root.parent / "spool")
+    slot = followed.database
+    followed.execute(
+        f"SELECT pg_drop_replication_slot('{slot}')",
+        "UPDATE notes SET n = 5",
+        f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')",
+    )
+    [(confirmed,)] = followed.source_rows(
+        f"pg_replication_slots WHERE slot_name = '{slot}'", "confirmed_flush_lsn"
+    )
+    with pytest.raises(StreamingQueryException) as error:
+        drain(writer(spark, followed))
+    for text in ("DATA_LOSS", lsn, confirmed, "the spool has lost"):
+        assert text in str(error.value)
+
+
+def test_a_checkpoint_of_another_slot_or_spool_is_refused(
+    spark: SparkSession, followed: Followed
+) -> None:
+    prepare_notes(spark, followed)
+    with pytest.raises(StreamingQueryException, match="belongs to the slot"):
+        drain(writer(spark, followed, slotName="other"))
+    with pytest.raises(StreamingQueryException, match="belongs to another checkpoint"):
+        drain(
+            writer(spark, followed).option(
+                "checkpointLocation", str(followed.root.parent / "another")
+            )
+        )
+    assert not followed.source_rows("pg_replication_slots WHERE slot_name = 'other'")
+    change_notes(followed, 4)
+    drain(writer(spark, followed))
+    require_equal(followed)
+
+
+def test_a_stream_under_load_ends_at_the_position_asked_first(
+    spark: SparkSession, followed: Followed
+) -> None:
+    transfers = Transfers(followed, ["a", "b", "c"], random.SystemRandom().randrange(10**6))
+    transfers.create()
+    with transfers:
+        wait_until(lambda: transfers.count > 20, "transfers run")
+        for _ in range(2):
+            with followed.sql() as session:
+                [asked] = session.execute("SELECT pg_current_wal_flush_lsn()").fetchone() or [""]
+            drain(writer(spark, followed, maxRowsPerTrigger="50"))
+            reached, is_whole = followed.source_of(followed.newest_batch())
+            assert is_whole
+            assert parse_lsn(reached) >= parse_lsn(asked)
+
+
+def test_batches_are_states_of_the_database_through_kills(
+    spark: SparkSession, followed: Followed, plain_environ: dict[str, str]
+) -> None:
+    seed = random.SystemRandom().randrange(10**6)
+    choice = random.Random(seed)
+    transfers = Transfers(followed, ["a", "b", "c"], seed)
+    transfers.create()
+    folder = followed.root.parent
+    arguments = (followed.url, followed.database, str(folder))
+    environ = from_checkout(plain_environ)
+    program = Program(folder, "integration.postgres_stream", arguments, environ)
+    with transfers:
+        for _ in range(KILLS):
+            number = newest_batch(followed) + choice.randrange(2, 6)
+            program.keep_running()
+            wait_until(lambda n=number: newest_batch(followed) >= n, f"batch {number}, seed {seed}")
+            threading.Event().wait(choice.uniform(0, 0.5))  # At any time within a batch.
+            program.kill()
+    drain(writer(spark, followed))
+    first = min(n for n in range(followed.newest_batch()) if followed.source_of(n)[1])
+    transfers.require_sums(first)
+
+
+def newest_batch(followed: Followed) -> int:
+    """Return the number of the newest complete batch; -1 without one."""
+    batch = GroupTable(open_store(str(followed.root))).at().batch
+    return -1 if batch is None or batch.number is None else batch.number

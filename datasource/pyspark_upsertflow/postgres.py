@@ -42,4 +42,6 @@ class PostgresSource(DataSource):
             )
         from pyspark_upsertflow.postgres_reader import PostgresStreamReader
 
-        return PostgresStreamReader(self.options)
+        # Spark sends this object to the tasks, too, which need no address with a password.
+        options, self.options = self.options, {}
+        return PostgresStreamReader(options)

@@ -165,7 +165,11 @@ def by_value(
             return self.real().writer(schema, overwrite)
 
         def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-            return self.for_reads().streamReader(schema)
+            source = self.for_reads()
+            reader = source.streamReader(schema)
+            if not source.options:
+                self.options = {}  # They may have a password, and this object goes to the tasks.
+            return reader
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
             return self.real().streamWriter(schema, overwrite)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,8 @@ from spark_upsert_sink.writers import passing_pickle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+_LOGGER = logging.getLogger(__name__)
 
 _Messages: TypeAlias = Sequence[WriterCommitMessage | None]
 
@@ -95,15 +98,21 @@ class _RoutedWrite:
         """Commit the tasks' staged rows as one epoch per table, and one epoch for the group."""
         freeze_loaded_objects()
         staged = _staged(messages)
-        commit_routed(
+        source = next((task.source for task in staged if task.source is not None), None)
+        committed = commit_routed(
             root_of(self._options),
             self._options,
             staged,
             transaction,
             overwrite=self._overwrite,
             late_rows=self._late_rows,
-            source=next((task.source for task in staged if task.source is not None), None),
+            source=source,
         )
+        if committed is not None and source is None and self._options.has_source_changes:
+            _LOGGER.warning(
+                "a batch has no position in the log of the database: write all rows of "
+                "'upsertflow.postgres' as they are, without a filter"
+            )
 
     def abort(self, messages: _Messages) -> None:
         """Remove the tasks' staged files, unless a commit was attempted."""

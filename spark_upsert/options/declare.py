@@ -228,6 +228,7 @@ NAMES: Mapping[str, Sequence[str]] = {
     ],
     "postgres": [
         "url",
+        "passwordCommand",
         "spool",
         "slotName",
         "publicationName",

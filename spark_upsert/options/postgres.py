@@ -58,7 +58,7 @@ def _patterns(options: Options, name: str) -> tuple[str, ...] | None:
 _NEW_ONLY = Life(Change.FREE, "used when the publication is made")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class PostgresOptions:
     """Parsed options of a stream from a database."""
 
@@ -67,6 +67,9 @@ class PostgresOptions:
     ).as_field(
         "libpq's address of the database: a URL or `key=value` pairs. Give the password on the "
         "driver by `PGPASSWORD`, libpq's password file, or `passfile` in the address. Required."
+    )
+    password_command: str | None = Option("passwordCommand", Options.text, FREE).as_field(
+        "Command that prints the password, run on the driver for each connection, without a shell."
     )
     spool: str = Option("spool", _spool, REFUSED, required=True).as_field(
         "Folder or bucket that the driver and all executors reach: changes wait here until a batch "
@@ -105,6 +108,9 @@ class PostgresOptions:
         """Parse the options; raises `OptionError` if one is unknown, missing or malformed."""
         options = Options(texts_by_name, POSTGRES_OPTIONS)
         return cls(storage=options.storage, **read_values(cls, options))
+
+    def __repr__(self) -> str:
+        return f"PostgresOptions(slot={self.slot!r}, spool={self.spool!r})"
 
     @property
     def tasks_max(self) -> int:

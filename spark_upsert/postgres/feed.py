@@ -250,6 +250,8 @@ class BatchEnd:
     transaction_count: int
     committed_us: int
     """When the last transaction was committed, in microseconds since 1970."""
+    is_cut: bool = False
+    """Whether its last transaction asks for the end of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +403,7 @@ class TransactionFeed:
             upper=batch.upper,
             transaction_count=batch.transaction_count,
             committed_us=batch.committed_us,
+            is_cut=batch.is_cut,
         )
 
     def _is_complete(self, batch: _Batch, limits: BatchLimits) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spark_upsert.core.durations import Fields
@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 class SourceOptions:
     """Settings of a source."""
 
-    url: str | Address
+    url: str | Address = field(repr=False)
     """libpq's address of the database."""
     slot: str = "upsertflow"
     publication: str = "upsertflow"

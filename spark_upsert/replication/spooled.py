@@ -131,6 +131,8 @@ class SpooledBatch:
     committed_us: int
     """When its last transaction was committed, in microseconds since 1970; 0 without one."""
     is_copy: bool
+    is_cut: bool
+    """Whether its last transaction asks for the end of a batch."""
     is_consistent: bool
     chunks: tuple[Chunk, ...]
 
@@ -152,6 +154,7 @@ class SpooledBatch:
             "previous": self.previous,
             "committed_us": self.committed_us,
             "copy": self.is_copy,
+            "cut": self.is_cut,
             "consistent": self.is_consistent,
             "files": files,
             "chunks": [
@@ -169,6 +172,7 @@ class SpooledBatch:
             previous=whole(record["previous"], least=-1),
             committed_us=whole(record["committed_us"]),
             is_copy=bool(record["copy"]),
+            is_cut=bool(record["cut"]),
             is_consistent=bool(record["consistent"]),
             chunks=tuple(
                 Chunk(
@@ -289,6 +293,7 @@ class SpoolDestination:
             previous=before.number,
             committed_us=batch.end.committed_us,
             is_copy=batch.is_copy,
+            is_cut=batch.end.is_cut,
             is_consistent=batch.is_consistent,
             chunks=self._write_files(state.number, _encode(state, batch)),
         )

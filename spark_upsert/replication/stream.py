@@ -16,7 +16,7 @@ from spark_upsert.core.lsn import format_lsn
 from spark_upsert.errors import DataLossError, OtherTableError
 from spark_upsert.options.postgres import PostgresOptions
 from spark_upsert.postgres.catalog import read_catalog
-from spark_upsert.postgres.connection import ReplicationConnection, connect
+from spark_upsert.postgres.connection import Address, ReplicationConnection, connect
 from spark_upsert.postgres.copies import Visibility
 from spark_upsert.replication.follower import FollowedBatch, Replicator
 from spark_upsert.replication.source import (
@@ -73,7 +73,7 @@ class SourceStream:
     def _source(self) -> SourceOptions:
         options = self._options
         return SourceOptions(
-            url=options.url,
+            url=Address(options.url, options.password_command),
             slot=options.slot,
             publication=options.publication,
             include=options.include,
@@ -132,13 +132,15 @@ class SourceStream:
 
         Copies of tables are alone: their columns may have other types than rows before.
         """
-        end, rows, is_alone = start, 0, False
+        end, rows = start, 0
         for batch in self._spool.after(start.number):
             rows += batch.rows
             is_full = rows > self._options.rows_max and not everything
-            if end is not start and (is_full or is_alone or batch.is_copy):
+            if end is not start and (is_full or batch.is_copy):
                 break
-            end, is_alone = batch.end, batch.is_copy
+            end = batch.end
+            if batch.is_copy or (batch.is_cut and not everything):
+                break
         return end
 
     def freeze(self) -> None:
@@ -156,9 +158,13 @@ class SourceStream:
 
     def tasks(self, start: SourceOffset, end: SourceOffset) -> list[SourceTask]:
         """Divide a batch into tasks: by table, and copied tables by their chunks."""
-        if start == end:
-            return []
+        if start == end:  # Spark's first batch, if nothing was there yet.
+            position = SourcePosition(lsn=format_lsn(end.lsn), is_whole=bool(end.tables))
+            return [SourceTask((), position)]
         self._open(start, end)
+        with self._spool.changed:
+            self._spool.changed.wait_for(lambda: self._is_over(end))  # After a lost spool.
+        self._raise_error()
         batches = self._between(start, end)
         if batches is None:
             raise DataLossError(
@@ -168,6 +174,13 @@ class SourceStream:
                 "batch from the slot again.",
             )
         return _divide(batches, self._options.tasks_max)
+
+    def _is_over(self, end: SourceOffset) -> bool:
+        """Return whether the thread has spooled everything up to an offset, or has ended."""
+        newest = self._spool.newest
+        assert self._thread is not None
+        assert newest is not None
+        return newest.number >= end.number or not self._thread.is_alive()
 
     def _between(self, start: SourceOffset, end: SourceOffset) -> list[SpooledBatch] | None:
         batches = []
