@@ -580,6 +580,19 @@ CASES: Sequence[Case] = (
         rows="3: 2,a",
     ),
     Case(
+        name="two rows move to one key in another task than the key",
+        steps="P1(n=0,x=a) 3:P2(n=0,x=b) | "
+        "4:L6→2 2:C6(n=1,x=·) / L5→4 4:C5(n=1,x=·) 3:L7→4 4:C7(n=1,x=·)",
+        rows="2: 1,a 4: 1,b",
+    ),
+    Case(
+        name="two swaps in two tasks",
+        steps="2:P1(n=0,x=a) 4:P2(n=0,x=b) | "
+        "2:L11→-1 4:L12→2 2:C12(n=1,x=·) 4:C13(n=1,x=·) 4:L14→-1 2:L15→4 4:C15(n=1,x=·) "
+        "2:C16(n=1,x=·) / -1:C11(n=1,x=·) -1:L13→4 -1:C14(n=1,x=·) -1:L16→2",
+        rows="2: 1,a 4: 1,b",
+    ),
+    Case(
         name="a row moves twice in two tasks in reverse",
         steps="P1(n=0,x=a) | 2:L6→3 3:C6(n=2,x=·) / L5→2 2:C5(n=1,x=·)",
         rows="3: 2,a",

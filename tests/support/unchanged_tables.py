@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from spark_upsert.core.key_hash import ALL_HASHES
 from spark_upsert.core.schema import ErrorPolicy, OnUnknown, Scope, TableSchema, Ties
+from spark_upsert.store import Store
 from spark_upsert.table.compaction import compact_runs
 from spark_upsert.table.compaction.policy import Job
 from spark_upsert.table.log.manifest import Commit, Draft
@@ -42,6 +43,7 @@ class UnchangedTable:
         scope: Scope = Scope.TABLE,
         late_rows: LateRows = LateRows.REJECT,
         properties: Mapping[str, str] | None = None,
+        store: Store | None = None,
         **more: Any,
     ) -> None:
         self.columns = list(values)
@@ -56,10 +58,11 @@ class UnchangedTable:
             on_unknown=on_unknown,
             **more,
         )
-        self.store = MemoryStore()
+        self.store: Store = MemoryStore() if store is None else store
         self.clock = Ticks()
         self.table = Table(self.store, clock=self.clock)
-        self.table.log.create(Draft(kind=LogKind.CREATE, schema=schema, properties=properties))
+        if self.table.log.try_refresh() is None:
+            self.table.log.create(Draft(kind=LogKind.CREATE, schema=schema, properties=properties))
         self.late_rows = late_rows
         self.has_single_batches = False
         """Whether a task gets its commands one by one."""

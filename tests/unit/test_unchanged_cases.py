@@ -134,6 +134,19 @@ def test_rows_of_each_version() -> None:
     assert snapshot(filter="x IS NULL").num_rows == 0
 
 
+def test_of_two_writers_on_one_version_a_move_takes_the_value_of_the_earlier_commit() -> None:
+    table = UnchangedTable()
+    first, update, move = parse_steps("P1(n=0,x=a) | P3(n=·,x=b) | L5→2 2:C5(n=1,x=·)")
+    table.take(first)
+    assert isinstance(update, Epoch)
+    assert isinstance(move, Epoch)
+    staged = [table.stage(epoch) for epoch in (update, move)]
+    for write_set in staged:
+        table.commit(write_set)
+    assert table.rows() == {2: (1, "b")}
+    table.check()
+
+
 def test_without_an_order_a_row_moves_without_its_values() -> None:
     table = UnchangedTable(scope=Scope.ARRIVAL)
     for step in parse_steps("P1(n=0,x=a) | L2→2 2:C2(n=1,x=·) | P3(n=5,x=b) L4→3 3:C4(n=·,x=·)"):

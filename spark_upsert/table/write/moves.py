@@ -217,6 +217,22 @@ class Moves:
         return pa.concat_batches([puts, deletes.filter(pa.array(are_newer))])
 
 
+def of_keys_with_several(carried: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the puts among carried entries whose keys have several of them."""
+    puts = carried.filter(pa.array(is_live(carried.column(DIFF))))
+    hashes = puts.column(HASH).to_numpy()
+    is_next_equal = np.append(hashes[1:] == hashes[:-1], False)[: len(hashes)]
+    is_equal = is_next_equal | np.append(False, is_next_equal)[: len(hashes)]
+    return puts.filter(pa.array(is_equal))
+
+
+def in_order_of_hashes(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.RecordBatch:
+    """Return entries of several batches in one, with the marks of all columns."""
+    rows = Rows(schema, [BatchPart(each) for each in batches])
+    columns = rows.take(schema.run.names, order_of(rows.hashes))
+    return pa.RecordBatch.from_arrays(columns, schema=schema.run)
+
+
 def entries_that_add(
     carried: pa.RecordBatch, parts: Sequence[Part], schema: TableSchema
 ) -> pa.RecordBatch:
@@ -230,11 +246,11 @@ def entries_that_add(
     keys, members = _rows_of_keys(rows, puts)
     begins = np.diff(keys, prepend=-1) != 0
     combination = combine(rows, members, begins, None, is_one_task=True)
-    # Each put is the first entry of its key, so that an equal one of the parts holds.
-    firsts = np.flatnonzero(begins)
+    # Each put comes before the parts' entries of its key, so that an equal one of these holds.
+    firsts, own = np.flatnonzero(begins), np.flatnonzero(members == keys)
     lasts = np.append(firsts[1:], len(begins))[: len(firsts)] - 1
     sources = [combination.sources[name][lasts] for name in schema.unchanged]
-    adds = np.column_stack([source == firsts for source in sources])
+    adds = np.column_stack([source == own for source in sources])
     adding = without_values(rows, np.arange(puts.num_rows), ~adds)
     columns = adding.take(schema.run.names, np.arange(puts.num_rows))
     batch = pa.RecordBatch.from_arrays(columns, schema=schema.run)

@@ -39,7 +39,9 @@ from spark_upsert.table.write.moves import (
     Moves,
     entries_that_add,
     hashes_of_moves,
+    in_order_of_hashes,
     joined,
+    of_keys_with_several,
     without_moves,
 )
 from spark_upsert.table.write.outcomes import (
@@ -63,6 +65,8 @@ from spark_upsert.table.write.write_set import Scratch, StagedRuns, WriteSet, tr
 
 if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation
+
+_NO_TASK = -1
 
 COMPACT_BYTES = 64 << 20
 """Pending batches are resolved at this size, or at the resolved part's size if larger."""
@@ -337,7 +341,8 @@ def stage_sealed(
     with Scratch(snapshot.store, mirror) as scratch:
         # The rows of an overwrite do not take values of those that it replaces.
         below = _empty(snapshot) if overwrite else snapshot
-        for sealed in stash.seal(stash.carried(below)):
+        carried = stash.carried(below)
+        for sealed in stash.seal(carried):
             batch = (
                 adopt_order_from_table(sealed, snapshot, schema) if compares_with_stored else sealed
             )
@@ -378,11 +383,12 @@ def stage_sealed(
         unchanged=own.unchanged,
         has_moves=own.has_moves,
         moved=stash.moved,
+        replaced=None if carried is None else of_keys_with_several(carried),
     )
 
 
 def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns | None:
-    """Write what moved rows take along from the rows of other tasks in their epoch.
+    """Write what moved rows take along from the rows of other tasks and other writers.
 
     Each task has carried the values in the table and in its own rows. Returns what adds to these, as
     staged by one more task; None for nothing. Where another task has replaced the value that a row
@@ -390,7 +396,7 @@ def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns 
     """
     store, staged, files = write_set.base.store, write_set.staged, write_set.files
     moved = {task: each.moved for task, each in enumerate(staged) if each.moved is not None}
-    if not moved or len(files) < 2:
+    if not moved or (len(files) < 2 and write_set.base.manifest.version == head.version):
         return None
     schema = write_set.marked(head.schema)
     snapshot = Snapshot(store, replace(head, schema=schema))
@@ -399,7 +405,10 @@ def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns 
     of_deletes = np.repeat([*moved], [each.num_rows for each in moved.values()])
     access = Access(probes=hashes_of_moves(deletes, schema))
     parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, access)]
-    moves = Moves.of(deletes, parts, schema, tasks=(of_parts, of_deletes))
+    replaced = [each.replaced for each in staged if each.replaced is not None]
+    more = BatchPart(in_order_of_hashes(replaced, schema))
+    tasks = [*of_parts, _NO_TASK], of_deletes
+    moves = Moves.of(deletes, [*parts, more], schema, tasks=tasks)
     entries = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema, parts)
     entries = entries_that_add(entries, parts, schema)
     lost = np.flatnonzero(moves.are_lost)

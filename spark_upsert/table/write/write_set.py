@@ -166,6 +166,8 @@ class StagedRuns:
     """Whether rows moved to other keys with their values; the commit adds that, too."""
     moved: pa.RecordBatch | None = None
     """The deletes of these rows' old keys, with the new keys (`table.write.moves`)."""
+    replaced: pa.RecordBatch | None = None
+    """The carried values of keys to which several rows moved: the runs have the newest alone."""
 
     @property
     def base_version(self) -> int:
