@@ -75,6 +75,7 @@ def test_each_step_has_its_rows() -> None:
         assert rows_in(state) == {key: row for _, key, row in parse_rows(rows)}, text
 
 
+@pytest.mark.sweep(6)
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("index", range(len(STEPS)), ids=[text for text, _ in STEPS])
