@@ -303,6 +303,35 @@ def test_changes_of_a_table_that_the_log_does_not_show(followed: Followed) -> No
     assert followed.rows("b") == [(1,), (2,)]
 
 
+def test_types_and_names_that_change_between_changes(followed: Followed) -> None:
+    followed.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v int)" for t in "abc"),
+        *(f"INSERT INTO {t} VALUES (1, {n})" for n, t in enumerate("abc")),
+    )
+    followed.follow()
+    followed.execute(
+        "INSERT INTO a VALUES (2, 2)",
+        "ALTER TABLE a ALTER v TYPE bigint",
+        "INSERT INTO a VALUES (3, 3)",
+        "INSERT INTO b VALUES (2, 2)",
+        "INSERT INTO c VALUES (3, 3)",
+        # Two tables in each other's place, with changes before and after.
+        "ALTER TABLE b RENAME TO d",
+        "ALTER TABLE c RENAME TO b",
+        "ALTER TABLE d RENAME TO c",
+        "INSERT INTO b VALUES (4, 4)",
+        "DELETE FROM c WHERE id = 2",
+    )
+    batches = followed.follow()
+    assert {name for batch in batches for name in batch.copied} == {
+        "public.a",
+        "public.b",
+        "public.c",
+    }
+    for table in "abc":
+        assert followed.rows(table) == followed.source_rows(table)
+
+
 def test_a_run_that_ends_after_a_copy_loses_no_transaction(followed: Followed) -> None:
     followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
     followed.follow()

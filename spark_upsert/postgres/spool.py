@@ -69,6 +69,12 @@ class RowsByTable:
         if self._held_bytes >= self._memory_bytes:
             self._spill()
 
+    def remove(self, table: str) -> None:
+        """Remove a table's rows."""
+        removed = self._parts.pop(table)
+        self._held_bytes -= sum(b.nbytes for b in removed if isinstance(b, pa.RecordBatch))
+        del self._schemas[table], self.counts[table]
+
     def schema(self, table: str) -> pa.Schema:
         """Return the columns of all of a table's batches."""
         return self._schemas[table]

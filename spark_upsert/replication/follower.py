@@ -426,16 +426,23 @@ def _empty(position: int) -> BatchEnd:
 
 
 def _key(table: SourceTable | LoggedTable) -> str:
-    """Return a source table's name in `RowsByTable`."""
-    return f"{table.schema}\0{table.name}"
+    """Return a source table's name in `RowsByTable`, which a table keeps when it is renamed."""
+    return str(table.oid)
 
 
 def _adder(rows: RowsByTable) -> Callable[[Sequence[TableChanges]], None]:
     def add(tables: Sequence[TableChanges]) -> None:
         for table in tables:
-            rows.add(_key(table.relation), rows_of(table))
+            key, batch = _key(table.relation), rows_of(table)
+            if key in rows.counts and not _has_same_types(rows.schema(key), batch.schema):
+                rows.remove(key)  # The table is copied next; the copy has these changes.
+            rows.add(key, batch)
 
     return add
+
+
+def _has_same_types(one: pa.Schema, other: pa.Schema) -> bool:
+    return all(one.field(n).type == other.field(n).type for n in one.names if n in other.names)
 
 
 def _portions(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:
@@ -477,4 +484,6 @@ def _reason_to_copy(before: SourceTable, now: SourceTable, *, is_emptied: bool) 
             return f"column '{column.name}' has another type"
     if before.file != now.file and (now.is_partition or not is_emptied):
         return "its file was rewritten"
+    if before.target != now.target:
+        return "another name, or another partitioned table"
     return None
