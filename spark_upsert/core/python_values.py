@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -263,6 +264,21 @@ def whole_argument(name: str, value: Any, *, least: int = 0, most: int = WHOLE_M
 def version_argument(name: str, value: Any) -> int:
     """Return a version as an integer with any sign; the log refuses missing versions."""
     return whole_argument(name, value, least=-WHOLE_MAX)
+
+
+_E = TypeVar("_E", bound=Enum)
+
+
+def member_argument(name: str, value: Any, members: type[_E]) -> _E:
+    """Return an argument as a member of an enumeration; its text will do."""
+    if isinstance(value, members):
+        return value
+    try:
+        return members(value)
+    except ValueError:
+        texts = ", ".join(repr(each.value) for each in members)
+        expected = f"a member of {members.__name__} or one of {texts}"
+        raise OptionError.invalid(name, QuotedValue(value), expected) from None
 
 
 def optional(convert: Callable[..., int], name: str, value: Any, **bounds: int) -> int | None:

@@ -22,6 +22,7 @@ from spark_upsert.core.merge_engines import MergeEngine
 from spark_upsert.core.names import find_columns, names_of
 from spark_upsert.core.python_values import (
     duration_argument,
+    member_argument,
     optional,
     version_argument,
     whole_argument,
@@ -215,12 +216,12 @@ class Table(TableReader):
             columns,
             keys=keys,
             order=order,
-            scope=scope,
+            scope=member_argument("scope", scope, Scope),
             engine=engine,
-            on_error=on_error,
-            ties=ties,
+            on_error=member_argument("on_error", on_error, ErrorPolicy),
+            ties=None if ties is None else member_argument("ties", ties, Ties),
             hash_prefix=whole_argument("hash_prefix", hash_prefix),
-            on_unknown=on_unknown,
+            on_unknown=member_argument("on_unknown", on_unknown, OnUnknown),
         )
         if not table._make(schema, properties, allow_non_empty_path=allow_non_empty_path):
             raise TableExistsError.at(table.store.url)
@@ -415,7 +416,7 @@ class Table(TableReader):
             envelope=envelope,
             transaction=transaction,
             overwrite=overwrite,
-            late_rows=late_rows,
+            late_rows=member_argument("late_rows", late_rows, LateRows),
             full_wait_ms=duration_argument("full_wait_ms", full_wait_ms),
             heeds_pressure=not disable_backpressure,
             unchanged=marks,

@@ -158,3 +158,46 @@ def test_no_names_are_refused_by_the_name_of_the_argument(tmp_path: Path, argume
         with pytest.raises(OptionError, match="must be a name or a list of names") as caught:
             CALLS[argument](tmp_path, names)
         assert f"'{caught.value.fields['option']}'" in caught.value.message
+
+
+CHOICES = re.compile(r"\b(Scope|ErrorPolicy|Ties|OnUnknown|LateRows)\b")
+"""Annotations of arguments that choose a member of an enumeration."""
+
+CHOOSING: dict[str, Callable[[Path, Any], Any]] = {
+    "create.scope": lambda folder, value: created(folder, scope=value).schema.scope,
+    "create.on_error": lambda folder, value: created(folder, on_error=value).schema.on_error,
+    "create.ties": lambda folder, value: (
+        created(folder, sequence_by="day", keys=["id"], scope="table", ties=value).schema.ties
+    ),
+    "create.on_unknown": lambda folder, value: created(folder, on_unknown=value).schema.on_unknown,
+    "upsert.late_rows": lambda folder, value: upsert(folder, late_rows=value),
+}
+TEXTS = {"scope": "arrival", "late_rows": "apply", "ties": "first"}
+
+
+def created(folder: Path, **how: Any) -> Table:
+    how = {"keys": ["id"], "scope": "arrival", **how}
+    return Table.create(str(folder / "chosen"), ROWS.schema, **how)
+
+
+def test_each_argument_that_chooses_is_tried() -> None:
+    methods = inspect.getmembers(Table, lambda member: callable(member))
+    found = {
+        f"{name}.{parameter.name}"
+        for name, method in methods
+        if not name.startswith("_")
+        for parameter in inspect.signature(method).parameters.values()
+        if CHOICES.search(str(parameter.annotation))
+    }
+    assert found == CHOOSING.keys()
+
+
+@pytest.mark.parametrize("argument", CHOOSING)
+def test_a_text_chooses(tmp_path: Path, argument: str) -> None:
+    name = argument.partition(".")[2]
+    text = TEXTS.get(name, "quarantine")
+    chosen = CHOOSING[argument](tmp_path, text)
+    assert name == "late_rows" or chosen.value == text
+    with pytest.raises(OptionError, match="expects a member of .* or one of") as caught:
+        CHOOSING[argument](tmp_path / "other", "no such")
+    assert caught.value.fields["option"] == name

@@ -9,6 +9,8 @@ from itertools import groupby
 from textwrap import indent
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange
 from spark_upsert.core.schema import DIFF, TableSchema
@@ -159,9 +161,11 @@ def _fetched(
     if not is_remote(options.path):
         return []
     copied = ranged = copied_bytes = cost = 0
+    # A run stores the marks that it needs, mostly none.
+    stored = pa.schema([field for field in schema.run if field.name not in schema.run_marks])
     for slice_ in slices:
         count = None if probes is None else probes(slice_)
-        file_cost = estimate_cost(slice_.file, schema.run, access, count)
+        file_cost = estimate_cost(slice_.file, stored, access, count)
         if REMOTE_RUNS.is_copied(slice_.file, file_cost):
             copied, copied_bytes = copied + 1, copied_bytes + slice_.file.bytes
         else:
