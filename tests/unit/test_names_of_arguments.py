@@ -198,6 +198,6 @@ def test_a_text_chooses(tmp_path: Path, argument: str) -> None:
     text = TEXTS.get(name, "quarantine")
     chosen = CHOOSING[argument](tmp_path, text)
     assert name == "late_rows" or chosen.value == text
-    with pytest.raises(OptionError, match="expects a member of .* or one of") as caught:
+    with pytest.raises(OptionError, match=r"expects a member of .* or one of") as caught:
         CHOOSING[argument](tmp_path / "other", "no such")
     assert caught.value.fields["option"] == name
