@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -95,11 +96,13 @@ def test_a_large_transaction_is_one_batch(followed: Followed) -> None:
     followed.execute(
         f"INSERT INTO a SELECT i, repeat('x', 100), i FROM generate_series(1, {count}) i"
     )
-    process = followed.start(followed.line("--json", "--once", "--max-rows", "1000"))
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    [batch] = map(json.loads, out.splitlines())
+    with followed.start(followed.line("--json", "--once", "--max-rows", "1000")) as process:
+        assert process.stdout is not None
+        [batch] = map(json.loads, process.stdout)
+        _, process.returncode, usage = os.wait4(process.pid, 0)
+    assert process.returncode == 0
     assert (batch["rows"], batch["transactions"]) == (count, 1)
+    assert usage.ru_maxrss < 400 * (1 << 20 if sys.platform == "darwin" else 1 << 10)
     assert len(followed.rows("a")) == count
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+import pyarrow as pa
 
 from spark_upsert.cli.program import (
     as_duration,
@@ -53,7 +54,7 @@ from spark_upsert.replication.waiting import wait_for_lsn
 @click.option(
     "--max-delay",
     callback=as_duration,
-    default="500 ms",
+    default="250 ms",
     show_default=True,
     help="How long changes wait for others.",
 )
@@ -130,6 +131,8 @@ def follow(
     if drop:
         drop_source(options)
         return
+    # It returns freed memory to the system, so that little stays after a large transaction.
+    pa.set_memory_pool(pa.system_memory_pool())
     follower = Follower(options)
     if resnapshot:
         follower.forget_copies()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_upsert.core.lsn import format_lsn
@@ -58,6 +58,8 @@ class LoggedCommit(NamedTuple):
     """The position after it."""
     is_cut: bool
     """Whether the transaction asks for the end of the batch."""
+    arrived: float = 0.0
+    """When it arrived, by the monotonic clock."""
 
 
 class Receiver:
@@ -87,6 +89,8 @@ class Receiver:
         self._is_cut = self._asks = self._is_closing = False
         self.commits: list[LoggedCommit] = []
         """Those of the messages held."""
+        self.has_cut = False
+        """Whether one of these commits asks for the end of the batch."""
         self.is_asked = False
         """Whether the server waits for the confirmation of what it has sent, as before it stops."""
         self._wake_read, self._wake_write = os.pipe()
@@ -131,6 +135,7 @@ class Receiver:
             self._bytes -= sum(map(len, taken))
             later = [commit for commit in self.commits if commit.message_count > count]
             self.commits = _moved(later, -count)
+            self.has_cut = any(commit.is_cut for commit in later)
         self._wake()
         return taken
 
@@ -205,7 +210,8 @@ class Receiver:
                 kind = message[HEADER_BYTES]
                 if kind == COMMIT:
                     reached = int.from_bytes(message[_END_LSN], "big")
-                    commits.append(LoggedCommit(len(messages), reached, self._is_cut))
+                    now = time.monotonic()
+                    commits.append(LoggedCommit(len(messages), reached, self._is_cut, now))
                     self._is_cut = False
                 elif kind == MESSAGE:
                     self._is_cut |= message.endswith(_CUT)
@@ -225,6 +231,7 @@ class Receiver:
     ) -> None:
         with self._state:
             self.commits += _moved(commits, len(self._messages))
+            self.has_cut |= any(commit.is_cut for commit in commits)
             self._messages += messages
             self._bytes += size
             # A keepalive comes in the order of the log: all before it has arrived.
@@ -261,7 +268,7 @@ class BatchLimits:
     rows_max: int = 1
     """At the first commit at or after so many messages."""
     delay_s: float = 0.0
-    """So long after its first transaction."""
+    """So long after the arrival of its first transaction."""
     idle_s: float = 10.0
     """There is no batch if no transaction comes for so long."""
     until: int | None = None
@@ -274,6 +281,8 @@ class BatchLimits:
 class _Batch:
     """A batch while it is read."""
 
+    began: float
+    """When its first transaction arrived; before that, when the wait for it began."""
     upper: int = 0
     """The end of its last transaction so far; 0 without one."""
     committed_us: int = 0
@@ -283,7 +292,6 @@ class _Batch:
     """Whether its messages end within a transaction."""
     is_cut: bool = False
     """Whether its last transaction asks for the end of the batch."""
-    began: float = field(default_factory=time.monotonic)
 
     @property
     def is_whole(self) -> bool:
@@ -296,8 +304,6 @@ class _Batch:
 
     def extend(self, cut: LoggedCommit, transactions: Transactions) -> None:
         """Add messages up to a commit, or (without a position) a part of a transaction."""
-        if not self.message_count:
-            self.began = time.monotonic()
         self.message_count += cut.message_count
         self.is_open = not cut.lsn
         if cut.lsn:
@@ -380,15 +386,18 @@ class TransactionFeed:
         StorageError
             The connection was lost. A new feed from `position` reads the batch again.
         """
-        receiver, batch = self._receiver, _Batch()
+        receiver, batch = self._receiver, _Batch(time.monotonic())
         asks = limits.until is not None or limits.exactly is not None
         while True:
             seen = receiver.arrivals
+            if not batch.message_count and receiver.commits:
+                batch.began = receiver.commits[0].arrived
             if self._is_complete(batch, limits):
                 break
-            cut = self._cut(limits.rows_max - batch.message_count, limits.exactly)
+            cut = self._cut(batch, limits)
             if cut is None:
-                rest = (limits.delay_s if batch.is_whole else limits.idle_s) - batch.seconds
+                has_any = batch.is_whole or receiver.commits
+                rest = (limits.delay_s if has_any else limits.idle_s) - batch.seconds
                 receiver.wait(min(rest, _ASK_SECONDS) if asks else rest, seen, asks=asks)
                 continue
             changes = self._decoder.decode(receiver.take(cut.message_count))
@@ -429,19 +438,27 @@ class TransactionFeed:
             return batch.seconds >= limits.delay_s
         return not receiver.commits and (receiver.is_asked or batch.seconds >= limits.idle_s)
 
-    def _cut(self, wanted: int, exactly: int | None) -> LoggedCommit | None:
+    def _cut(self, batch: _Batch, limits: BatchLimits) -> LoggedCommit | None:
         """Return the commit up to which messages are decoded next; None to wait.
 
-        This is the first one that ends a batch, by the number of rows or by a request in it, else
-        the last one; without a commit, the end of a full buffer: a part of a large transaction.
+        This is the first one that ends a batch, by the number of rows or by a request in it. If the
+        batch ends by time or the buffer is full, the last one: decoding small pieces costs more.
+        Without a commit, the end of a full buffer: a part of a large transaction.
         """
-        commits = self._receiver.commits
-        if exactly is not None:
-            commits = [commit for commit in commits if commit.lsn <= exactly][-1:]
-        for commit in commits:
-            if commit.is_cut or commit.message_count >= wanted:
-                return commit
-        if commits:
+        receiver = self._receiver
+        commits, is_full = receiver.commits, receiver.is_full
+        if limits.exactly is not None:
+            commits = [commit for commit in commits if commit.lsn <= limits.exactly]
+            return commits[-1] if commits else self._part() if is_full else None
+        wanted = limits.rows_max - batch.message_count
+        if commits and (receiver.has_cut or commits[-1].message_count >= wanted):
+            for commit in commits:
+                if commit.is_cut or commit.message_count >= wanted:
+                    return commit
+        is_read = limits.until is not None and receiver.reached >= limits.until
+        if commits and (is_full or is_read or batch.seconds >= limits.delay_s):
             return commits[-1]
-        is_full = self._receiver.is_full
-        return LoggedCommit(self._receiver.message_count, 0, False) if is_full else None
+        return self._part() if is_full else None
+
+    def _part(self) -> LoggedCommit:
+        return LoggedCommit(self._receiver.message_count, 0, False)

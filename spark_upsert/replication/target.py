@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -29,6 +29,12 @@ SCHEMA, TABLE = "_schema", "_table"
 """The columns that name a table in the path."""
 
 _INCOMING = pa.schema([(SCHEMA, pa.string()), (TABLE, pa.string())])
+
+_THREADS = 4
+"""Tables staged and committed side by side, at least."""
+
+_SPILL_BYTES = 32 << 20
+"""Changes of one table in memory; more go to the local disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +105,9 @@ class RoutedDestination:
 
     def __init__(self, options: RoutedOptions) -> None:
         require_no_parking(options)
-        self._options = options
+        # Tables wait for the disk side by side, also where one thread would do for a large batch.
+        threads = max(options.commit_threads, _THREADS)
+        self._options = options = replace(options, commit_threads=threads)
         self._root = root_of(options)
 
     @property
@@ -128,7 +136,17 @@ class RoutedDestination:
         routes = {route_to(routed.template, name): t for name, t in batch.targets.items()}
         rows = BatchRows(batch.rows, routes)
         plan = plan_routed(routed, _INCOMING, root=self._root, overwrite=overwrite)
-        staged = stage_tables(plan, self._root, rows, rows.counts, _transaction(state), 0)
+        threads = routed.commit_threads
+        staged = stage_tables(
+            plan,
+            self._root,
+            rows,
+            rows.counts,
+            _transaction(state),
+            0,
+            threads=threads,
+            spill_bytes=_SPILL_BYTES,
+        )
         commit_routed(
             self._root,
             routed,

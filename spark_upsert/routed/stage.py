@@ -185,11 +185,12 @@ def stage_tables(
     task_index: int,
     *,
     threads: int | None = None,
+    spill_bytes: int | None = None,
 ) -> RoutedStaged:
     """Stage rows that are cut by table, and run the task's share in due compactions."""
     folders = {route.folder: route.name for route in counts if route.folder is not None}
     require_room(plan.options, root, plan.places, folders)
-    staging = _Staging(plan, root, rows, transaction, task_index)
+    staging = _Staging(plan, root, rows, transaction, task_index, spill_bytes)
     usual = TABLES_AT_ONCE if is_remote(plan.options.template.root) else 1
     tables = staging.all_of(counts, usual if threads is None else threads)
     upkeep = _Upkeep(plan, root, rows.bytes, len(counts))
@@ -216,10 +217,12 @@ class _Staging:
         rows: TableRows,
         transaction: Transaction | None,
         task_index: int,
+        spill_bytes: int | None,
     ) -> None:
         self._plan = plan
         self._root = root
         self._rows = rows
+        self._spill_bytes = spill_bytes
         self._transaction = transaction
         self._task_index = task_index
         self._done: list[StagedTable] = []
@@ -341,6 +344,7 @@ class _Staging:
             map(write.envelope.commands, self._rows.rows(route)),
             overwrite=plan.overwrite,
             late_rows=default_late_rows(options, plan.late_rows),
+            spill_bytes=self._spill_bytes,
         )
         unborn = write.base if write.base.is_unborn else None
         return StagedTable(route=route, rows=rows, staged=staged, unborn=unborn)

@@ -7,14 +7,16 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_upsert.errors import DataLossError, StorageError
 from spark_upsert.postgres import feed as feed_module
-from spark_upsert.postgres.feed import BatchEnd, BatchLimits, TransactionFeed
+from spark_upsert.postgres.feed import BatchEnd, BatchLimits, Receiver, TransactionFeed
 from spark_upsert.postgres.messages import COMMIT, HEADER_BYTES, TableChanges, identity_of
+from tests.support.clocked import Now
 from tests.support.pgoutput import load
 
 MESSAGES = load()["one key in one transaction, and in three"]
@@ -137,6 +139,46 @@ def test_a_logical_message_ends_the_batch() -> None:
         end, _ = read(feed, rows_max=10**6, delay_s=9.0)
         assert end is not None
         assert end.upper == ENDS[0]
+
+
+def test_transactions_that_arrive_one_by_one_are_decoded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Trickle(Server):
+        may_send = False
+
+        def receive(self) -> bytes | None:
+            message = super().receive() if self.may_send else None
+            self.may_send &= message is not None and message[HEADER_BYTES] != COMMIT
+            return message
+
+    server = Trickle(MESSAGES)
+    wait = Receiver.wait
+
+    def next_transaction(*given: Any, **how: Any) -> None:
+        server.may_send = True
+        wait(*given, **how)
+
+    monkeypatch.setattr(Receiver, "wait", next_transaction)
+    pieces: list[int] = []
+    with feed_of(server) as feed:
+        limits = BatchLimits(rows_max=18, delay_s=9.0)
+        end = feed.read(lambda tables: pieces.append(len(tables)), limits)
+    assert end is not None
+    assert (end.upper, pieces) == (ENDS[-1], [1])
+
+
+def test_the_delay_begins_when_a_transaction_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Now()
+    monkeypatch.setattr(feed_module, "time", SimpleNamespace(monotonic=now))
+    with feed_of(Server(MESSAGES, ends=True)) as feed:
+        end, _ = read(feed, rows_max=15, delay_s=9.0)
+        assert end is not None
+        assert end.upper == ENDS[3]
+        now.advance(9.0)  # The last transaction waits meanwhile.
+        end, _ = read(feed, rows_max=15, delay_s=9.0)
+        assert end is not None
+        assert end.upper == ENDS[4]
 
 
 def test_a_lost_connection_is_told_after_what_came_before_it() -> None:

@@ -72,7 +72,7 @@ COMPACT_BYTES = 64 << 20
 """Pending batches are resolved at this size, or at the resolved part's size if larger."""
 
 SPILL_BYTES = 192 << 20
-"""Resolved commands beyond this size go to disk. A task needs about three times as much."""
+"""Resolved commands beyond this size go to disk. A task needs about twice as much."""
 
 
 class Stash:
@@ -229,6 +229,8 @@ class Stash:
             if self._compacted is not None:
                 parts.append(_slice_by_hash(self._compacted, hash_range))
             batch, lost = self._resolve(Rows(self._schema, parts))
+            for run in self._spilled:
+                run.release()
             self._counted_by_seal += lost
             if carried is not None:
                 more, keys = _slice_by_hash(BatchPart(carried), hash_range), batch.num_rows
@@ -256,9 +258,16 @@ class Stash:
         if not self._pending:
             return
         parts = [*([self._compacted] if self._compacted else []), *self._pending]
-        batch, lost = self._resolve(Rows(self._schema, parts))
+        rows = Rows(self._schema, parts)
+        if len(parts) > 1:
+            rows = rows.gathered(self._schema.run.names)
+            # The parts are freed before the winners are copied.
+            parts = [part for part in rows.parts if isinstance(part, BatchPart)]
+            self._compacted, self._pending = None, parts
+        batch, lost = self._resolve(rows)
         self._counted += lost
         self._pending, self._pending_bytes = [], 0
+        del rows, parts
         self._compacted = BatchPart(batch)
         if batch.nbytes > self._spill_bytes:
             self._spill(batch)
@@ -278,7 +287,7 @@ class Stash:
             self._folder = SpillFolder()
         store = LocalStore(str(self._folder.path))
         file = write_run(store, f"{new_token()}.arrow", batch)
-        self._spilled.append(Run(file, store.map(file.path)))
+        self._spilled.append(Run(file, store.map(file.path), release=store.release))
         self._compacted = None
 
 
@@ -295,9 +304,11 @@ def stage(
     overwrite: bool = False,
     late_rows: LateRows = LateRows.REJECT,
     threads: int = 1,
+    spill_bytes: int | None = None,
 ) -> StagedRuns:
     """Write one task's commands durably and count their effects."""
-    with Stash(snapshot.manifest.schema) as stash:
+    sizes = {"compact_bytes": spill_bytes // 3, "spill_bytes": spill_bytes} if spill_bytes else {}
+    with Stash(snapshot.manifest.schema, **sizes) as stash:
         for batch in commands:
             stash.add(batch)
         return stage_sealed(
