@@ -6,20 +6,24 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import upsertflow
 from integration.environ import from_checkout
 from integration.followed import Followed, Rows, Transfers, own_database
 from integration.pages import code_of
 from integration.postgres_stream import written
 from integration.program import Program
-from integration.queries import drain, forget_last_commit, wait_until
+from integration.queries import drain, end, forget_last_commit, wait_until
 from integration.servers.postgres import Postgres
 from spark_upsert.core.lsn import parse_lsn
 from spark_upsert.errors import TableNotFoundError
@@ -70,6 +74,70 @@ def test_the_program_of_the_page(spark: SparkSession, followed: Followed) -> Non
     finally:
         query.stop()
     assert query.exception() is None
+
+
+def is_slot_active(followed: Followed) -> bool:
+    slots = f"pg_replication_slots WHERE slot_name = '{followed.database}'"
+    return followed.source_rows(slots, "active") == [(True,)]
+
+
+def test_no_secret_is_written_and_the_connection_is_closed(
+    spark: SparkSession, followed: Followed
+) -> None:
+    """In a session that has our code from an archive, or so it seems."""
+    session = spark.newSession()
+    upsertflow.register(session)
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    folder = followed.root.parent
+    url = f"{followed.url} password=hunter2"
+    query = written(session, url, followed.database, folder).start()
+    try:
+        wait_until(lambda: has_rows(followed, "a", [(1,)]), "the copy is there")
+        assert is_slot_active(followed)
+        assert "hunter2" not in f"{query.lastProgress} {query.status}"
+        with redirect_stdout(StringIO()) as plan:
+            query.explain(extended=True)
+        assert "upsertflow.postgres" in plan.getvalue()
+        assert "hunter2" not in plan.getvalue()
+    finally:
+        query.stop()
+    wait_until(lambda: not is_slot_active(followed), "the slot is free")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert any("spool" in path.parts for path in files)
+    assert [path for path in files if b"hunter2" in path.read_bytes()] == []
+
+
+def test_a_crash_of_the_server_does_not_end_the_query(
+    spark: SparkSession, followed: Followed
+) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    query = writer(spark, followed).start()
+    try:
+        wait_until(lambda: has_rows(followed, "a", [(1,)]), "the copy is there")
+        followed.crash()
+        wait_until(lambda: is_inserted(followed, 2), "the server is back")
+        wait_until(lambda: has_rows(followed, "a", [(1,), (2,)]), "the change is there")
+    finally:
+        query.stop()
+    assert query.exception() is None
+
+
+def is_inserted(followed: Followed, number: int) -> bool:
+    try:
+        followed.execute(f"INSERT INTO a VALUES ({number}) ON CONFLICT DO NOTHING")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_once_reads_everything_in_one_batch(spark: SparkSession, followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (0)")
+    drain(writer(spark, followed))
+    followed.execute(*(f"INSERT INTO a VALUES ({number})" for number in range(1, 50)))
+    before = followed.newest_batch()
+    end(writer(spark, followed, maxRowsPerTrigger="2").trigger(once=True).start())
+    assert followed.rows("a") == followed.source_rows("a")
+    assert followed.newest_batch() == before + 1
 
 
 def test_a_copy_and_the_changes_after_it(spark: SparkSession, followed: Followed) -> None:
