@@ -21,11 +21,13 @@ import pyarrow as pa
 
 from integration.servers.postgres import Postgres
 from spark_upsert.core.lsn import parse_lsn
+from spark_upsert.options.inputs import ReadPlan
 from spark_upsert.options.routed import RoutedOptions
 from spark_upsert.replication.follower import FollowedBatch, Follower
 from spark_upsert.replication.source import FollowOptions
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.store.open import open_store
+from spark_upsert.streams.planner.formats import MergedRead, batch_inputs, plan_columns
 from spark_upsert.table.table import Table
 
 Rows = list[tuple[Any, ...]]
@@ -114,6 +116,15 @@ class Followed:
         found = Table(open_store(f"{self.root}/public.{table}"))
         rows = pa.table(found.scan(version=version, columns=columns)).to_pylist()
         return sorted((tuple(row.values()) for row in rows), key=repr)
+
+    def read(self, **options: str) -> Rows:
+        """Return all tables' rows at one batch, sorted."""
+        paths = {"path": str(self.root), "inputsPattern": "*", "consistent": "true"}
+        plan = ReadPlan.parse({**paths, **options})
+        read = MergedRead(batch_inputs(plan, plan_columns(plan)), plan.query)
+        batches = [batch for work in read.splits() for batch in read.read(work)]
+        rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+        return sorted(rows, key=repr)
 
     def versions(self, batch: int) -> dict[str, int]:
         """Return each table's version that has a batch, by the table's name."""

@@ -538,6 +538,7 @@ def test_an_application_reads_its_own_write(followed: Followed) -> None:
         "CREATE TABLE orders (id int PRIMARY KEY, v int)", "CREATE TABLE other (i int)"
     )
     process = followed.start(followed.line("--max-delay", "10ms"))
+    positions: list[tuple[int, str]] = []
     try:
         with followed.sql() as application:
             for number in range(20):
@@ -545,8 +546,8 @@ def test_an_application_reads_its_own_write(followed: Followed) -> None:
                 [lsn] = application.execute(LOG_END).fetchone() or [""]
                 batch = wait_for_lsn(followed.root, lsn)
                 at_batch = followed.rows("orders", followed.versions(batch)["orders"])
-                assert at_batch[-1:] == followed.rows("orders")[-1:]
                 assert (number, 0) in at_batch
+                positions.append((batch, followed.source_of(batch)[0]))
             # Log after the commit that brings no batch.
             application.execute("UPDATE orders SET v = 1 WHERE id = 7")
             application.execute("INSERT INTO other VALUES (1)")
@@ -558,6 +559,9 @@ def test_an_application_reads_its_own_write(followed: Followed) -> None:
         process.terminate()
         _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
+    for batch, lsn in positions:
+        at_batch = followed.rows("orders", followed.versions(batch)["orders"])
+        assert followed.read(asOfLsn=lsn) == followed.read(asOfBatch=str(batch)) == at_batch
     followed.execute("INSERT INTO orders VALUES (99, 0)")
     [(lsn,)] = followed.source_rows("pg_current_wal_insert_lsn()")
     late = subprocess.run(
@@ -579,7 +583,7 @@ def test_the_read_of_the_page_after_an_own_write(followed: Followed) -> None:
 
 
 def test_refusals_before_anything_is_made(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
+    followed: Followed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(OptionError, match="no table with a primary key"):
         followed.follow()
@@ -596,7 +600,8 @@ def test_refusals_before_anything_is_made(
     with pytest.raises(SchemaError, match="texts of the key 'name' that differ in case"):
         followed.follow()
     followed.execute("ALTER PUBLICATION upsertflow DROP TABLE names")
-    monkeypatch.setattr(connection, "_TRIES", 1)
+    monkeypatch.setattr(connection, "_TRIES", 3)
+    monkeypatch.setattr(connection, "_PAUSE_SECONDS", 0.01)
     process = followed.start(followed.line("--json"))
     try:
         followed.execute("INSERT INTO a VALUES (1)")
@@ -604,6 +609,8 @@ def test_refusals_before_anything_is_made(
         assert json.loads(process.stdout.readline())["rows"] == 1
         with pytest.raises(ContentionError, match=r"is in use by PID \d+, 'upsertflow'"):
             followed.follow()
+        [waits] = [text for text in caplog.messages if "the slot is in use" in text]
+        assert 'by="PID ' in waits
     finally:
         process.terminate()
         _, err = process.communicate(timeout=30)
