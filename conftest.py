@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parent
+
+# xdist sets it in its workers, and the command would omit columns.
+os.environ.pop("COLUMNS", None)
 
 SHARED = "the shared Spark"
 """The lane of all files with a test or fixture that takes the argument ``spark``."""

@@ -27,7 +27,7 @@ from spark_upsert.cli.demo import ROWS, steps, what_next
 from spark_upsert.cli.doctor import examine, rendered, requirement
 from spark_upsert.cli.error_codes import ENTRIES
 from spark_upsert.cli.program import folders, json_option, storage_options, upsertflow
-from spark_upsert.cli.render import escaped, escaped_lines, print_data, print_rows
+from spark_upsert.cli.render import escaped, escaped_lines, print_data, print_rows, print_text
 from spark_upsert.cli.serve import CachedPoll, TableLines, server_of
 from spark_upsert.errors import did_you_mean, is_url
 from spark_upsert.store.local import translated
@@ -52,7 +52,7 @@ def explain_error(code: str, as_json: bool) -> None:
     if as_json:
         print_rows([entry], entry, as_json=True)
     else:
-        click.echo(f"[{code}] {entry['means']}\n\nDo: {entry['do']}")
+        print_text(f"[{code}] {entry['means']}\n\nDo: {entry['do']}")
 
 
 @upsertflow.command()

@@ -107,7 +107,9 @@ def follow(
     settings: Sequence[tuple[str, str]],
     as_json: bool,
 ) -> None:
-    """Write the changes of a PostgreSQL database at URL into tables below PATH.
+    """Write a PostgreSQL database's changes into tables.
+
+    The database is at URL, the tables are below PATH.
 
     PATH names a folder per table, such as 'lake/{_schema}.{_table}'. The first run copies the
     tables; each batch after that has whole transactions. A run after an interruption goes on.
@@ -156,7 +158,7 @@ def follow(
 )
 @json_option
 def wait(path: str, storage: Mapping[str, str], lsn: str, timeout: int, as_json: bool) -> None:
-    """Wait until the tables below PATH have all transactions before a log position.
+    """Wait until tables have all transactions before a log position.
 
     PATH is the folder that a follower writes to. An error after the timeout.
     """

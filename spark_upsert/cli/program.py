@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from spark_upsert._version import __version__
-from spark_upsert.cli.render import escaped_lines
+from spark_upsert.cli.render import WIDE, escaped_lines
 from spark_upsert.core.durations import EXPECTED, try_parse_ms
 from spark_upsert.errors import UpsertFlowError, masked
 from spark_upsert.options.declare import STORAGE_PREFIX
@@ -21,8 +21,31 @@ _NAME = re.compile(r"\w[\w.-]*")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_SECTIONS = {
+    "Read and inspect a table": (
+        *("info", "history", "epochs", "files", "consumers", "pressure"),
+        *("explain", "get", "snapshot", "changes", "find"),
+    ),
+    "Change and maintain a table": (
+        *("delete", "alter", "restore", "compact", "expire", "vacuum", "check"),
+        *("index", "publish", "keep-history", "repair", "repair-clock"),
+    ),
+    "Many tables and databases": ("tables", "dead-letters", "replay", "follow", "wait", "serve"),
+    "Start and get help": ("demo", "init", "doctor", "explain-error", "completion"),
+}
+"""The commands, in the order of the help."""
+
+
 class _Group(click.Group):
-    """Prints expected errors as sentences; only bugs show a traceback."""
+    """Lists commands in sections; prints expected errors as sentences, and a traceback for bugs."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, with the first sentence of each command's help."""
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(limit=200)) for name in names]
+                )
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -133,9 +156,24 @@ all_tables_option = click.option(
     "for which something was done. One that fails does not stop the others.",
 )
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, one object per line."
-)
+
+def _set_wide(ctx: click.Context, param: click.Parameter, is_wide: bool) -> None:
+    ctx.meta[WIDE] = is_wide
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json``, and ``--wide``, which `render` reads from the context."""
+    with_wide = click.option(
+        "--wide",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_wide,
+        help="Print all columns and complete ids, whatever the terminal's width.",
+    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per line.")(
+        with_wide
+    )
+
 
 version_option = click.option(
     "--version", type=int, help="The table as of this version. Default: the newest."

@@ -13,8 +13,7 @@ from typing import Any
 import click
 
 from spark_upsert.cli.program import as_pairs, folders, json_option, storage_options, upsertflow
-from spark_upsert.cli.render import escaped, print_facts, print_rows, progress
-from spark_upsert.core.durations import render_age, render_time
+from spark_upsert.cli.render import print_facts, print_rows, print_text, progress
 from spark_upsert.core.path_template import Template, is_routed
 from spark_upsert.core.threads import map_in_order
 from spark_upsert.errors import TableNotFoundError, UpsertFlowError, as_flag, masked
@@ -269,7 +268,7 @@ def open_in(path: str, storage: Mapping[str, str]) -> Table:
         ) from None
 
 
-SHOWN = ("folder", "name", "query", "batch", "rows", "parked", "age", "error", "reason")
+SHOWN = ("name", "folder", "query", "batch", "rows", "parked_ms", "age_ms", "error", "reason")
 """Displayed columns for dead-letter rows."""
 
 RESULT_COLUMNS = tuple(field.name for field in fields(ReplayResult))
@@ -288,13 +287,6 @@ def line_of(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
         "age_ms": max(0, now_ms - parked.parked_ms),
         **{name: getattr(parked, name) for name in ("error", "reason", "hint")},
     }
-
-
-def for_people(parked: DeadLetterRows, now_ms: int) -> dict[str, Any]:
-    """Return one dead-letter batch as display columns."""
-    since, age_ms = parked.parked_ms, max(0, now_ms - parked.parked_ms)
-    shown = {"parked": render_time(since // 1000 * 1000), "age": render_age(age_ms)}
-    return {name: shown.get(name) or getattr(parked, name, None) for name in SHOWN}
 
 
 def advice_of(parked: Iterable[DeadLetterRows], root: str) -> Iterator[str]:
@@ -324,7 +316,7 @@ def tables(root: str, storage: Mapping[str, str], as_json: bool) -> None:
     if as_json:
         print_rows([lines.facts(), *(line.to_json() for line in lines.lines)], (), as_json=True)
         return
-    print_facts({k: v for k, v in lines.facts().items() if v not in (None, "", [])}, as_json=False)
+    print_facts(lines.facts(), as_json=False)
     if lines.lines:
         rows = [line.for_people() for line in lines.lines]
         print_rows(rows, rows[0], as_json=False)
@@ -341,13 +333,10 @@ def show_dead_letters(root: str, storage: Mapping[str, str], as_json: bool) -> N
     """
     dead_letters = DeadLetterTable(open_root(root, storage)).list_batches()
     now_ms = round(time.time() * 1000)
-    if as_json:
-        print_rows([line_of(dead_letter, now_ms) for dead_letter in dead_letters], (), as_json=True)
-        return
-    rows = [for_people(dead_letter, now_ms) for dead_letter in dead_letters]
-    print_rows(rows, SHOWN, as_json=False)
-    for advice in advice_of(dead_letters, root):
-        click.echo(escaped(advice))
+    rows = [line_of(dead_letter, now_ms) for dead_letter in dead_letters]
+    print_rows(rows, SHOWN, as_json=as_json)
+    for advice in () if as_json else advice_of(dead_letters, root):
+        print_text(advice)
 
 
 @upsertflow.command("replay")
@@ -409,4 +398,5 @@ def replay_rows(
         error.name_settings(as_flag)
         raise
     finally:  # Also after an error: the tables before it are replayed.
-        print_rows([asdict(outcome) for outcome in done], RESULT_COLUMNS, as_json=as_json)
+        if done:
+            print_rows([asdict(outcome) for outcome in done], RESULT_COLUMNS, as_json=as_json)

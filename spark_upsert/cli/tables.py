@@ -25,12 +25,13 @@ from spark_upsert.cli.program import (
     version_option,
 )
 from spark_upsert.cli.render import (
-    escaped_lines,
+    escaped,
     heading,
     pretty,
     print_data,
     print_facts,
     print_rows,
+    print_text,
     progress,
 )
 from spark_upsert.cli.routed import open_in
@@ -316,7 +317,7 @@ def explain(
     if as_json:
         print_rows(list(_iter_sections(text)), (), as_json=True)
     else:
-        click.echo(escaped_lines(text))
+        print_text(text)
 
 
 def _iter_sections(text: str) -> Iterator[dict[str, Any]]:
@@ -418,7 +419,7 @@ def get(
     version: int | None,
     as_json: bool,
 ) -> None:
-    """Show the rows for some keys.
+    """Show the rows for some keys. Exits with 1 if a key has no row.
 
     If the key is one column, pass one KEY or several. If it has several columns, pass one value for
     each, in order. Put a non-numeric KEY beginning with '-' after '--'.
@@ -426,7 +427,18 @@ def get(
     table = open_in(path, storage)
     keys = _key_columns(table.schema.keys, values)
     rows = table.get(keys, version=version)
-    print_data(list(_iter_rows(rows.to_batches())), rows.column_names, as_json=as_json)
+    if rows.num_rows:
+        print_data(list(_iter_rows(rows.to_batches())), rows.column_names, as_json=as_json)
+    is_single = len(table.schema.keys) == 1
+    given_keys = [(value,) for value in values] if is_single else [values]
+    if rows.num_rows < len(given_keys):
+        absent = [
+            ", ".join(key)
+            for key in given_keys
+            if not table.get(_key_columns(table.schema.keys, key), version=version).num_rows
+        ]
+        at = "" if version is None else f" in version {version}"
+        raise click.ClickException(escaped(f"no row has the key {' or '.join(absent)}{at}."))
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -475,9 +487,9 @@ def changes(
     upper = resolve_ending_version(table.log, version=last, name="--to")
     require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
     change_reader = table.scan_changes(first or 0, upper)
-    print_data(
-        list(islice(_iter_rows(change_reader), limit)), change_reader.schema.names, as_json=as_json
-    )
+    # Columns that do not fit are omitted from the end.
+    names = dict.fromkeys(("_commit_version", "_change_type", *change_reader.schema.names))
+    print_data(list(islice(_iter_rows(change_reader), limit)), names, as_json=as_json)
 
 
 @upsertflow.command(cls=ValuesCommand)
