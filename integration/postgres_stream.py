@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-ROWS_MAX = 40
+ROWS_MAX = 200
 
 
 def written(

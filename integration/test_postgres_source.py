@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -29,10 +30,12 @@ from spark_upsert.core.lsn import parse_lsn
 from spark_upsert.errors import TableNotFoundError
 from spark_upsert.routed.group import GroupTable
 from spark_upsert.store.open import open_store
+from tests.support.s3 import running_s3
 
 LONG = ["a" * 3000, "b" * 3000]
 
-KILLS = 2
+KILLS = int(os.environ.get("UPSERTFLOW_TEST_KILLS", "1"))
+"""How often the query is killed, apart from the first time, while it begins."""
 
 
 @pytest.fixture
@@ -216,9 +219,9 @@ def require_equal(followed: Followed) -> None:
     assert followed.source_of(followed.newest_batch())[1]
 
 
-@pytest.mark.parametrize("spool", ["kept", "lost"])
+@pytest.mark.parametrize("case", ["kept", "lost", "lost, and the tables have changed"])
 def test_a_planned_batch_is_repeated_with_the_same_rows(
-    spark: SparkSession, followed: Followed, spool: str
+    spark: SparkSession, followed: Followed, case: str
 ) -> None:
     """As if the driver had fallen between planning and commit: no table has the batch."""
     prepare_notes(spark, followed)
@@ -229,9 +232,12 @@ def test_a_planned_batch_is_repeated_with_the_same_rows(
     shutil.rmtree(followed.root)
     (folder / "before").rename(followed.root)
     forget_last_commit(folder / "checkpoint")
-    if spool == "lost":
+    if case != "kept":
         shutil.rmtree(folder / "spool")
-    change_notes(followed, 3)
+    if "tables" in case:
+        followed.execute("ALTER TABLE b ADD w int DEFAULT 5")
+    else:
+        change_notes(followed, 3)
     drain(writer(spark, followed))
     require_equal(followed)
 
@@ -291,6 +297,18 @@ def test_a_stream_under_load_ends_at_the_position_asked_first(
             assert parse_lsn(reached) >= parse_lsn(asked)
 
 
+def test_a_spool_in_a_bucket(spark: SparkSession, followed: Followed) -> None:
+    followed.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with running_s3() as s3:
+        storage = {f"storage.{name}": value for name, value in s3.storage.items()}
+        storage["storage.cache_dir"] = str(followed.root.parent / "cache")
+        options = {"spool": f"s3://{s3.new_bucket()}/spool", **storage}
+        drain(writer(spark, followed, **options))
+        followed.execute("INSERT INTO a VALUES (2)", "DELETE FROM a WHERE id = 1")
+        drain(writer(spark, followed, **options))
+    assert followed.rows("a") == [(2,)]
+
+
 def test_batches_are_states_of_the_database_through_kills(
     spark: SparkSession, followed: Followed, plain_environ: dict[str, str]
 ) -> None:
@@ -303,6 +321,10 @@ def test_batches_are_states_of_the_database_through_kills(
     environ = from_checkout(plain_environ)
     program = Program(folder, "integration.postgres_stream", arguments, environ)
     with transfers:
+        program.keep_running()
+        wait_until(lambda: (folder / "spool").exists(), "the source is opened")
+        threading.Event().wait(choice.uniform(0, 2))  # While the slot or the copies are made.
+        program.kill()
         for _ in range(KILLS):
             number = newest_batch(followed) + choice.randrange(2, 6)
             program.keep_running()
