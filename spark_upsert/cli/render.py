@@ -82,6 +82,9 @@ be printed."""
 
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
+_EXPLAINED_BYTES = re.compile(r"([0-9,]+) bytes(?! and)")
+"""A byte count in an explanation, but not a cost, whose unit includes requests."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -313,6 +316,13 @@ def bytes_text(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError(count)
+
+
+def with_units(text: str) -> str:
+    """Return an explanation with units for its byte counts; with ``--wide`` they are exact."""
+    if _is_wide():
+        return text
+    return _EXPLAINED_BYTES.sub(lambda found: bytes_text(int(found[1].replace(",", ""))), text)
 
 
 OnProgress = Callable[[str], None]

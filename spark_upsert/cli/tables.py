@@ -33,6 +33,7 @@ from spark_upsert.cli.render import (
     print_rows,
     print_text,
     progress,
+    with_units,
 )
 from spark_upsert.cli.routed import open_in
 from spark_upsert.delta.follow import status_of_mirror
@@ -317,7 +318,7 @@ def explain(
     if as_json:
         print_rows(list(_iter_sections(text)), (), as_json=True)
     else:
-        print_text(text)
+        print_text(with_units(text))
 
 
 def _iter_sections(text: str) -> Iterator[dict[str, Any]]:

@@ -53,7 +53,7 @@ def test_an_explanation_is_facts(path: str) -> None:
     assert rows["facts"]["columns"] == "id, n"
     assert splits["title"] == "1 split"
     assert len(splits["lines"]) == 1
-    shown = CliRunner().invoke(upsertflow, ["explain", path]).stdout
+    shown = CliRunner().invoke(upsertflow, ["explain", path, "--wide"]).stdout
     assert " ".join(shown.split()) == " ".join(
         " ".join([each["title"], *(f"{k} {v}" for k, v in each["facts"].items()), *each["lines"]])
         for each in (rows, splits)

@@ -34,7 +34,7 @@ from spark_upsert.table.table import Table
 
 ROOT = Path(__file__).parents[2]
 
-SIZES = re.compile(r", [\d,]+ bytes")
+SIZES = re.compile(r", [\d,.]+ (bytes|([KM]i)?B)")
 
 COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 

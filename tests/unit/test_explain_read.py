@@ -25,7 +25,7 @@ from spark_upsert.table.table import Table
 
 ROOT = Path(__file__).parents[2]
 
-SIZES = re.compile(r"[\d,]+ bytes")
+SIZES = re.compile(r"[\d,.]+ (bytes|([KM]i)?B)")
 
 COLUMNS = pa.schema({"id": pa.int64(), "v": pa.int64()})
 
@@ -120,9 +120,9 @@ def test_a_task_of_many_inputs_names_the_first(tmp_path: Path) -> None:
 def test_the_command_takes_inputs_by_their_names_and_paths_or_as_options(lake: Path) -> None:
     two = ("--input", f"east={lake / 'east'}", "--input", f"west={lake / 'west'}")
     expected = explain_read(ReadPlan.parse(given(lake))) + "\n"
-    assert command(*two, "--set", "parallelism=2") == expected
+    assert command(*two, "--set", "parallelism=2", "--wide") == expected
     options = [part for pair in given(lake).items() for part in ("--set", "=".join(pair))]
-    assert command(*options) == expected
+    assert command(*options, "--wide") == expected
     assert command(*two, "--merge", "concat").startswith("merge of several inputs: concat\n")
     changes = command(*two, "--set", "input.east.startingVersion=2", "--change-feed")
     assert "  changes of version 2, in 1 stretch\n" in changes
