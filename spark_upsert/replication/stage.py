@@ -105,7 +105,7 @@ def _require_columns(incoming: pa.Schema) -> None:
 
 def _position(row: pa.RecordBatch) -> SourcePosition:
     [values] = row.to_pylist()
-    [committed_us] = row.column("_commit_timestamp").cast(pa.int64()).to_pylist()
+    [committed_us] = row.column("_commit_timestamp").view(pa.int64()).to_pylist()
     return SourcePosition(
         lsn=values["_lsn"], committed_us=committed_us, is_whole=values["_state"] == WHOLE
     )
