@@ -318,8 +318,8 @@ def bytes_text(count: int) -> str:
     raise AssertionError(count)
 
 
-def with_units(text: str) -> str:
-    """Return an explanation with units for its byte counts; with ``--wide`` they are exact."""
+def add_units(text: str) -> str:
+    """Replace an explanation's byte counts with units; with ``--wide`` return it unchanged."""
     if _is_wide():
         return text
     return _EXPLAINED_BYTES.sub(lambda found: bytes_text(int(found[1].replace(",", ""))), text)

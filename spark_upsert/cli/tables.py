@@ -25,6 +25,7 @@ from spark_upsert.cli.program import (
     version_option,
 )
 from spark_upsert.cli.render import (
+    add_units,
     escaped,
     heading,
     pretty,
@@ -33,7 +34,6 @@ from spark_upsert.cli.render import (
     print_rows,
     print_text,
     progress,
-    with_units,
 )
 from spark_upsert.cli.routed import open_in
 from spark_upsert.delta.follow import status_of_mirror
@@ -318,7 +318,7 @@ def explain(
     if as_json:
         print_rows(list(_iter_sections(text)), (), as_json=True)
     else:
-        print_text(with_units(text))
+        print_text(add_units(text))
 
 
 def _iter_sections(text: str) -> Iterator[dict[str, Any]]:
@@ -374,6 +374,12 @@ def _key_columns(names: tuple[str, ...], values: tuple[str, ...]) -> dict[str, p
     return {name: pa.array([value]) for name, value in zip(names, values, strict=True)}
 
 
+def _put_keys_first(table: Table, names: Sequence[str], *first: str) -> dict[str, None]:
+    """Return the columns, with the keys first: columns that do not fit are omitted from the end."""
+    keys = [name for name in table.schema.keys if name in names]
+    return dict.fromkeys((*first, *keys, *names))
+
+
 def _iter_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
     for batch in batches:
         values = [_to_values(column) for column in batch.columns]
@@ -404,8 +410,10 @@ def snapshot(
     as_json: bool,
 ) -> None:
     """Show some rows, in no particular order."""
-    rows = open_in(path, storage).scan(filter=condition, version=version)
-    print_data(list(islice(_iter_rows(rows), limit)), rows.schema.names, as_json=as_json)
+    table = open_in(path, storage)
+    rows = table.scan(filter=condition, version=version)
+    names = _put_keys_first(table, rows.schema.names)
+    print_data(list(islice(_iter_rows(rows), limit)), names, as_json=as_json)
 
 
 @upsertflow.command(cls=ValuesCommand)
@@ -429,7 +437,8 @@ def get(
     keys = _key_columns(table.schema.keys, values)
     rows = table.get(keys, version=version)
     if rows.num_rows:
-        print_data(list(_iter_rows(rows.to_batches())), rows.column_names, as_json=as_json)
+        names = _put_keys_first(table, rows.column_names)
+        print_data(list(_iter_rows(rows.to_batches())), names, as_json=as_json)
     is_single = len(table.schema.keys) == 1
     given_keys = [(value,) for value in values] if is_single else [values]
     if rows.num_rows < len(given_keys):
@@ -488,8 +497,7 @@ def changes(
     upper = resolve_ending_version(table.log, version=last, name="--to")
     require_ordered(first or 0, upper, name="--to", may_be_empty=last is None)
     change_reader = table.scan_changes(first or 0, upper)
-    # Columns that do not fit are omitted from the end.
-    names = dict.fromkeys(("_commit_version", "_change_type", *change_reader.schema.names))
+    names = _put_keys_first(table, change_reader.schema.names, "_commit_version", "_change_type")
     print_data(list(islice(_iter_rows(change_reader), limit)), names, as_json=as_json)
 
 

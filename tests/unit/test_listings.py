@@ -186,6 +186,15 @@ def test_a_composite_key_without_a_row_is_named(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, "Error: no row has the key eu, 7.\n")
 
 
+def test_keys_are_shown_if_other_columns_are_omitted(tmp_path: Path) -> None:
+    rows = pa.table({**{f"v{n}": ["x" * 20] for n in range(9)}, "k": ["a"], "_x": ["y" * 30]})
+    Table.create(str(tmp_path / "t"), rows.schema, keys=["k"]).upsert(rows)
+    for command in (["snapshot"], ["changes"], ["get", "a"]):
+        heads = run(command[0], str(tmp_path / "t"), *command[1:]).stdout.splitlines()[1].split()
+        assert "k" in heads
+        assert "v8" not in heads
+
+
 def test_a_listing_without_rows_says_so(tmp_path: Path) -> None:
     Table.create(str(tmp_path / "t"), pa.schema({"id": pa.int64()}), keys=["id"])
     assert run("consumers", str(tmp_path / "t")).stdout == "No rows.\n"
