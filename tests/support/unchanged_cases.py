@@ -586,6 +586,14 @@ CASES: Sequence[Case] = (
         rows="2: 1,a 4: 1,b",
     ),
     Case(
+        name="two swaps in two tasks, the first with a newer value of its own",
+        steps="P1(n=0,x=a) 4:P2(n=0,x=b) | "
+        "4:L11→-1 4:C12(n=1,x=·) 4:L15→1 4:C16(n=1,x=·) / "
+        "P10(n=·,x=z) -1:C11(n=1,x=·) L12→4 -1:L13→1 C13(n=1,x=·) "
+        "L14→-1 -1:C14(n=1,x=·) C15(n=1,x=·) -1:L16→4",
+        rows="1: 1,z 4: 1,b",
+    ),
+    Case(
         name="two swaps in two tasks",
         steps="2:P1(n=0,x=a) 4:P2(n=0,x=b) | "
         "2:L11→-1 4:L12→2 2:C12(n=1,x=·) 4:C13(n=1,x=·) 4:L14→-1 2:L15→4 4:C15(n=1,x=·) "

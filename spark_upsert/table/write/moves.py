@@ -40,7 +40,6 @@ from spark_upsert.table.state.registers import (
     MarkKinds,
     MoveLimits,
     combine,
-    have_moved,
     have_values,
     kinds_of,
     mask_of,
@@ -133,13 +132,13 @@ class Moves:
         return self.lost.get(name, np.zeros(len(self.of_state), dtype=np.bool_))
 
     def carried(
-        self, snapshot: Snapshot, schema: TableSchema, tasks: Sequence[Part] = ()
+        self, snapshot: Snapshot, schema: TableSchema, notes: pa.RecordBatch | None = None
     ) -> pa.RecordBatch:
         """Return the puts of the new keys with the values that their rows had under the old ones.
 
         With them the deletes of the old keys, which note what they took; all sorted by hash. Moves
-        are applied in the order of their orders, also from key to key. With the staged runs of all
-        ``tasks``, the puts have those values only that are newer than what the tasks took.
+        are applied in the order of their orders, also from key to key. With the ``notes`` of all
+        tasks, deletes by hash, the puts have those values only that are newer than what tasks took.
         """
         deletes = self.deletes
         old, new = deletes.column(HASH).to_numpy(), _target_hashes(deletes, schema)
@@ -157,7 +156,7 @@ class Moves:
             waits = has_target & (new[earliest] == old[left]) & (ranks[earliest] < ranks[left])
             now = left if bool(waits.all()) else left[~waits]
             waiting[now] = False
-            batch = self._carry(now, stored, of_stored, carried, Rows(schema, tasks))
+            batch = self._carry(now, stored, of_stored, carried, schema, notes)
             carried = pa.concat_batches([carried, batch])
             carried = carried.take(pa.array(order_of(carried.column(HASH).to_numpy())))
         return carried
@@ -168,10 +167,10 @@ class Moves:
         stored: pa.RecordBatch,
         of_stored: Positions,
         carried: pa.RecordBatch,
-        tasks: Rows,
+        schema: TableSchema,
+        notes: pa.RecordBatch | None,
     ) -> pa.RecordBatch:
         """Return the puts for some moves, from the table, the task and the moves before."""
-        schema = tasks.schema
         rows = Rows(schema, [BatchPart(stored), BatchPart(self.states), BatchPart(carried)])
         of_carried, at_carried = _rows_of_keys(
             Rows(schema, [BatchPart(carried)]), self.deletes.take(pa.array(now))
@@ -211,19 +210,20 @@ class Moves:
             combination.part(lasts, is_below=True),
             self.deletes.take(pa.array(moves[lasts])),
         )
-        taken = _taken_by_tasks(own, tasks) if tasks.parts else None
+        taken = None if notes is None else _taken_by_tasks(own, notes, schema)
         puts, are_newer = _puts(part, own, schema, taken)
         deletes = _noting_deletes(part, own, schema)
         return pa.concat_batches([puts, deletes.filter(pa.array(are_newer))])
 
 
-def of_keys_with_several(carried: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the puts among carried entries whose keys have several of them."""
-    puts = carried.filter(pa.array(is_live(carried.column(DIFF))))
+def for_commit(carried: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the deletes among carried entries, and the puts whose keys have several of them."""
+    is_put = pa.array(is_live(carried.column(DIFF)))
+    puts, deletes = carried.filter(is_put), carried.filter(pc.invert(is_put))
     hashes = puts.column(HASH).to_numpy()
     is_next_equal = np.append(hashes[1:] == hashes[:-1], False)[: len(hashes)]
     is_equal = is_next_equal | np.append(False, is_next_equal)[: len(hashes)]
-    return puts.filter(pa.array(is_equal))
+    return pa.concat_batches([puts.filter(pa.array(is_equal)), deletes])
 
 
 def in_order_of_hashes(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.RecordBatch:
@@ -350,30 +350,29 @@ def _stored(
     return pa.RecordBatch.from_arrays(columns, schema=schema.run), order[hit]
 
 
-def _taken_by_tasks(deletes: pa.RecordBatch, tasks: Rows) -> tuple[Positions, Rows, Positions]:
-    """Return pairs of a move and an entry of a task that notes what it took (`_noting_deletes`)."""
-    moves, at = _rows_of_keys(tasks, deletes)
-    notes = have_moved(tasks, at)
-    moves, at = moves[notes], at[notes]
-    [moved] = tasks.take([MOVED], at)
-    order = [deletes.column(name).take(pa.array(moves)) for name in tasks.schema.order_columns]
-    same = compare(moved.flatten(), order) == 0
-    return moves[same], tasks, at[same]
+def _taken_by_tasks(
+    deletes: pa.RecordBatch, notes: pa.RecordBatch, schema: TableSchema
+) -> tuple[Positions, pa.RecordBatch]:
+    """Return pairs of a move and a task's note of what it took (`_noting_deletes`)."""
+    moves, at = _rows_of_keys(Rows(schema, [BatchPart(notes)]), deletes)
+    noted = notes.column(MOVED).take(pa.array(at)).flatten()
+    order = [deletes.column(name).take(pa.array(moves)) for name in schema.order_columns]
+    same = compare(noted, order) == 0
+    return moves[same], notes.take(pa.array(at[same]))
 
 
 def _kinds_beside_tasks(
-    states: MarkKinds, at: pa.Array, name: str, taken: tuple[Positions, Rows, Positions]
+    states: MarkKinds, at: pa.Array, name: str, taken: tuple[Positions, pa.RecordBatch]
 ) -> MarkKinds:
     """Return the kinds of the values that moves carry beside what tasks took.
 
     ``states`` and ``at`` have the kinds and orders of the values.
 
-    A newer value replaces that of the task. Without a note, the task's value holds if it has one.
+    A newer value replaces that of the task.
     """
-    moves, tasks, entries = taken
-    kinds = np.full(len(at), VALUE_CARRIED, dtype=np.int8)
-    kinds[moves] = VALUE_RECARRIED
-    [noted] = tasks.take([moved_column(name)], entries)
+    moves, notes = taken
+    kinds = np.full(len(at), VALUE_RECARRIED, dtype=np.int8)
+    noted = notes.column(moved_column(name))
     known = np.flatnonzero(mask_of(noted.is_valid()))
     chosen = moves[known]
     own = [*at.take(pa.array(chosen)).flatten(), strengths_of(states[chosen])]
@@ -386,7 +385,7 @@ def _puts(
     part: CombinedPart,
     deletes: pa.RecordBatch,
     schema: TableSchema,
-    taken: tuple[Positions, Rows, Positions] | None,
+    taken: tuple[Positions, pa.RecordBatch] | None,
 ) -> tuple[pa.RecordBatch, Mask]:
     """Return the puts of moves' new keys with the values of their states, without empty ones.
 

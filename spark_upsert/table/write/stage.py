@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
 from spark_upsert.core.precedence import Precedence
@@ -38,10 +39,10 @@ from spark_upsert.table.write.commands import (
 from spark_upsert.table.write.moves import (
     Moves,
     entries_that_add,
+    for_commit,
     hashes_of_moves,
     in_order_of_hashes,
     joined,
-    of_keys_with_several,
     without_moves,
 )
 from spark_upsert.table.write.outcomes import (
@@ -394,7 +395,7 @@ def stage_sealed(
         unchanged=own.unchanged,
         has_moves=own.has_moves,
         moved=stash.moved,
-        replaced=None if carried is None else of_keys_with_several(carried),
+        carried=None if carried is None else for_commit(carried),
     )
 
 
@@ -416,11 +417,14 @@ def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns 
     of_deletes = np.repeat([*moved], [each.num_rows for each in moved.values()])
     access = Access(probes=hashes_of_moves(deletes, schema))
     parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, access)]
-    replaced = [each.replaced for each in staged if each.replaced is not None]
-    more = BatchPart(in_order_of_hashes(replaced, schema))
+    carried = [each.carried for each in staged if each.carried is not None]
+    by_hash = in_order_of_hashes(carried, schema)
+    is_put = pa.array(is_live(by_hash.column(DIFF)))
+    more = BatchPart(by_hash.filter(is_put))
     tasks = [*of_parts, _NO_TASK], of_deletes
+    notes = by_hash.filter(pc.invert(is_put))
     moves = Moves.of(deletes, [*parts, more], schema, tasks=tasks)
-    entries = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema, parts)
+    entries = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema, notes)
     entries = entries_that_add(entries, parts, schema)
     lost = np.flatnonzero(moves.are_lost)
     if not entries.num_rows and not len(lost):

@@ -166,8 +166,11 @@ class StagedRuns:
     """Whether rows moved to other keys with their values; the commit adds that, too."""
     moved: pa.RecordBatch | None = None
     """The deletes of these rows' old keys, with the new keys (`table.write.moves`)."""
-    replaced: pa.RecordBatch | None = None
-    """The carried values of keys to which several rows moved: the runs have the newest alone."""
+    carried: pa.RecordBatch | None = None
+    """What each move took along, and the values carried to keys to which several rows moved.
+
+    The runs have the newest alone.
+    """
 
     @property
     def base_version(self) -> int:
