@@ -177,6 +177,7 @@ class ReplicationConnection:
             f"START_REPLICATION SLOT {slot} LOGICAL {format_lsn(lsn)} "
             f"(proto_version '1', publication_names '\"{name}\"', messages 'true')"
         )
+        holder = ""
         for index in range(_TRIES):
             try:
                 self._connection.execute(command)

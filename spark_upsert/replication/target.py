@@ -182,7 +182,7 @@ def require_no_parking(options: RoutedOptions) -> None:
 
 def route_to(template: Template, target: tuple[str, str]) -> Route:
     """Return the route of a table, by schema and name; raise if it has no valid folder."""
-    values = dict(zip((SCHEMA, TABLE), target, strict=True))
+    values: dict[str, str] = dict(zip((SCHEMA, TABLE), target, strict=True))
     unknown = next((column for column in template.columns if column not in values), None)
     if unknown is not None:
         raise OptionError.invalid(
