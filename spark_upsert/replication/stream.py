@@ -63,6 +63,8 @@ class SourceStream:
         self._options = options
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
+        self._has_ended = False
+        """Whether the thread writes no more batches."""
 
     @cached_property
     def _spool(self) -> SpoolDestination:
@@ -91,6 +93,8 @@ class SourceStream:
     def initial(self) -> SourceOffset:
         """Make publication, slot and state if they are missing; return the first offset."""
         store = self._spool.store
+        if self._thread is not None and (known := read_state(store)) is not None:
+            return SourceOffset.initial(known)
         with closing(connect(self._source.url)) as connection:
             state = open_source(self._source, store, connection)
         initial = SourceOffset.initial(state)
@@ -122,8 +126,7 @@ class SourceStream:
             return self._end_after(start, everything=everything)
 
     def _is_decided(self, start: SourceOffset, *, everything: bool) -> bool:
-        assert self._thread is not None
-        if self._replicator.until is None or not self._thread.is_alive():
+        if self._replicator.until is None or self._has_ended:
             return True
         return not everything and any(self._spool.after(start.number))
 
@@ -178,9 +181,7 @@ class SourceStream:
     def _is_over(self, end: SourceOffset) -> bool:
         """Return whether the thread has spooled everything up to an offset, or has ended."""
         newest = self._spool.newest
-        assert self._thread is not None
-        assert newest is not None
-        return newest.number >= end.number or not self._thread.is_alive()
+        return self._has_ended or (newest is not None and newest.number >= end.number)
 
     def _between(self, start: SourceOffset, end: SourceOffset) -> list[SpooledBatch] | None:
         batches = []
@@ -200,8 +201,9 @@ class SourceStream:
         """End the thread and close its connections."""
         if self._thread is not None:
             self._replicator.stop()
-            self._spool.is_unlimited = True
-            self._notify()
+            with self._spool.changed:
+                self._spool.is_unlimited = True
+                self._spool.changed.notify_all()
             self._thread.join(_STOP_SECONDS)
 
     # -- the thread ---------------------------------------------------------------------
@@ -242,11 +244,9 @@ class SourceStream:
         except Exception as error:  # noqa: BLE001 - raised by the next call
             self._error = error
         finally:
-            self._notify()
-
-    def _notify(self) -> None:
-        with self._spool.changed:
-            self._spool.changed.notify_all()
+            with self._spool.changed:
+                self._has_ended = True
+                self._spool.changed.notify_all()
 
     def _raise_error(self) -> None:
         if self._error is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class StillStream(SourceStream):
     """A stream whose thread ends at once: the test writes its batches."""
 
     def _run(self) -> None:
-        return
+        self._has_ended = True
 
 
 def rows_of(first: int, count: int, lsn: int) -> pa.RecordBatch:
@@ -205,6 +206,40 @@ def test_a_batch_ends_at_the_limit_and_copies_are_alone(
     assert reached == ends[-1]
     assert stream.latest(reached) == reached
     assert (ends[0].copy, ends[4].copy, ends[5].copy) == (0, 0, 5)
+
+
+@dataclass
+class Ending:
+    """A replicator that ends, perhaps by an error, while the stream waits for it."""
+
+    error: Exception | None
+    until: int | None = 1
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, report: object) -> None:
+        self.may_end.wait()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, DataLossError("gone")], ids=["at its end", "by an error"])
+def test_a_stream_that_ends_waits_for_its_thread(
+    options: PostgresOptions, spool: SpoolDestination, error: Exception | None
+) -> None:
+    plan(spool, 0)
+    end = write(spool, 0, {"a": 3})
+    stream = SourceStream(options)
+    ending = Ending(error)
+    stream.__dict__["_replicator"] = ending
+    assert stream.latest(FIRST) == end
+    threading.Timer(0.01, ending.may_end.set).start()
+    if error is None:
+        assert stream.latest(end) == end
+    else:
+        with pytest.raises(DataLossError, match="gone"):
+            stream.latest(end)
+        with pytest.raises(DataLossError, match="gone"):
+            stream.tasks(FIRST, end)
 
 
 def test_the_slot_is_confirmed_after_a_commit_and_no_file_remains(
