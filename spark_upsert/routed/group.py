@@ -75,6 +75,7 @@ FIELDS: Mapping[str, pa.DataType] = {
 }
 """Group table columns."""
 
+_OF_SOURCE = ("source_lsn", "source_time", "state")
 _OF_PLACES = ("folder", "table_id", "version", "token")
 
 _US_PER_MS = 1000
@@ -565,11 +566,11 @@ class GroupTable:
         table = self.table
         # The put finds out whether what was seen is the newest.
         head = _add_missing_columns(
-            table, table.log.cached_head or table.ensure(SCHEMA, allow_non_empty_path=True)
+            table,
+            table.log.cached_head or table.ensure(SCHEMA, allow_non_empty_path=True),
+            has_source=batch.source is not None,
         )
-        rows = pa.Table.from_pylist(
-            [batch.to_row(), *(member.to_row() for member in members)], schema=COLUMNS
-        )
+        rows = _rows_for(head, [batch.to_row(), *(member.to_row() for member in members)])
         envelope = envelope_of_rows(head.schema, rows.schema)
         base = Snapshot(table.store, head)
         write_set = WriteSet(
@@ -594,11 +595,11 @@ class GroupTable:
         """
 
         def stage_runs() -> list[StagedRuns]:
-            head = _add_missing_columns(self.table, self.table.log.head())
+            head = _add_missing_columns(self.table, self.table.log.head(), has_source=False)
             member = update(self.at_snapshot(self.table.log.cached_snapshot()).members.get(folder))
             if member is None:
                 return []
-            rows = pa.Table.from_pylist([member.to_row()], schema=COLUMNS)
+            rows = _rows_for(head, [member.to_row()])
             envelope = envelope_of_rows(head.schema, rows.schema)
             base = Snapshot(self.table.store, head)
             return [stage(base, map(envelope.commands, rows.to_batches()))]
@@ -635,10 +636,16 @@ def _read_rows(snapshot: Snapshot) -> pa.Table:
     return rows
 
 
-def _add_missing_columns(table: Table, head: Manifest) -> Manifest:
-    """Add columns missing from an older release's table; return the head."""
-    lacks_some = not set(COLUMNS.names) <= set(head.schema.columns.names)
-    return table.alter(SCHEMA) if lacks_some else head
+def _add_missing_columns(table: Table, head: Manifest, *, has_source: bool) -> Manifest:
+    """Add needed columns missing from an older release's table; return the head."""
+    needed = set(COLUMNS.names) if has_source else set(COLUMNS.names) - set(_OF_SOURCE)
+    return head if needed <= set(head.schema.columns.names) else table.alter(SCHEMA)
+
+
+def _rows_for(head: Manifest, rows: list[dict[str, Any]]) -> pa.Table:
+    """Return rows with the columns of the group table."""
+    schema = pa.schema([field for field in COLUMNS if field.name in head.schema.columns.names])
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
 def _no_such_batch(number: int, last: int, url: str) -> UpsertFlowError:

@@ -266,6 +266,7 @@ class Log(LogReader):
             token=new_token(),
             previous=head.token,
             committer=self._committer if self.is_contended else "",
+            unknown_before=head.unknown_rows,
         )
         if self._has_later(head) or not self._try_put(commit, self._recent(head)):
             self._turns.lose()

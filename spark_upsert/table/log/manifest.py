@@ -127,12 +127,24 @@ class Draft:
         return self.kind in (Kind.APPEND, Kind.OVERWRITE)
 
     def committed(
-        self, *, version: int, timestamp_ms: int, token: str, previous: str, committer: str = ""
+        self,
+        *,
+        version: int,
+        timestamp_ms: int,
+        token: str,
+        previous: str,
+        committer: str = "",
+        unknown_before: int = 0,
     ) -> Commit:
-        """Return the version for this draft with the values assigned by the log."""
+        """Return the version for this draft with the values assigned by the log.
+
+        ``unknown_before``: the rows with an unknown value before it.
+        """
         proposed = {
             draft_field.name: getattr(self, draft_field.name) for draft_field in fields(Draft)
         }
+        if self.unknown_rows == unknown_before:
+            proposed["unknown_rows"] = None  # Tables without marks never have it.
         return Commit(
             **proposed,
             version=version,

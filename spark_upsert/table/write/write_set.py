@@ -383,11 +383,10 @@ class WriteSet:
         return now - count(self._outcomes_of(base, rows, changed))
 
 
-def _unknown_rows(head: Manifest, counters: Counters, *, is_overwrite: bool) -> int | None:
-    """Return the rows with an unknown value after an epoch; None: as before."""
+def _unknown_rows(head: Manifest, counters: Counters, *, is_overwrite: bool) -> int:
+    """Return the rows with an unknown value after an epoch."""
     before = 0 if is_overwrite else head.unknown_rows
-    after = before + counters.unknown - counters.completed
-    return None if after == head.unknown_rows else after
+    return before + counters.unknown - counters.completed
 
 
 class SealedDraft(NamedTuple):
@@ -527,9 +526,6 @@ class TruncatedVersion:
         return replace(
             rows,
             kind=Kind.OVERWRITE,
-            unknown_rows=self.after.unknown_rows
-            if rows.unknown_rows is None
-            else rows.unknown_rows,
             compacted=tuple(self.after.slices),
             low_water=self.after.low_water,
             counters=(counters + contents).to_json(),
