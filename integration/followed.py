@@ -85,17 +85,20 @@ class Followed:
         line = line.replace("postgresql://repl@db/shop", f"'{self.url}'")
         return line.replace("/lake/shop", str(self.root))
 
-    def command(self, line: str, *, slot: bool = True) -> list[str]:
-        """Return a process's arguments for a command line, with a slot named as the database."""
-        code = "from spark_upsert.cli import main; main()"
+    def command(self, line: str, before: str = "", *, slot: bool = True) -> list[str]:
+        """Return a process's arguments for a command line, with a slot named as the database.
+
+        ``before``: Python code that the process runs first.
+        """
+        code = f"{before}\nfrom spark_upsert.cli import main; main()"
         options = ["--slot", self.database] if slot else []
         return [sys.executable, "-c", code, *shlex.split(line)[1:], *options]
 
-    def start(self, line: str) -> subprocess.Popen[str]:
-        """Start a follower process."""
+    def start(self, line: str, before: str = "") -> subprocess.Popen[str]:
+        """Start a follower process (`command`)."""
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         return subprocess.Popen(
-            self.command(line),
+            self.command(line, before),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_upsert.core.durations import Fields
 from spark_upsert.core.lsn import without_page_header
+from spark_upsert.core.names import has_column
 from spark_upsert.envelopes.postgres import rows_of
 from spark_upsert.errors import DataLossError, StorageError
 from spark_upsert.postgres.catalog import Catalog, SourceTable, read_catalog
@@ -442,7 +443,7 @@ def _adder(rows: RowsByTable) -> Callable[[Sequence[TableChanges]], None]:
 
 
 def _has_same_types(one: pa.Schema, other: pa.Schema) -> bool:
-    return all(one.field(n).type == other.field(n).type for n in one.names if n in other.names)
+    return all(f.type == other.field(f.name).type for f in one if has_column(other, f.name))
 
 
 def _portions(tables: Sequence[SourceTable]) -> Iterator[list[SourceTable]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from spark_upsert.core.names import has_column
 from spark_upsert.errors import SchemaError
 from spark_upsert.postgres.spool import RowsByTable
 from spark_upsert.replication.rows import BatchRows, SourcePart, Target
@@ -93,7 +94,7 @@ def stage_changes(
 
 
 def _require_columns(incoming: pa.Schema) -> None:
-    missing = [name for name in COLUMNS.names if name not in incoming.names]
+    missing = [name for name in COLUMNS.names if not has_column(incoming, name)]
     if missing:
         raise SchemaError(
             f"the rows have the columns {', '.join(incoming.names)}, and the envelope 'postgres' "

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_upsert.core.durations import Fields, render_time
 from spark_upsert.core.lsn import parse_lsn
+from spark_upsert.core.names import has_column
 from spark_upsert.core.schema import TableSchema
 from spark_upsert.errors import (
     OptionError,
@@ -644,7 +645,8 @@ def _add_missing_columns(table: Table, head: Manifest, *, has_source: bool) -> M
 
 def _rows_for(head: Manifest, rows: list[dict[str, Any]]) -> pa.Table:
     """Return rows with the columns of the group table."""
-    schema = pa.schema([field for field in COLUMNS if field.name in head.schema.columns.names])
+    columns = head.schema.columns
+    schema = pa.schema([field for field in COLUMNS if has_column(columns, field.name)])
     return pa.Table.from_pylist(rows, schema=schema)
 
 

@@ -68,7 +68,12 @@ NO_STORE_PUTS = {
 }
 """Puts into maps and channels in memory."""
 
-SINKS = {"delta.publish:self.target", "delta.parquet_files:target", "table.run.file:store"}
+SINKS = {
+    "delta.publish:self.target",
+    "delta.parquet_files:target",
+    "replication.spooled:self.store",
+    "table.run.file:store",
+}
 """The places where a data file is streamed into a store; a record never is."""
 
 

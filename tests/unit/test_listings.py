@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from spark_upsert.cli import routed
 from spark_upsert.cli.commands import upsertflow
+from spark_upsert.delta.follow import MIRRORS
 from spark_upsert.metadata import EPOCHS, FILES, HISTORY
 from spark_upsert.store import LocalStore
 from spark_upsert.table.log.manifest import Transaction
@@ -85,6 +86,7 @@ def run(*arguments: str, width: int = 80) -> Result:
 def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     """A table with versions of all kinds, an index, a mirror and consumers."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(MIRRORS, "failures", 0)  # Of this process, whatever it did before.
     monkeypatch.setattr("secrets.randbits", lambda bits: 7)  # The seed for the order of the rows.
     columns = pa.schema({"id": pa.int64(), "name": pa.string(), "amount": pa.float64()})
     table = Table.create("orders", columns, keys=["id"], properties={"indexBy": "name"})
