@@ -304,7 +304,7 @@ class DebeziumEnvelope:
 
         A row read by a snapshot may have no position, or a partial one. It sorts before all
         changes: anything with a log position is newer than the row, or is not in the table.
-        PostgreSQL's snapshot has the position behind it, at which the next change begins.
+        A snapshot of PostgreSQL has the position at which the next change begins.
         """
         columns = [
             convert(column, field.type) if position_of(field) else column

@@ -216,10 +216,15 @@ class Moves:
         return pa.concat_batches([puts, deletes.filter(pa.array(are_newer))])
 
 
+def puts_and_deletes(carried: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Divide carried entries, each in their order."""
+    is_put = pa.array(is_live(carried.column(DIFF)))
+    return carried.filter(is_put), carried.filter(pc.invert(is_put))
+
+
 def for_commit(carried: pa.RecordBatch) -> pa.RecordBatch:
     """Return the deletes among carried entries, and the puts whose keys have several of them."""
-    is_put = pa.array(is_live(carried.column(DIFF)))
-    puts, deletes = carried.filter(is_put), carried.filter(pc.invert(is_put))
+    puts, deletes = puts_and_deletes(carried)
     hashes = puts.column(HASH).to_numpy()
     is_next_equal = np.append(hashes[1:] == hashes[:-1], False)[: len(hashes)]
     is_equal = is_next_equal | np.append(False, is_next_equal)[: len(hashes)]
@@ -240,8 +245,7 @@ def entries_that_add(
 
     Parts are sorted by hash.
     """
-    is_put = pa.array(is_live(carried.column(DIFF)))
-    puts, deletes = carried.filter(is_put), carried.filter(pc.invert(is_put))
+    puts, deletes = puts_and_deletes(carried)
     rows = Rows(schema, [BatchPart(puts), *parts])
     keys, members = _rows_of_keys(rows, puts)
     begins = np.diff(keys, prepend=-1) != 0

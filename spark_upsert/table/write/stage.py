@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_upsert.core.key_hash import ALL_HASHES, HashRange, order_of
 from spark_upsert.core.precedence import Precedence
@@ -43,6 +42,7 @@ from spark_upsert.table.write.moves import (
     hashes_of_moves,
     in_order_of_hashes,
     joined,
+    puts_and_deletes,
     without_moves,
 )
 from spark_upsert.table.write.outcomes import (
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from spark_upsert.table.state.prepared import Preparation
 
 _NO_TASK = -1
+"""The task of carried values, which no row of their key replaces (`table.write.moves`)."""
 
 COMPACT_BYTES = 64 << 20
 """Pending batches are resolved at this size, or at the resolved part's size if larger."""
@@ -418,12 +419,9 @@ def stage_moves_across_tasks(write_set: WriteSet, head: Manifest) -> StagedRuns 
     access = Access(probes=hashes_of_moves(deletes, schema))
     parts = [RunPart(Span.within(run)) for run in REMOTE_RUNS.open_all(store, files, access)]
     carried = [each.carried for each in staged if each.carried is not None]
-    by_hash = in_order_of_hashes(carried, schema)
-    is_put = pa.array(is_live(by_hash.column(DIFF)))
-    more = BatchPart(by_hash.filter(is_put))
+    puts, notes = puts_and_deletes(in_order_of_hashes(carried, schema))
     tasks = [*of_parts, _NO_TASK], of_deletes
-    notes = by_hash.filter(pc.invert(is_put))
-    moves = Moves.of(deletes, [*parts, more], schema, tasks=tasks)
+    moves = Moves.of(deletes, [*parts, BatchPart(puts)], schema, tasks=tasks)
     entries = moves.carried(_empty(snapshot) if write_set.overwrite else snapshot, schema, notes)
     entries = entries_that_add(entries, parts, schema)
     lost = np.flatnonzero(moves.are_lost)
